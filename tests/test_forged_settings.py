@@ -25,7 +25,7 @@ from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Gpu
 from tessera.api.sharing.offer import make_offer
 from tessera.api.values import settings_from
-from tessera.driver.coverage.kernels import listed
+from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.upgrade_record import record_of, references
 from tessera.driver.policies.policy_selection import Objects, govern
@@ -175,7 +175,7 @@ def annotations(chance: random.Random) -> None:
 def kept_maps(chance: random.Random) -> None:
     for fault in Book().read({RECORDS_KEY: spoilt(BOOK, chance), WORKLOADS_KEY: spoilt(BOOK, chance)}):
         said(fault)
-    _, problems = listed({spoilt("ubuntu22.04", chance): spoilt("5.15.0-69-generic amd64\n", chance)})
+    _, problems = parse_kernel_lists({spoilt("ubuntu22.04", chance): spoilt("5.15.0-69-generic amd64\n", chance)})
     for each in problems:
         said(each)
     kept = spoilt(FOLLOWED, chance)

@@ -8,8 +8,8 @@ import yaml
 from tessera.cli.building import arguments
 from tessera.cli.controller import command, parsed
 from tessera.cli.main import main
-from tessera.driver.build.job import job
-from tessera.driver.build.orders import order
+from tessera.driver.build.job import build_job
+from tessera.driver.build.orders import make_order
 from tessera.driver.build.settings import BUILDAH_IMAGE, DOWNLOADS, BuildSettings
 from tessera.driver.pool import PoolKey
 
@@ -65,7 +65,7 @@ def test_an_installation_hands_them_on(capsys: pytest.CaptureFixture[str]) -> No
     ids=lambda pool: pool.os_id,
 )
 def test_builds_of_a_disconnected_site_ask_for_nothing_from_elsewhere(pool: PoolKey) -> None:
-    made = job(order(pool, version="550.54.14", target="registry.local/nvidia/driver:a", settings=SITE), 1)
+    made = build_job(make_order(pool, version="550.54.14", target="registry.local/nvidia/driver:a", settings=SITE), 1)
     text = _values(made)
     assert "registry.local/buildah" in text
     assert not [each for each in ("docker.io", "quay.io", "redhat.com", "nvidia.com", "svc:5000") if each in text]

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, rendered
 
-from tessera.driver.build.job import job
-from tessera.driver.build.orders import order
+from tessera.driver.build.job import build_job
+from tessera.driver.build.orders import make_order
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.pool import PoolKey
 
@@ -16,7 +16,7 @@ SUPPORTED = ("1.31", "1.32", "1.33", "1.34")
 #: Whose kinds are in no schema of Kubernetes.
 OPENSHIFT = "security.openshift.io/v1"
 #: With everything that a build may mount.
-ORDER = order(
+ORDER = make_order(
     PoolKey(os_id="rhel", os_version="9.4", kernel="5.14.0-427.40.1.el9_4.x86_64", architecture="amd64"),
     version="550.54.14",
     target="registry.local/driver:550",
@@ -113,7 +113,7 @@ def test_on_openshift_every_account_may_use_one_of_its_security_context_constrai
 
 def test_on_openshift_builds_may_do_what_their_pods_ask_for_and_no_more() -> None:
     constraint = rendered("examples/openshift").one("SecurityContextConstraints", "tessera-build")
-    pod = job(ORDER, 1)["spec"]["template"]["spec"]
+    pod = build_job(ORDER, 1)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert constraint["allowedCapabilities"] == container["securityContext"]["capabilities"]["add"]
     assert constraint["allowPrivilegeEscalation"] is container["securityContext"]["allowPrivilegeEscalation"]

@@ -198,7 +198,7 @@ def test_what_is_never_seen_changed_nothing_and_is_not_waited_for_for_long() -> 
     async def story(desk: Desk) -> None:
         node = await desk.node()
         await desk.do(desk.tell(node, Phase.PULLING))
-        due = desk.acting.due()
+        due = desk.acting.seconds_until_due()
         assert due is not None
         assert 0.0 < due <= SEEN_SECONDS
         await desk.clock.sleep(due)
@@ -215,7 +215,7 @@ def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> Non
             desk.acting.start(desk.tell(node, Phase.PULLING), group)
             await desk.clock.sleep(FAR / 2)
             desk.acting.seen("told/a")
-        assert desk.acting.due() is None
+        assert desk.acting.seconds_until_due() is None
         await desk.do(desk.tell(node, Phase.STARTING))
         assert desk.writes == 2
 

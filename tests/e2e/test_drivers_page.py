@@ -12,7 +12,7 @@ import yaml
 from tests.driver.registry.programs import Image, registry
 from tests.e2e.pages import ROOT, Page
 
-from tessera.driver.coverage.kernels import listed
+from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
 
 PAGE = ROOT / "docs" / "drivers.md"
@@ -52,6 +52,6 @@ def test_the_table_has_red_hats_means_in_red_hats_column_only() -> None:
 
 def test_the_list_of_next_kernels_that_it_shows_can_be_read() -> None:
     (block,) = Page(PAGE).blocks("yaml")
-    found, problems = listed(yaml.safe_load(block)["data"])
+    found, problems = parse_kernel_lists(yaml.safe_load(block)["data"])
     assert not problems
     assert {each.os_id: each.ostree for each in found} == {"ubuntu": "", "rhcos": "415.92.202403191241-0"}

@@ -113,11 +113,11 @@ def taken(values: dict[str, Any]) -> "BuildSettings":
     Raises:
         UnbuildableError: a part is not what it should be; the text names it.
     """
-    from tessera.driver.build.settings import BuildSettings, checked
+    from tessera.driver.build.settings import BuildSettings, check_settings
 
     given = {field: values.pop(f"build_{field}") for _, field, _ in _OPTIONS}
     chosen = {field: value for field, value in given.items() if value not in (None, ())}
-    return checked(BuildSettings(**{field: _plain(value) for field, value in chosen.items()}))
+    return check_settings(BuildSettings(**{field: _plain(value) for field, value in chosen.items()}))
 
 
 def _plain(value: Any) -> Any:

@@ -116,7 +116,7 @@ class Acting:
             self._unseen.pop(key, None)
         self._overtaken |= self._running.intersection(keys)
 
-    def due(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Seconds until something that was put off may be begun; None if nothing was."""
         now = self._clock.monotonic()
         self._pauses = {key: when for key, when in self._pauses.items() if when > now}

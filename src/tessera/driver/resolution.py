@@ -51,7 +51,7 @@ class ImageQuery(msgspec.Struct, frozen=True, kw_only=True):
     kind: ImageKind
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class TriedReference(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate reference and what became of it; ``text`` says it in a sentence."""
 
     reference: str
@@ -78,7 +78,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     digest: str = ""
     tag: str = ""
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedReference, ...] = ()
     stale: bool = False
     checked: float = 0.0
     size_bytes: int = 0

@@ -16,15 +16,15 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock, until_set
-from tessera.driver.build.builds import Builds
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.families import toolkit_image
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import Observed
-from tessera.driver.coverage.next_kernels import CoverageMetrics, NextKernels, Use, use_of
+from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
 from tessera.driver.executor import Acting
-from tessera.driver.images.image_lookups import Asking
-from tessera.driver.images.image_pull_failures import Unpullable
+from tessera.driver.images.image_lookups import ImageLookups
+from tessera.driver.images.image_pull_failures import ImagePullFailures
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.nodes.pod_facts import NodePods, Progress
 from tessera.driver.planning.build_requests import Building
@@ -103,7 +103,7 @@ class Drivers:
         coverage: CoverageMetrics | None = None,
     ) -> None:
         self._decision = Decision()
-        self._use = Use()
+        self._use = KernelsInUse()
         self._clock = clock
         self._rng = rng
         self._stirred = asyncio.Event()
@@ -118,7 +118,7 @@ class Drivers:
         )
         self._mirrors = (nodes, pods, self._sets)
         self._observed = Observed(nodes, pods, self._sets, stirred=self._stir, pods_changed=self._note_pulls)
-        self._builds = Builds(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
+        self._builds = BuildJobs(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
         self._building = Building(self._builds, options.builds, clock)
         self._next_kernels = NextKernels(
             client,
@@ -132,8 +132,8 @@ class Drivers:
             metrics=coverage,
             may_act=may_act,
         )
-        self._asking = Asking(resolver, clock, rng=rng, answered=self._stirred.set)
-        self._unpullable = Unpullable(clock)
+        self._asking = ImageLookups(resolver, clock, rng=rng, answered=self._stirred.set)
+        self._unpullable = ImagePullFailures(clock)
         self._acting = Acting(
             client,
             clock,
@@ -214,7 +214,7 @@ class Drivers:
             sets=self._observed.existing(),
             answers=self._asking.answer,
             situation=self._situation,
-            unpullable=self._unpullable.texts,
+            unpullable=self._unpullable.reasons,
             failed=self._rolling.failed(),
             notes=self._rolling.notes(self._decision.wanted),
             user=self._observed.user_of,
@@ -226,29 +226,29 @@ class Drivers:
         toolkit = toolkit_image(pool)
         return Situation(
             build=self._building.view(policy, pool),
-            toolkit="" if toolkit in self._unpullable.texts else toolkit,
-            patient=self._asking.silent_for(queries(policy, pool)) < SILENCE_PATIENCE,
+            toolkit="" if toolkit in self._unpullable.reasons else toolkit,
+            patient=self._asking.unanswered_for(queries(policy, pool)) < SILENCE_PATIENCE,
         )
 
     def _ask(self, decision: Decision, group: asyncio.TaskGroup) -> None:
         pools = {facts.pool for facts in self._observed.facts.values() if facts.is_gpu and facts.pool is not None}
-        self._asking.keep(
+        self._asking.retain(
             query for policy in decision.used.values() for pool in pools for query in queries(policy, pool)
         )
         self._asking.start(decision.ask, group)
 
     def _note_use(self, governance: Governance) -> None:
-        use = self._use if governance.frozen else use_of(governance, self._observed.facts)
+        use = self._use if governance.frozen else kernels_in_use(governance, self._observed.facts)
         if use != self._use:
             self._use = use
-            self._next_kernels.stir()
+            self._next_kernels.wake()
 
     def _deadlines(self) -> Iterator[float | None]:
         """Seconds until something may be begun, or patience with something ends."""
-        yield from (each.due() for each in (self._acting, self._asking, self._unpullable, self._building))
+        yield from (each.seconds_until_due() for each in (self._acting, self._asking, self._unpullable, self._building))
         for policy in self._decision.used.values():
             for pool in {facts.pool for facts in self._observed.facts.values() if facts.pool is not None}:
-                silent = self._asking.silent_for(queries(policy, pool))
+                silent = self._asking.unanswered_for(queries(policy, pool))
                 if 0.0 < silent < SILENCE_PATIENCE:
                     yield SILENCE_PATIENCE - silent
 
@@ -262,13 +262,13 @@ class Drivers:
         """Remembers images that do not come, and asks their registry what has become of them."""
         for driver in pods.drivers:
             for image, text in driver.unpullable:
-                if self._unpullable.note(image, text):
-                    self._asking.doubt_image(image)
+                if self._unpullable.add(image, text):
+                    self._asking.recheck_image(image)
             made = self._observed.existing().get(driver.set) if driver.progress is Progress.READY else None
             if made is not None:
                 self._unpullable.forget(made.set.image)
 
     def _build_changed(self, target: str, phase: BuildPhase) -> None:
         if phase is BuildPhase.DONE:
-            self._asking.doubt_repository(target.rpartition("/")[0])
+            self._asking.recheck_repository(target.rpartition("/")[0])
         self._stirred.set()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tessera.clock import Clock
 from tessera.driver.image_tags import SourceError, candidates
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Tried
+from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera_lab.kubelet.images.catalogue import Catalogue
 
 #: Which outcome counts where no candidate was found: those first that say least about what is there.
@@ -52,13 +52,13 @@ class SimulatedRegistry:
         except SourceError as error:
             return Resolution(
                 outcome=Outcome.NOT_FOUND,
-                tried=(Tried(reference=query.source.image, outcome=Outcome.NOT_FOUND, text=str(error)),),
+                tried=(TriedReference(reference=query.source.image, outcome=Outcome.NOT_FOUND, text=str(error)),),
                 checked=self._clock.now(),
             )
-        tried: list[Tried] = []
+        tried: list[TriedReference] = []
         for name in names:
             outcome = self._look(name.reference, query.pool.architecture)
-            tried.append(Tried(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
+            tried.append(TriedReference(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
             if outcome is Outcome.FOUND:
                 image = self._catalogue.named(name.reference)
                 return Resolution(
@@ -78,6 +78,6 @@ class SimulatedRegistry:
         return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome
 
 
-def _counts(tried: Sequence[Tried]) -> Outcome:
+def _counts(tried: Sequence[TriedReference]) -> Outcome:
     seen = {each.outcome for each in tried}
     return next((each for each in _WORST_FIRST if each in seen), Outcome.NOT_FOUND)

@@ -15,12 +15,12 @@ from tessera.cli.connect import Failure
 from tessera.cli.driver.build import follow
 from tessera.cli.main import main
 from tessera.clock import LoopClock
-from tessera.driver.build.builds import NAMESPACE, Builds
-from tessera.driver.build.containerfiles import context, local_commands
+from tessera.driver.build.builds import NAMESPACE, BuildJobs
+from tessera.driver.build.containerfiles import build_context, local_commands
 from tessera.driver.build.families import Family
-from tessera.driver.build.job import SERVICE_ACCOUNT, config_map, job
-from tessera.driver.build.orders import BuildOrder, order
-from tessera.driver.build.states import Retries
+from tessera.driver.build.job import SERVICE_ACCOUNT, build_config_map, build_job
+from tessera.driver.build.orders import BuildOrder, make_order
+from tessera.driver.build.states import BuildRetries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
@@ -34,7 +34,7 @@ UBUNTU = shlex.split(
     "--kernel 5.15.0-119-generic --os ubuntu22.04 --version 535.183.06 --to registry.local/nvidia/driver"
 )
 RHCOS = shlex.split("--kernel 5.14.0-284.55.1.el9_2.x86_64 --os rhcos4.15 --version 550.54.14 --to quay.io/me/driver")
-ORDER = order(
+ORDER = make_order(
     PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-119-generic", architecture="amd64"),
     version="535.183.06",
     target="registry.local/nvidia/driver:535.183.06-5.15.0-119-generic-ubuntu22.04",
@@ -60,10 +60,10 @@ def test_a_dry_run_prints_exactly_the_objects_that_would_be_made(capsys: pytest.
     assert files == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        **config_map(Family.UBUNTU),
-        "metadata": {"namespace": NAMESPACE, **config_map(Family.UBUNTU)["metadata"]},
+        **build_config_map(Family.UBUNTU),
+        "metadata": {"namespace": NAMESPACE, **build_config_map(Family.UBUNTU)["metadata"]},
     }
-    body = job(ORDER, 1)
+    body = build_job(ORDER, 1)
     expected = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -92,7 +92,7 @@ def test_the_files_of_a_local_build_are_written_where_its_commands_look(
 ) -> None:
     folder = tmp_path / "driver-build"
     shown = told(capsys, *UBUNTU, "--local", "--files", str(folder))
-    assert {path.name: path.read_text() for path in folder.iterdir()} == context(Family.UBUNTU)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == build_context(Family.UBUNTU)
     assert f"  {folder}\n" in shown
     done = subprocess.run(["sh", "-n"], input=shown, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -160,7 +160,7 @@ class World:
     async def build(self, wanted: BuildOrder = ORDER, *, wait: bool = True) -> None:
         """What the command does once it has a client."""
         client = self.cluster.client("tessera-driver")
-        builds = Builds(client, self.clock, rng=random.Random(0), retries=Retries(pause=0.0, attempts=9999))
+        builds = BuildJobs(client, self.clock, rng=random.Random(0), retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, wanted, wait=wait)
 
     async def jobs(self) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.driver.build.orders import BuildOrder, order, target
+from tessera.driver.build.orders import BuildOrder, make_order, target_reference
 from tessera.driver.pool import PoolKey
 
 #: A registry's repository that the tests build into.
@@ -44,6 +44,6 @@ def ordered() -> Callable[..., BuildOrder]:
     """An order for a pool; Ubuntu's if none is named."""
 
     def make(pool: PoolKey = JAMMY, version: str = "525.125.06", **rest: Any) -> BuildOrder:
-        return order(pool, version=version, target=target(REPOSITORY, version, pool), **rest)
+        return make_order(pool, version=version, target=target_reference(REPOSITORY, version, pool), **rest)
 
     return make

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from tessera.clock import LoopClock, rfc3339
-from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.build.orders import BuildOrder
-from tessera.driver.build.states import BuildPhase, Retries
+from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
@@ -26,7 +26,7 @@ from tessera_lab.simulation.virtual_time import run_virtual
 
 Ordered = Callable[..., BuildOrder]
 DIGEST = "sha256:" + "a" * 64
-RETRIES = Retries(pause=600.0, attempts=2)
+RETRIES = BuildRetries(pause=600.0, attempts=2)
 
 
 class World:
@@ -39,9 +39,9 @@ class World:
         self.told: list[tuple[str, BuildPhase]] = []
 
     @asynccontextmanager
-    async def builds(self, client: Client | None = None) -> AsyncIterator[Builds]:
+    async def builds(self, client: Client | None = None) -> AsyncIterator[BuildJobs]:
         """A controller's builds, for as long as it lives."""
-        made = Builds(
+        made = BuildJobs(
             client or self.cluster.client("tessera-controller"),
             self.clock,
             rng=random.Random(0),
@@ -117,7 +117,7 @@ def in_world() -> Callable[[Callable[[World], Awaitable[None]]], None]:
 InWorld = Callable[[Callable[[World], Awaitable[None]]], None]
 
 
-def state_is(builds: Builds, order: BuildOrder, phase: BuildPhase) -> Callable[[], Awaitable[bool]]:
+def state_is(builds: BuildJobs, order: BuildOrder, phase: BuildPhase) -> Callable[[], Awaitable[bool]]:
     async def found() -> bool:
         return builds.state(order).phase is phase
 
@@ -128,14 +128,14 @@ def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld,
     async def story(world: World) -> None:
         async with world.builds() as builds:
             for number in range(1, 11):  # one after the other, as an autoscaler's nodes come
-                builds.want([ordered() for _ in range(number)])
+                builds.set_wanted([ordered() for _ in range(number)])
                 await world.clock.sleep(0.5)
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             assert await world.jobs() == [f"{ordered().name}-1"]
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))
             assert builds.state(ordered()).digest == DIGEST
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             await world.clock.sleep(3600)
             assert world.posts("jobs.batch") == [201]
             assert (ordered().target, BuildPhase.DONE) in world.told
@@ -146,7 +146,7 @@ def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld,
 def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             for _ in range(2):  # the Job itself lets one pod more try
                 await world.end(1, "install-ubuntu: Canonical has no modules of branch 525")
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
@@ -169,10 +169,10 @@ def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: 
 def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
         async with world.builds() as builds:
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))
@@ -184,8 +184,8 @@ def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: O
 def test_two_controllers_at_once_make_one_job(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as one, world.builds() as other:
-            one.want([ordered()])
-            other.want([ordered()])
+            one.set_wanted([ordered()])
+            other.set_wanted([ordered()])
             for builds in (one, other):
                 await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             assert await world.jobs() == [f"{ordered().name}-1"]
@@ -201,8 +201,8 @@ def test_several_kernels_build_side_by_side_and_share_the_files(
 
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.want([ordered()], by="nodes")
-            builds.want([ordered(newer)], by="next kernels")
+            builds.set_wanted([ordered()], by="nodes")
+            builds.set_wanted([ordered(newer)], by="next kernels")
             for order in (ordered(), ordered(newer)):
                 await world.until(state_is(builds, order, BuildPhase.RUNNING))
             files = [each.metadata.name for each in (await world.client.list(CONFIGMAPS, NAMESPACE)).items]
@@ -214,11 +214,11 @@ def test_several_kernels_build_side_by_side_and_share_the_files(
 def test_a_build_that_nobody_wants_any_more_is_not_tried_again(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             for _ in range(2):
                 await world.end(1, "no")
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
-            builds.want([])
+            builds.set_wanted([])
             await world.clock.sleep(3600)
             assert await world.jobs() == [f"{ordered().name}-1"]
 
@@ -231,11 +231,11 @@ def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordere
         await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
         await world.clock.sleep(5)
         async with world.builds() as builds:
-            builds.want([ordered()])
+            builds.set_wanted([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
             assert f"Job {ordered().name}-1 cannot be made: " in builds.state(ordered()).text
             for _ in range(100):  # who asks often is not answered more often
-                builds.want([ordered()])
+                builds.set_wanted([ordered()])
                 await world.clock.sleep(0.1)
             assert len(world.posts("jobs.batch")) < 10
             await world.client.delete(RESOURCE_QUOTAS, "none", NAMESPACE)
@@ -248,9 +248,9 @@ def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordere
 def test_a_replica_that_does_not_lead_writes_nothing(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         client = world.cluster.client("tessera-controller")
-        builds = Builds(client, world.clock, rng=random.Random(0), may_act=lambda: False)
+        builds = BuildJobs(client, world.clock, rng=random.Random(0), may_act=lambda: False)
         running = asyncio.ensure_future(builds.run())
-        builds.want([ordered()])
+        builds.set_wanted([ordered()])
         await world.clock.sleep(60)
         assert await world.jobs() == []
         running.cancel()
@@ -308,11 +308,11 @@ def test_a_controller_that_dies_at_any_write_leaves_one_build(
         mortal = Mortal(alive._transport, at, after=after)
         client: Any = Client(mortal, field_manager="tessera-controller", clock=world.clock)
         async with world.builds(client) as builds:
-            builds.want([ordered()] * 10)
+            builds.set_wanted([ordered()] * 10)
             await world.clock.sleep(30)
         assert mortal.dead is (at < 3), "a build is two writes; the third point lies beyond them"
         async with world.builds() as builds:
-            builds.want([ordered()] * 10)
+            builds.set_wanted([ordered()] * 10)
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))

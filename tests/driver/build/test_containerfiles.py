@@ -11,9 +11,16 @@ import kubernetes_validate
 import pytest
 
 from tessera.driver.build import containerfiles
-from tessera.driver.build.containerfiles import SECRETS, build_args, containerfile, context, local_commands, text
+from tessera.driver.build.containerfiles import (
+    SECRETS,
+    build_args,
+    build_context,
+    build_file,
+    containerfile,
+    local_commands,
+)
 from tessera.driver.build.families import Family
-from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, config_map, job, job_name
+from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, build_config_map, build_job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.pool import PoolKey
@@ -34,7 +41,7 @@ def test_every_file_that_is_copied_is_in_the_folder_and_none_is_there_for_nothin
         for line in re.findall(r"^COPY (?!--from)(.*)$", containerfile(family), re.MULTILINE)
         for name in line.split()[:-1]
     }
-    assert copied == context(family).keys() - {"Containerfile"}
+    assert copied == build_context(family).keys() - {"Containerfile"}
 
 
 @FAMILIES
@@ -45,7 +52,7 @@ def test_every_argument_is_declared_and_what_scripts_read_reaches_them(
     assert build_args(order_of(family, ordered, rhcos)).keys() <= declared
     read = {
         name
-        for script, body in context(family).items()
+        for script, body in build_context(family).items()
         if script.startswith(("install-", "build-"))
         for name in re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", body)
     }
@@ -54,7 +61,7 @@ def test_every_argument_is_declared_and_what_scripts_read_reaches_them(
 
 @FAMILIES
 def test_the_scripts_are_shell(family: Family) -> None:
-    for name, body in (context(family) | {"build.sh": text("build.sh")}).items():
+    for name, body in (build_context(family) | {"build.sh": build_file("build.sh")}).items():
         if name.endswith(".sh"):
             done = subprocess.run(["sh", "-n"], input=body, text=True, capture_output=True)
             assert done.returncode == 0, f"{name}: {done.stderr}"
@@ -93,18 +100,18 @@ def test_the_local_commands_do_the_same(family: Family, tool: str, ordered: Orde
 
 
 def test_the_config_map_is_named_by_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = config_map(Family.UBUNTU)
+    before = build_config_map(Family.UBUNTU)
     assert before["immutable"] is True
-    assert before == config_map(Family.UBUNTU)
-    assert before["metadata"]["name"] != config_map(Family.RHEL)["metadata"]["name"]
-    assert sum(map(len, config_map(Family.RHEL)["data"].values())) < 512 * 1024
+    assert before == build_config_map(Family.UBUNTU)
+    assert before["metadata"]["name"] != build_config_map(Family.RHEL)["metadata"]["name"]
+    assert sum(map(len, build_config_map(Family.RHEL)["data"].values())) < 512 * 1024
 
 
 def test_the_job_goes_to_a_node_of_its_architecture_and_ends_in_bounded_time(
     ordered: Ordered, rhcos_64k: PoolKey
 ) -> None:
     order = ordered(rhcos_64k, "550.54.14")
-    made = job(order, 3)
+    made = build_job(order, 3)
     assert made["metadata"]["name"] == job_name(order, 3) == f"tessera-build-{order.key}-3"
     spec, pod = made["spec"], made["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["kubernetes.io/arch"] == "arm64"
@@ -120,15 +127,15 @@ def test_the_api_server_s_own_schema_takes_both_objects(
     family: Family, version: str, ordered: Ordered, rhcos: PoolKey
 ) -> None:
     order = order_of(family, ordered, rhcos, settings=BuildSettings(push_secret="push-here", ca_config_map="our-ca"))
-    made = manifest(JOBS.untyped(), job(order, 1))
+    made = manifest(JOBS.untyped(), build_job(order, 1))
     if version == "1.29.0":  # which reads the annotation instead, and drops what it does not know
         del made["spec"]["template"]["spec"]["containers"][0]["securityContext"]["appArmorProfile"]
     kubernetes_validate.validate(made, version, strict=True)
-    kubernetes_validate.validate(manifest(CONFIGMAPS.untyped(), config_map(family)), version, strict=True)
+    kubernetes_validate.validate(manifest(CONFIGMAPS.untyped(), build_config_map(family)), version, strict=True)
 
 
 def test_the_pod_is_not_root_and_has_no_credentials_of_the_cluster(ordered: Ordered) -> None:
-    pod = job(ordered(), 1)["spec"]["template"]["spec"]
+    pod = build_job(ordered(), 1)["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsUser"] == 1000
     assert pod["automountServiceAccountToken"] is False
     (container,) = pod["containers"]
@@ -139,7 +146,7 @@ def test_the_pod_is_not_root_and_has_no_credentials_of_the_cluster(ordered: Orde
 
 def test_secrets_are_files_that_may_be_missing_and_never_environment(ordered: Ordered, rhcos: PoolKey) -> None:
     settings = BuildSettings(push_secret="push-here", ca_config_map="our-ca")
-    pod = job(ordered(rhcos, "550.54.14", settings=settings), 1)["spec"]["template"]["spec"]
+    pod = build_job(ordered(rhcos, "550.54.14", settings=settings), 1)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert all(set(variable) == {"name", "value"} for variable in container["env"])
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -161,7 +168,7 @@ def test_secrets_are_files_that_may_be_missing_and_never_environment(ordered: Or
 
 def test_only_a_tag_without_architecture_becomes_an_index(ordered: Ordered, rhcos: PoolKey) -> None:
     def other(order: BuildOrder) -> str:
-        env = job(order, 1)["spec"]["template"]["spec"]["containers"][0]["env"]
+        env = build_job(order, 1)["spec"]["template"]["spec"]["containers"][0]["env"]
         return next(str(each["value"]) for each in env if each["name"] == "OTHER")
 
     assert other(ordered()) == "arm64"

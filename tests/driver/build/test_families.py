@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.driver.build.families import Family
-from tessera.driver.build.orders import BuildOrder, order
+from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
@@ -30,6 +30,9 @@ def test_plain_rhel_compiles_in_a_base_image_that_installs_the_headers(rhcos: Po
 def test_rhcos_without_its_version_needs_a_toolkit_by_name(rhcos: PoolKey) -> None:
     unknown = msgspec.structs.replace(rhcos, ostree="")
     with pytest.raises(UnbuildableError, match="which Driver Toolkit fits is not known"):
-        order(unknown, version="550.54.14", target="registry.local/driver:550")
+        make_order(unknown, version="550.54.14", target="registry.local/driver:550")
     settings = BuildSettings(builder_images={rhcos.kernel: "quay.io/dtk:1"})
-    assert order(unknown, version="550.54.14", target="r.local/d:5", settings=settings).builder_image == "quay.io/dtk:1"
+    assert (
+        make_order(unknown, version="550.54.14", target="r.local/d:5", settings=settings).builder_image
+        == "quay.io/dtk:1"
+    )

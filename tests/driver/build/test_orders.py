@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.build.orders import BuildOrder, order, order_for
+from tessera.driver.build.orders import BuildOrder, make_order, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
@@ -93,7 +93,7 @@ def test_what_a_node_says_is_refused_where_it_could_be_a_command(
 ) -> None:
     pool = msgspec.structs.replace(jammy, **changed)
     with pytest.raises(UnbuildableError, match=says):
-        order(pool, version="525", target="registry.local/driver:525")
+        make_order(pool, version="525", target="registry.local/driver:525")
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_what_a_node_says_is_refused_where_it_could_be_a_command(
 def test_what_a_policy_says_is_refused_too(jammy: PoolKey, given: dict[str, Any], says: str) -> None:
     said: dict[str, Any] = {"version": "525", "target": "registry.local/driver:525"} | given
     with pytest.raises(UnbuildableError, match=says):
-        order(jammy, **said)
+        make_order(jammy, **said)
 
 
 def test_a_branch_alone_names_no_file_to_compile(rhcos: PoolKey) -> None:
     with pytest.raises(UnbuildableError, match=r"does not name NVIDIA's \.run file"):
-        order(rhcos, version="550", target="registry.local/driver:550")
+        make_order(rhcos, version="550", target="registry.local/driver:550")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.driver.build.containerfiles import text
+from tessera.driver.build.containerfiles import build_file
 
 KERNEL = "5.15.0-69-generic"
 VERSION = "525.125.06"
@@ -69,7 +69,7 @@ class Machine:
         """The entry point to its end."""
         return subprocess.run(
             ["sh", "-s", *arguments],
-            input=text("nvidia-driver.sh"),
+            input=build_file("nvidia-driver.sh"),
             text=True,
             capture_output=True,
             env=self.environment(**more),
@@ -86,7 +86,7 @@ def machine(tmp_path: Path) -> Machine:
 def serving(machine: Machine, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Starts the entry point and returns once it says that it serves."""
     script = tmp_path / "nvidia-driver"
-    script.write_text(text("nvidia-driver.sh"))
+    script.write_text(build_file("nvidia-driver.sh"))
     started: list[subprocess.Popen[str]] = []
 
     def start(**more: str) -> "subprocess.Popen[str]":
@@ -306,7 +306,7 @@ class Builder:
     def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["sh", "-s", "--", "--build-arg", "A=b"],
-            input=text("build.sh"),
+            input=build_file("build.sh"),
             text=True,
             capture_output=True,
             env={

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.clock import rfc3339
-from tessera.driver.build.job import job
+from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import BuildOrder
-from tessera.driver.build.states import Attempt, BuildPhase, Retries, attempt, decide, state
+from tessera.driver.build.states import BuildAttempt, BuildPhase, BuildRetries, build_state, decide_builds, read_attempt
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, PODS, Job, Pod, manifest
 
 Ordered = Callable[..., BuildOrder]
 NOW = 1_800_000_000.0
-RETRIES = Retries(pause=600.0, attempts=3)
+RETRIES = BuildRetries(pause=600.0, attempts=3)
 DIGEST = "sha256:" + "a" * 64
 
 
 def seen_job(order: BuildOrder, number: int = 1, **status: Any) -> Job:
-    body = manifest(JOBS.untyped(), job(order, number)) | {"status": status}
+    body = manifest(JOBS.untyped(), build_job(order, number)) | {"status": status}
     body["metadata"] |= {"uid": f"job-{number}", "creationTimestamp": rfc3339(NOW - 60)}
     return msgspec.convert(body, Job)
 
@@ -47,26 +47,28 @@ def condition(kind: str, reason: str = "", message: str = "", at: float = NOW) -
     }
 
 
-def an_attempt(order: BuildOrder, number: int, phase: BuildPhase, since: float = NOW) -> Attempt:
-    return Attempt(key=order.key, tag=order.tag_key, target=order.target, number=number, phase=phase, since=since)
+def an_attempt(order: BuildOrder, number: int, phase: BuildPhase, since: float = NOW) -> BuildAttempt:
+    return BuildAttempt(key=order.key, tag=order.tag_key, target=order.target, number=number, phase=phase, since=since)
 
 
 def test_a_job_without_an_end_runs_since_it_was_made(ordered: Ordered) -> None:
-    found = attempt(seen_job(ordered(), active=1), ())
+    found = read_attempt(seen_job(ordered(), active=1), ())
     assert found is not None
     assert (found.phase, found.since, found.number) == (BuildPhase.RUNNING, NOW - 60, 1)
     assert found.target == ordered().target
 
 
 def test_a_done_job_tells_the_digest_that_its_pod_left(ordered: Ordered) -> None:
-    found = attempt(seen_job(ordered(), conditions=[condition("Complete")]), [ended(0, DIGEST + "\n", "Completed")])
+    found = read_attempt(
+        seen_job(ordered(), conditions=[condition("Complete")]), [ended(0, DIGEST + "\n", "Completed")]
+    )
     assert found is not None
     assert (found.phase, found.since, found.digest) == (BuildPhase.DONE, NOW, DIGEST)
 
 
 @pytest.mark.parametrize("word", ["", "sha256:short", "x" * 71])
 def test_what_is_no_digest_is_not_taken_for_one(ordered: Ordered, word: str) -> None:
-    found = attempt(seen_job(ordered(), conditions=[condition("Complete")]), [ended(0, word)])
+    found = read_attempt(seen_job(ordered(), conditions=[condition("Complete")]), [ended(0, word)])
     assert found is not None
     assert found.digest == ""
 
@@ -88,13 +90,13 @@ def test_what_is_no_digest_is_not_taken_for_one(ordered: Ordered, word: str) -> 
 )
 def test_a_failed_job_tells_its_pod_s_own_words(ordered: Ordered, pods: list[Pod], says: str) -> None:
     failed = condition("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
-    found = attempt(seen_job(ordered(), conditions=[failed]), pods)
+    found = read_attempt(seen_job(ordered(), conditions=[failed]), pods)
     assert found is not None
     assert (found.phase, found.text) == (BuildPhase.FAILED, says)
 
 
 def test_a_pod_that_says_much_is_told_in_part(ordered: Ordered) -> None:
-    found = attempt(seen_job(ordered(), conditions=[condition("Failed")]), [ended(1, "x" * 4096)])
+    found = read_attempt(seen_job(ordered(), conditions=[condition("Failed")]), [ended(1, "x" * 4096)])
     assert found is not None
     assert len(found.text) < 700
 
@@ -109,7 +111,7 @@ def test_a_build_that_waits_says_for_what(ordered: Ordered) -> None:
             "waits: ImagePullBackOff: Back-off pulling image",
         ),
     ):
-        found = attempt(seen_job(ordered()), [pod])
+        found = read_attempt(seen_job(ordered()), [pod])
         assert found is not None
         assert found.text == f"pod tessera-build-x-1-abcde {says}"
 
@@ -118,49 +120,49 @@ def test_a_build_that_waits_says_for_what(ordered: Ordered) -> None:
 def test_a_job_that_somebody_else_labelled_is_none(ordered: Ordered, number: str) -> None:
     foreign = seen_job(ordered())
     foreign.metadata.annotations["tessera.dev/build-attempt"] = number
-    assert attempt(foreign, ()) is None
+    assert read_attempt(foreign, ()) is None
 
 
 def test_ten_nodes_want_one_build(ordered: Ordered) -> None:
-    starts, due = decide([ordered() for _ in range(10)], {}, NOW, RETRIES)
+    starts, due = decide_builds([ordered() for _ in range(10)], {}, NOW, RETRIES)
     assert [(start.order.target, start.attempt) for start in starts] == [(ordered().target, 1)]
     assert due is None
 
 
 @pytest.mark.parametrize("phase", [BuildPhase.RUNNING, BuildPhase.DONE])
 def test_what_runs_or_is_done_is_not_started_again(ordered: Ordered, phase: BuildPhase) -> None:
-    assert decide([ordered()], {"a": an_attempt(ordered(), 1, phase)}, NOW + 1e6, RETRIES) == ([], None)
+    assert decide_builds([ordered()], {"a": an_attempt(ordered(), 1, phase)}, NOW + 1e6, RETRIES) == ([], None)
 
 
 def test_a_failure_is_tried_again_after_a_pause_that_doubles(ordered: Ordered) -> None:
     first = {"a": an_attempt(ordered(), 1, BuildPhase.FAILED)}
-    assert decide([ordered()], first, NOW + 599, RETRIES) == ([], NOW + 600)
-    (start,), _ = decide([ordered()], first, NOW + 600, RETRIES)
+    assert decide_builds([ordered()], first, NOW + 599, RETRIES) == ([], NOW + 600)
+    (start,), _ = decide_builds([ordered()], first, NOW + 600, RETRIES)
     assert start.attempt == 2
     second = first | {"b": an_attempt(ordered(), 2, BuildPhase.FAILED)}
-    assert decide([ordered()], second, NOW + 600, RETRIES) == ([], NOW + 1200)
+    assert decide_builds([ordered()], second, NOW + 600, RETRIES) == ([], NOW + 1200)
 
 
 def test_after_the_last_attempt_there_is_none(ordered: Ordered) -> None:
     attempts = {str(n): an_attempt(ordered(), n, BuildPhase.FAILED) for n in (1, 2, 3)}
-    assert decide([ordered()], attempts, NOW + 1e9, RETRIES) == ([], None)
-    told = state(ordered(), attempts.values(), RETRIES)
+    assert decide_builds([ordered()], attempts, NOW + 1e9, RETRIES) == ([], None)
+    told = build_state(ordered(), attempts.values(), RETRIES)
     assert told.again is None
     assert told.text.endswith("given up after 3 attempts until its Job is deleted")
 
 
 def test_a_second_attempt_that_is_done_counts(ordered: Ordered) -> None:
     attempts = [an_attempt(ordered(), 1, BuildPhase.FAILED), an_attempt(ordered(), 2, BuildPhase.DONE)]
-    assert state(ordered(), attempts, RETRIES).phase is BuildPhase.DONE
+    assert build_state(ordered(), attempts, RETRIES).phase is BuildPhase.DONE
 
 
 def test_two_architectures_under_one_tag_take_turns(ordered: Ordered, jammy: PoolKey) -> None:
     amd, arm = ordered(), ordered(msgspec.structs.replace(jammy, architecture="arm64"))
-    starts, _ = decide([amd, arm], {}, NOW, RETRIES)
+    starts, _ = decide_builds([amd, arm], {}, NOW, RETRIES)
     assert [start.order for start in starts] == [amd]
     running = {"a": an_attempt(amd, 1, BuildPhase.RUNNING)}
-    assert decide([amd, arm], running, NOW, RETRIES) == ([], None)
-    starts, _ = decide([amd, arm], {"a": an_attempt(amd, 1, BuildPhase.DONE)}, NOW, RETRIES)
+    assert decide_builds([amd, arm], running, NOW, RETRIES) == ([], None)
+    starts, _ = decide_builds([amd, arm], {"a": an_attempt(amd, 1, BuildPhase.DONE)}, NOW, RETRIES)
     assert [start.order for start in starts] == [arm]
 
 
@@ -168,7 +170,7 @@ def test_two_architectures_under_one_tag_take_turns(ordered: Ordered, jammy: Poo
 def test_whatever_happens_one_build_runs_at_a_time_and_failures_are_bounded(steps: list[str]) -> None:
     pool = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
     order = BuildOrder(pool=pool, version="525", target="r.local/d:1", open_modules=False, base_image="b")
-    attempts: dict[str, Attempt] = {}
+    attempts: dict[str, BuildAttempt] = {}
     now, wanted = NOW, True
     for step in steps:
         running = [name for name, each in attempts.items() if each.phase is BuildPhase.RUNNING]
@@ -182,7 +184,7 @@ def test_whatever_happens_one_build_runs_at_a_time_and_failures_are_bounded(step
                 attempts[running[0]] = msgspec.structs.replace(attempts[running[0]], phase=phase, since=now)
         # Whoever decides anew, before and after a write, decides the same: names are the API server's.
         for _ in range(2):
-            starts, _due = decide([order] * 3 if wanted else [], attempts, now, RETRIES)
+            starts, _due = decide_builds([order] * 3 if wanted else [], attempts, now, RETRIES)
             for start in starts:
                 name = f"{start.order.name}-{start.attempt}"
                 assert name not in attempts

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from tessera.driver.coverage.kernels import (
     NextKernel,
-    flavour,
-    kernel,
-    listed,
-    newer,
-    newest,
-    system,
+    kernel_flavour,
+    newer_kernels,
+    newest_kernels,
+    parse_kernel,
+    parse_kernel_lists,
+    parse_system,
 )
 from tessera.limits import KERNEL_LIST, NEXT_KERNELS
 
@@ -50,22 +50,24 @@ from tessera.limits import KERNEL_LIST, NEXT_KERNELS
     ],
 )
 def test_a_line_names_a_kernel_of_a_system(name: str, line: str, meant: NextKernel) -> None:
-    assert kernel(name, line) == meant
+    assert parse_kernel(name, line) == meant
 
 
 def test_the_pool_of_a_kernel_has_its_page_size() -> None:
-    assert kernel("rhel9.4", "5.14.0-427.40.1.el9_4.aarch64+64k").pool("amd64").page_kib == 64
-    assert kernel("ubuntu22.04", "5.15.0-119-generic").pool("arm64").architecture == "arm64"
+    assert parse_kernel("rhel9.4", "5.14.0-427.40.1.el9_4.aarch64+64k").pool("amd64").page_kib == 64
+    assert parse_kernel("ubuntu22.04", "5.15.0-119-generic").pool("arm64").architecture == "arm64"
 
 
 def test_remarks_and_empty_lines_are_nothing() -> None:
-    kernels, problems = listed({"ubuntu22.04": "# next week\n\n5.15.0-119-generic # HWE\n"})
+    kernels, problems = parse_kernel_lists({"ubuntu22.04": "# next week\n\n5.15.0-119-generic # HWE\n"})
     assert [each.kernel for each in kernels] == ["5.15.0-119-generic"]
     assert problems == ()
 
 
 def test_a_line_that_is_none_is_told_and_the_others_count() -> None:
-    kernels, problems = listed({"ubuntu22.04": "latest\n5.15.0-119-generic riscv\n5.15.0-120-generic", "Windows": "10"})
+    kernels, problems = parse_kernel_lists(
+        {"ubuntu22.04": "latest\n5.15.0-119-generic riscv\n5.15.0-120-generic", "Windows": "10"}
+    )
     assert [each.kernel for each in kernels] == ["5.15.0-120-generic"]
     assert problems[0].startswith("operating system 'Windows': write ID and VERSION_ID of os-release")
     assert problems[1].startswith("ubuntu22.04: kernel 'latest': write what uname -r says")
@@ -73,14 +75,16 @@ def test_a_line_that_is_none_is_told_and_the_others_count() -> None:
 
 
 def test_a_list_without_end_is_bounded() -> None:
-    kernels, problems = listed({"ubuntu22.04": "\n".join(f"5.15.0-{number}-generic" for number in range(9000))})
+    kernels, problems = parse_kernel_lists(
+        {"ubuntu22.04": "\n".join(f"5.15.0-{number}-generic" for number in range(9000))}
+    )
     assert len(kernels) == NEXT_KERNELS
     assert f"characters; {KERNEL_LIST} are read" in problems[0]
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=200), max_size=4))
 def test_whatever_is_written_is_read_or_told(data: dict[str, str]) -> None:
-    kernels, problems = listed(data)
+    kernels, problems = parse_kernel_lists(data)
     assert all(each.kernel[0].isdigit() for each in kernels)
     assert all(problems)
 
@@ -88,16 +92,16 @@ def test_whatever_is_written_is_read_or_told(data: dict[str, str]) -> None:
 @pytest.mark.parametrize("text", ["ubuntu", "22.04", "", "ubuntu 22.04", "u" * 100])
 def test_a_system_without_a_version_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="operating system"):
-        system(text)
+        parse_system(text)
 
 
 def test_numbers_and_not_letters_order_kernels() -> None:
     kernels = ["5.15.0-69-generic", "5.15.0-119-generic", "5.4.0-200-generic"]
-    assert newest(kernels, 2) == ["5.15.0-119-generic", "5.15.0-69-generic"]
-    assert newer(kernels, ["5.15.0-69-generic"]) == ["5.15.0-119-generic"]
-    assert newer(kernels, []) == newest(kernels, 3)
+    assert newest_kernels(kernels, 2) == ["5.15.0-119-generic", "5.15.0-69-generic"]
+    assert newer_kernels(kernels, ["5.15.0-69-generic"]) == ["5.15.0-119-generic"]
+    assert newer_kernels(kernels, []) == newest_kernels(kernels, 3)
 
 
 def test_the_flavour_is_what_stands_behind_the_number() -> None:
-    assert flavour("6.8.0-1015-nvidia-64k") == "nvidia-64k"
-    assert flavour("5.14.0-284.55.1.el9_2.x86_64") == ""
+    assert kernel_flavour("6.8.0-1015-nvidia-64k") == "nvidia-64k"
+    assert kernel_flavour("5.14.0-284.55.1.el9_2.x86_64") == ""

@@ -3,7 +3,7 @@
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.coverage.next_kernels import Use, use_of
+from tessera.driver.coverage.next_kernels import KernelsInUse, kernels_in_use
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
@@ -16,9 +16,9 @@ def node(name: str, pool: PoolKey | None = POOL, **said: str) -> NodeFacts:
     return NodeFacts(name=name, uid=name, is_gpu=True, pool=pool, **said)  # type: ignore[arg-type]
 
 
-def use(*nodes: NodeFacts, policy: DriverPolicy = POLICY) -> Use:
+def use(*nodes: NodeFacts, policy: DriverPolicy = POLICY) -> KernelsInUse:
     governance = Governance(cluster=policy, nodes={each.name: policy for each in nodes})
-    return use_of(governance, {each.name: each for each in nodes})
+    return kernels_in_use(governance, {each.name: each for each in nodes})
 
 
 def test_a_pool_counts_once_under_a_policy() -> None:

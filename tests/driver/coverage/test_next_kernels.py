@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.clock import LoopClock
-from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION, CoverageMetrics, NextKernels
@@ -61,7 +61,7 @@ class World:
     async def following(self, policy: DriverPolicy = POLICY) -> AsyncIterator[NextKernels]:
         """A controller's gate and builds, for as long as it lives."""
         client = self.cluster.client("tessera-controller")
-        builds = Builds(client, self.clock, rng=random.Random(0))
+        builds = BuildJobs(client, self.clock, rng=random.Random(0))
         made = NextKernels(
             client,
             self.clock,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.driver.coverage.kernels import NextKernel
-from tessera.driver.coverage.openshift import Release, release, toolkit_kernel, with_large_pages
+from tessera.driver.coverage.openshift import OpenShiftRelease, parse_release, toolkit_kernel, with_large_pages
 
 IMAGE = "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:" + "5" * 64
 RELEASE: dict[str, Any] = {
@@ -34,7 +34,9 @@ def as_json(value: object) -> bytes:
 
 
 def test_a_release_names_its_rhcos_and_its_toolkit() -> None:
-    assert release(as_json(RELEASE)) == Release(version="4.15.3", machine_os="415.92.202403080220-0", toolkit=IMAGE)
+    assert parse_release(as_json(RELEASE)) == OpenShiftRelease(
+        version="4.15.3", machine_os="415.92.202403080220-0", toolkit=IMAGE
+    )
 
 
 def test_the_toolkit_names_the_kernel() -> None:
@@ -62,7 +64,7 @@ def test_a_toolkit_for_arm64_builds_for_large_pages_too() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", as_json({"kind": "List"}), b"[" * 100_000])
 def test_what_is_something_else_is_told(data: bytes) -> None:
-    for read in (release, toolkit_kernel):
+    for read in (parse_release, toolkit_kernel):
         with pytest.raises(ValueError, match=r"^(release|driver-toolkit-release\.json): "):
             read(data)
 
@@ -81,6 +83,6 @@ def test_what_is_something_else_is_told(data: bytes) -> None:
     )
 )
 def test_any_json_is_read_or_refused(value: object) -> None:
-    for read in (release, toolkit_kernel):
+    for read in (parse_release, toolkit_kernel):
         with contextlib.suppress(ValueError):
             read(as_json(value))

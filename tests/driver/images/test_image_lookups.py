@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tessera.api.driver.policy import ImageSource
 from tessera.clock import LoopClock
-from tessera.driver.images.image_lookups import FOUND_FOR, MISSING_FOR, Asking
+from tessera.driver.images.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -37,7 +37,7 @@ class Scene:
         self.clock = LoopClock(0)
         self.registry = Registry(self.clock)
         self.answers = 0
-        self.asking = Asking(self.registry, self.clock, rng=random.Random(0), answered=self._answered)
+        self.asking = ImageLookups(self.registry, self.clock, rng=random.Random(0), answered=self._answered)
 
     def _answered(self) -> None:
         self.answers += 1
@@ -71,10 +71,10 @@ def test_a_question_is_asked_once_and_its_answer_kept() -> None:
 def test_what_was_found_is_asked_for_again_late_and_what_was_not_soon() -> None:
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY)
-        assert 0.9 * FOUND_FOR <= (scene.asking.due() or 0) <= 1.1 * FOUND_FOR
+        assert 0.9 * FOUND_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * FOUND_FOR
         scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
         await scene.ask(OTHER)
-        assert 0.9 * MISSING_FOR <= (scene.asking.due() or 0) <= 1.1 * MISSING_FOR
+        assert 0.9 * MISSING_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * MISSING_FOR
         await scene.clock.sleep(1.1 * MISSING_FOR)
         await scene.ask()
         assert [(query, fresh) for _, query, fresh in scene.registry.asked] == [
@@ -90,16 +90,16 @@ def test_a_registry_that_does_not_answer_is_asked_with_growing_pauses_and_its_si
     async def story(scene: Scene) -> None:
         scene.registry.says = Resolution(outcome=Outcome.UNREACHABLE)
         await scene.ask(QUERY)
-        first = scene.asking.due() or 0.0
+        first = scene.asking.seconds_until_due() or 0.0
         for _ in range(6):
-            await scene.clock.sleep(scene.asking.due() or 0.0)
+            await scene.clock.sleep(scene.asking.seconds_until_due() or 0.0)
             await scene.ask()
-        assert first < (scene.asking.due() or 0.0) <= 60.0
-        assert scene.asking.silent_for([OTHER, QUERY]) > 60.0
+        assert first < (scene.asking.seconds_until_due() or 0.0) <= 60.0
+        assert scene.asking.unanswered_for([OTHER, QUERY]) > 60.0
         scene.registry.says = FOUND
         await scene.clock.sleep(60)
         await scene.ask()
-        assert scene.asking.silent_for([QUERY]) == 0.0
+        assert scene.asking.unanswered_for([QUERY]) == 0.0
 
     play(story)
 
@@ -109,11 +109,11 @@ def test_every_answer_is_told_since_its_question_has_a_new_time() -> None:
 
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY)
-        scene.asking.doubt_image(FOUND.pinned)
+        scene.asking.recheck_image(FOUND.pinned)
         await scene.ask()
         assert (len(scene.registry.asked), scene.answers) == (2, 2)
         scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
-        scene.asking.doubt_repository("nvcr.io/nvidia")
+        scene.asking.recheck_repository("nvcr.io/nvidia")
         await scene.ask()
         assert (len(scene.registry.asked), scene.answers) == (3, 3)
 
@@ -123,7 +123,7 @@ def test_every_answer_is_told_since_its_question_has_a_new_time() -> None:
 def test_questions_that_nobody_has_any_more_are_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY, OTHER)
-        scene.asking.keep([OTHER])
+        scene.asking.retain([OTHER])
         assert scene.asking.answer(QUERY) is None
         assert scene.asking.answer(OTHER) == FOUND
 

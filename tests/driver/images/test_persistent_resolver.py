@@ -9,7 +9,7 @@ import pytest
 from tests.driver.registry.servers import serving
 from tests.driver.registry.shelf import Hand, Shelf, resolving
 
-from tessera.driver.images.persistent_resolver import CONFIG_MAP, KEY, ImageMemory
+from tessera.driver.images.persistent_resolver import CONFIG_MAP, KEY, PersistentResolver
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.client.client import Client
@@ -57,10 +57,10 @@ async def client() -> Client:
 
 
 @asynccontextmanager
-async def memory(client: Client, clock: Hand) -> AsyncIterator[ImageMemory]:
+async def memory(client: Client, clock: Hand) -> AsyncIterator[PersistentResolver]:
     """One life of a controller's resolver."""
     async with resolving(clock) as resolver:
-        made = ImageMemory(resolver, client, clock, namespace=NAMESPACE, rng=random.Random(0))
+        made = PersistentResolver(resolver, client, clock, namespace=NAMESPACE, rng=random.Random(0))
         writing = asyncio.create_task(made.run())
         yield made
         writing.cancel()

@@ -17,7 +17,7 @@ from tessera.driver.images.resolver import (
     FOUND_FOR,
     LONGEST_PAUSE,
     MISSING_FOR,
-    LastGood,
+    CachedImage,
     RegistryResolver,
 )
 from tessera.driver.pool import PoolKey
@@ -217,25 +217,25 @@ async def test_a_clear_answer_ends_what_was_known(shelf: Shelf, resolver: Resolv
     assert resolver_kept(resolver) == ()
 
 
-def resolver_kept(resolver: Resolver) -> tuple[LastGood, ...]:
+def resolver_kept(resolver: Resolver) -> tuple[CachedImage, ...]:
     assert isinstance(resolver, RegistryResolver)
-    return resolver.last_good()
+    return resolver.cached_images()
 
 
 async def test_what_was_known_outlives_the_process(shelf: Shelf, clock: Hand) -> None:
     shelf.images = {tag("rhel9"): ("amd64",)}
     async with resolving(clock) as before:
         known = await before.resolve(shelf.query(RHEL))
-        kept = msgspec.json.encode(before.last_good())
+        kept = msgspec.json.encode(before.cached_images())
     shelf.status = 503
     async with resolving(clock) as after:
-        after.restore(msgspec.json.decode(kept, type=tuple[LastGood, ...]))
-        assert msgspec.json.encode(after.last_good()) == kept
+        after.restore(msgspec.json.decode(kept, type=tuple[CachedImage, ...]))
+        assert msgspec.json.encode(after.cached_images()) == kept
         found = await after.resolve(shelf.query(RHEL))
         assert (found.stale, found.digest, found.tag) == (True, known.digest, known.tag)
         shelf.status, shelf.images = 200, {}
         assert (await after.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.NOT_FOUND
-        assert after.last_good() == ()
+        assert after.cached_images() == ()
 
 
 async def test_a_mirror_answers_for_itself(shelf: Shelf, resolver: Resolver) -> None:

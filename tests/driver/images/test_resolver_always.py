@@ -10,7 +10,7 @@ from tests.driver.registry.servers import serving
 from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.driver.image_tags import tags
-from tessera.driver.images.resolver import FOUND_FOR, LastGood
+from tessera.driver.images.resolver import FOUND_FOR, CachedImage
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, Outcome, Resolution, Resolver
 
@@ -42,13 +42,13 @@ class World:
         self.shelf, self.clock = shelf, Hand()
 
     async def play(self, script: Sequence[Step]) -> None:
-        left, kept = deque(script), tuple[LastGood, ...]()
+        left, kept = deque(script), tuple[CachedImage, ...]()
         while left:
             async with resolving(self.clock) as resolver:
                 resolver.restore(kept)
                 while left and (step := left.popleft())[0] != "restart":
                     await self.step(resolver, *step)
-                kept = resolver.last_good()
+                kept = resolver.cached_images()
 
     async def step(self, resolver: Resolver, what: str, value: object) -> None:
         if what != "ask":

@@ -8,7 +8,7 @@ import pytest
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.api.driver.status import BUILD_PATIENCE
 from tessera.clock import LoopClock
-from tessera.driver.build.builds import Builds
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
@@ -101,17 +101,17 @@ def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> No
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = Building(Builds(client, clock, rng=random.Random(0)), BuildSettings(), clock)
-        assert building.due() is None
+        building = Building(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        assert building.seconds_until_due() is None
         for _ in range(2):
             building.order([(POLICY, POOL)])
             assert building.view(POLICY, POOL).state is Stands.RUNNING
-            assert building.due() is not None
+            assert building.seconds_until_due() is not None
             await clock.sleep(BUILD_PATIENCE / 2 + 1)
         building.order([(POLICY, POOL)])
         assert building.view(POLICY, POOL).state is Stands.OVERDUE
         building.order([])
-        assert building.due() is None
+        assert building.seconds_until_due() is None
         assert building.view(POLICY, POOL).state is Stands.RUNNING
 
     run_virtual(story())
@@ -121,7 +121,7 @@ def test_a_policy_that_names_no_repository_for_builds_waits_for_none() -> None:
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = Building(Builds(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        building = Building(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
         policy = msgspec.structs.replace(POLICY, build_repository="")
         assert building.view(policy, POOL).state is Stands.NONE
 

@@ -29,7 +29,7 @@ from tessera.driver.planning.instructions import (
 )
 from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Tried
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.resources import Condition
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06")
@@ -76,10 +76,10 @@ class Cluster:
         digest = self.images.get((query.kind, query.pool)) or self.images.get((query.kind, None))
         name = f"{query.source.repository}/{query.source.image}:{query.source.version}-{query.kind.value}"
         if self.silent:
-            tried = (Tried(reference=name, outcome=Outcome.UNREACHABLE, text=f"{name}: no answer"),)
+            tried = (TriedReference(reference=name, outcome=Outcome.UNREACHABLE, text=f"{name}: no answer"),)
             return Resolution(outcome=Outcome.UNREACHABLE, tried=tried)
         if digest is None:
-            tried = (Tried(reference=name, outcome=Outcome.NOT_FOUND, text=f"{name}: not found"),)
+            tried = (TriedReference(reference=name, outcome=Outcome.NOT_FOUND, text=f"{name}: not found"),)
             return Resolution(outcome=Outcome.NOT_FOUND, tried=tried)
         full = f"{query.pool.digest}{query.source.version.replace('.', '')}{digest}"
         return Resolution(outcome=Outcome.FOUND, reference=name, digest=f"sha256:{full}", tag="t")

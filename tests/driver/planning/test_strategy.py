@@ -8,7 +8,7 @@ from tessera.driver.driver_sets import make_set
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.planning.strategy import Build, BuildState, Situation, Verdict, choose, queries
 from tessera.driver.pool import PoolKey
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Tried
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 NODE = NodeFacts(name="n1", uid="u1", is_gpu=True, pool=POOL)
@@ -43,7 +43,7 @@ class Registries:
 
     def says(self, outcome: Outcome, kind: ImageKind, repository: str = SOURCE.repository) -> "Registries":
         reference = f"{repository}/driver:{kind.value}"
-        tried = Tried(reference=reference, outcome=outcome, text=f"{reference}: {outcome.value}")
+        tried = TriedReference(reference=reference, outcome=outcome, text=f"{reference}: {outcome.value}")
         self.said[repository, kind] = Resolution(outcome=outcome, tried=(tried,))
         return self
 

@@ -10,7 +10,7 @@ from tests.kube.certificates import Authority
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.registry.wire import RegistryHttp, Trust
 
 #: What is in all of them.
 IMAGES = {
@@ -80,6 +80,6 @@ def tls(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 @pytest.fixture
 async def client() -> AsyncIterator[RegistryClient]:
     """Plain HTTP everywhere, and half a second of patience."""
-    made = RegistryClient(Wire(Trust(plain=("*",)), total=5.0, environment={}), SystemClock())
+    made = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=5.0, environment={}), SystemClock())
     yield made
     await made.close()

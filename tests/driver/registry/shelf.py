@@ -14,7 +14,7 @@ from tessera.api.driver.policy import ImageSource
 from tessera.driver.images.resolver import RegistryResolver, Secrets, no_secrets
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 
@@ -84,7 +84,7 @@ class Shelf:
 async def resolving(
     clock: Hand, secrets: Secrets = no_secrets, patience: float = 5.0
 ) -> AsyncIterator[RegistryResolver]:
-    client = RegistryClient(Wire(Trust(plain=("*",)), total=patience, environment={}), clock)
+    client = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=patience, environment={}), clock)
     made = RegistryResolver(clock, client=client, secrets=secrets, rng=random.Random(7))
     try:
         yield made

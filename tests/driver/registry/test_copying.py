@@ -10,11 +10,20 @@ from tests.kube.certificates import Authority
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.copying import Copy, CopyError, Skopeo, Standing, due, run, skopeo_path, standing
-from tessera.driver.registry.errors import Unreachable
+from tessera.driver.registry.copying import (
+    CopyError,
+    ImageCopy,
+    Skopeo,
+    TargetState,
+    read_target_state,
+    required_copy,
+    run_skopeo,
+    skopeo_path,
+)
+from tessera.driver.registry.errors import RegistryUnreachable
 from tessera.driver.registry.keyring import parse_docker_config
 from tessera.driver.registry.reference import parse
-from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.registry.wire import RegistryHttp, Trust
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +48,7 @@ class Target:
 
     def client(self, source: str) -> RegistryClient:
         trust = Trust(authorities=self.authority.read_text(), plain=(source,))
-        return RegistryClient(Wire(trust, environment={}), SystemClock())
+        return RegistryClient(RegistryHttp(trust, environment={}), SystemClock())
 
 
 @pytest.fixture
@@ -55,8 +64,8 @@ def target(tmp_path: Path) -> Iterator[Target]:
         yield Target(running.host, tmp_path, authority.pem.decode())
 
 
-def copy_of(source: str, target: str, tag: str, digest: str, top: str, *, whole: bool = False) -> Copy:
-    return Copy(
+def copy_of(source: str, target: str, tag: str, digest: str, top: str, *, whole: bool = False) -> ImageCopy:
+    return ImageCopy(
         source=parse(f"{source}/nvidia/driver:{tag}"),
         target=parse(f"{target}/copies/driver:{tag}"),
         digest=top if whole else digest,
@@ -72,20 +81,20 @@ async def test_an_image_comes_over_once_and_is_known_again(plain: str, target: T
     client = target.client(plain)
     try:
         keys = target.keys
-        amd = await client.image(parse(f"{plain}/nvidia/driver:both"), "amd64", keys)
-        arm = await client.image(parse(f"{plain}/nvidia/driver:both"), "arm64", keys)
+        amd = await client.find_image(parse(f"{plain}/nvidia/driver:both"), "amd64", keys)
+        arm = await client.find_image(parse(f"{plain}/nvidia/driver:both"), "arm64", keys)
         copy = copy_of(plain, target.host, "both", amd.digest, amd.top)
-        assert await standing(client, copy, keys) is Standing.NOTHING
-        await run(target.skopeo(plain), copy)
-        assert await standing(client, copy, keys) is Standing.SAME
+        assert await read_target_state(client, copy, keys) is TargetState.NOTHING
+        await run_skopeo(target.skopeo(plain), copy)
+        assert await read_target_state(client, copy, keys) is TargetState.SAME
         other = copy_of(plain, target.host, "both", arm.digest, arm.top)
-        assert await standing(client, other, keys) is Standing.OTHER
-        whole = due(other, Standing.OTHER_ARCHITECTURES)
+        assert await read_target_state(client, other, keys) is TargetState.OTHER
+        whole = required_copy(other, TargetState.OTHER_ARCHITECTURES)
         assert whole is not None
-        await run(target.skopeo(plain), whole)
-        assert await standing(client, whole, keys) is Standing.SAME
-        assert (await client.image(whole.target, "arm64", keys)).digest == arm.digest
-        assert (await client.image(whole.target, "amd64", keys)).digest == amd.digest
+        await run_skopeo(target.skopeo(plain), whole)
+        assert await read_target_state(client, whole, keys) is TargetState.SAME
+        assert (await client.find_image(whole.target, "arm64", keys)).digest == arm.digest
+        assert (await client.find_image(whole.target, "amd64", keys)).digest == amd.digest
     finally:
         await client.close()
 
@@ -93,20 +102,20 @@ async def test_an_image_comes_over_once_and_is_known_again(plain: str, target: T
 async def test_what_skopeo_says_of_a_failure_is_told_and_no_password(plain: str, target: Target) -> None:
     target.authfile.write_bytes(docker_config(target.host, username="puller", password="wrong-one"))
     client = target.client(plain)
-    found = await client.image(parse(f"{plain}/nvidia/driver:arm"), "arm64", target.keys)
+    found = await client.find_image(parse(f"{plain}/nvidia/driver:arm"), "arm64", target.keys)
     await client.close()
     copy = copy_of(plain, target.host, "arm", found.digest, found.top)
     with pytest.raises(CopyError, match=r"skopeo has not copied .*(authentication required|unauthorized)") as told:
-        await run(target.skopeo(plain), copy)
+        await run_skopeo(target.skopeo(plain), copy)
     assert "wrong-one" not in str(told.value)
     assert PASSWORD not in str(told.value)
 
 
 async def test_a_target_that_does_not_answer_is_unreachable() -> None:
-    hasty = RegistryClient(Wire(Trust(plain=("*",)), total=0.1, environment={}), SystemClock())
+    hasty = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=0.1, environment={}), SystemClock())
     try:
-        with silent() as host, pytest.raises(Unreachable):
-            await standing(
+        with silent() as host, pytest.raises(RegistryUnreachable):
+            await read_target_state(
                 hasty, copy_of("a.test", host, "x", "sha256:1", "sha256:2"), parse_docker_config(b"{}", where="")
             )
     finally:

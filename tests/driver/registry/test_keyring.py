@@ -10,9 +10,9 @@ from tessera.driver.registry.keyring import (
     ANONYMOUS,
     CredentialsError,
     Keyring,
+    default_docker_config,
     parse_docker_config,
     read_docker_config,
-    usual_docker_config,
 )
 from tessera.driver.registry.reference import parse
 
@@ -101,13 +101,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_file_that_logins_leave_is_found(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert usual_docker_config(home) is None
+    assert default_docker_config(home) is None
     (tmp_path / ".docker").mkdir()
     docker = tmp_path / ".docker" / "config.json"
     docker.write_text("{}")
-    assert usual_docker_config(home) == docker
+    assert default_docker_config(home) == docker
     (tmp_path / "containers").mkdir()
     podman = tmp_path / "containers" / "auth.json"
     podman.write_text("{}")
-    assert usual_docker_config({**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == podman
+    assert default_docker_config({**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == podman
     assert len(read_docker_config(podman)) == 0

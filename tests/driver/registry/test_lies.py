@@ -89,8 +89,8 @@ async def test_a_lie_is_told_in_words(client: RegistryClient, lie: bytes | Calla
     async with liar(lie) as host:
         image = parse(f"{host}/nvidia/driver:535")
         for asked in (
-            client.image(image, "amd64", Keyring()),
-            client.image(image.at(DIGEST), "amd64", Keyring()),
+            client.find_image(image, "amd64", Keyring()),
+            client.find_image(image.at(DIGEST), "amd64", Keyring()),
         ):
             with pytest.raises(RegistryError) as caught:
                 await asked
@@ -101,6 +101,6 @@ async def test_a_lie_is_told_in_words(client: RegistryClient, lie: bytes | Calla
 async def test_tags_that_are_none_are_none_or_told(client: RegistryClient, lie: bytes | Callable[[str], bytes]) -> None:
     async with liar(lie) as host:
         try:
-            assert await client.tags(parse_repository(f"{host}/nvidia/driver"), Keyring()) == ()
+            assert await client.list_tags(parse_repository(f"{host}/nvidia/driver"), Keyring()) == ()
         except RegistryError:
             return  # an outcome with a name

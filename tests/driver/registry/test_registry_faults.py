@@ -12,10 +12,10 @@ from tests.driver.registry.servers import PASSWORD, docker_config, serving
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.errors import NotThere, Refused, RegistryError, Unreachable
+from tessera.driver.registry.errors import AccessRefused, ImageNotFound, RegistryError, RegistryUnreachable
 from tessera.driver.registry.keyring import Keyring, parse_docker_config
 from tessera.driver.registry.reference import parse, parse_repository
-from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.registry.wire import RegistryHttp, Trust
 
 NOBODY = Keyring()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -33,7 +33,7 @@ async def failure(client: RegistryClient, handler: Handler) -> RegistryError:
     """What asking for an image of a server with this handler raises."""
     async with serving(handler) as host:
         with pytest.raises(RegistryError) as told:
-            await client.image(parse(f"{host}/a/b:1"), "amd64", NOBODY)
+            await client.find_image(parse(f"{host}/a/b:1"), "amd64", NOBODY)
     return told.value
 
 
@@ -48,7 +48,7 @@ async def test_tags_come_page_by_page_and_only_from_the_registry_itself(client: 
         return web.json_response({"name": "a/b", "tags": tags}, headers=link)
 
     async with serving(handle) as host:
-        assert await client.tags(parse_repository(f"{host}/a/b"), NOBODY) == ("a", "b", "c", "d")
+        assert await client.list_tags(parse_repository(f"{host}/a/b"), NOBODY) == ("a", "b", "c", "d")
 
 
 async def test_pages_without_end_are_given_up(client: RegistryClient) -> None:
@@ -56,25 +56,25 @@ async def test_pages_without_end_are_given_up(client: RegistryClient) -> None:
         return web.json_response({"tags": []}, headers={"Link": '</v2/a/b/tags/list?last=x>; rel="next"'})
 
     async with serving(always(page)) as host:
-        with pytest.raises(Unreachable, match="at most 1,000 pages"):
-            await client.tags(parse_repository(f"{host}/a/b"), NOBODY)
+        with pytest.raises(RegistryUnreachable, match="at most 1,000 pages"):
+            await client.list_tags(parse_repository(f"{host}/a/b"), NOBODY)
 
 
 async def test_a_repository_whose_tags_are_null_has_none(client: RegistryClient) -> None:
     async with serving(always(lambda: web.json_response({"name": "a/b", "tags": None}))) as host:
-        assert await client.tags(parse_repository(f"{host}/a/b"), NOBODY) == ()
+        assert await client.list_tags(parse_repository(f"{host}/a/b"), NOBODY) == ()
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, Refused, r"does not let a/b be read without credentials \(401\)"),
-        (403, Refused, r"without credentials \(403\)"),
-        (404, NotThere, r"has no a/b:1 \(404\)"),
-        (429, Unreachable, r"wants fewer requests \(429\)"),
-        (500, Unreachable, "answers 500 for a/b:1"),
-        (503, Unreachable, "answers 503"),
-        (418, Unreachable, "answers 418"),
+        (401, AccessRefused, r"does not let a/b be read without credentials \(401\)"),
+        (403, AccessRefused, r"without credentials \(403\)"),
+        (404, ImageNotFound, r"has no a/b:1 \(404\)"),
+        (429, RegistryUnreachable, r"wants fewer requests \(429\)"),
+        (500, RegistryUnreachable, "answers 500 for a/b:1"),
+        (503, RegistryUnreachable, "answers 503"),
+        (418, RegistryUnreachable, "answers 418"),
     ],
 )
 async def test_every_status_is_one_of_the_named_outcomes(
@@ -106,19 +106,19 @@ async def test_how_long_a_registry_wants_peace_is_kept(client: RegistryClient) -
 )
 async def test_what_is_no_manifest_is_no_answer(client: RegistryClient, body: bytes, words: str) -> None:
     told = await failure(client, always(lambda: web.Response(body=body)))
-    assert isinstance(told, Unreachable)
+    assert isinstance(told, RegistryUnreachable)
     assert words in str(told)
 
 
 async def test_content_that_is_not_what_its_digest_says_is_refused(client: RegistryClient) -> None:
     async with serving(always(lambda: web.Response(body=b'{"config":{},"layers":[]}'))) as host:
-        with pytest.raises(Unreachable, match="not the one asked for"):
-            await client.image(parse(f"{host}/a@sha256:{'0' * 64}"), "amd64", NOBODY)
+        with pytest.raises(RegistryUnreachable, match="not the one asked for"):
+            await client.find_image(parse(f"{host}/a@sha256:{'0' * 64}"), "amd64", NOBODY)
 
 
 async def test_a_head_without_a_digest_says_nothing(client: RegistryClient) -> None:
     async with serving(always(lambda: web.Response(body=b"{}"))) as host:
-        assert await client.digest(parse(f"{host}/a:1"), NOBODY) == ""
+        assert await client.find_digest(parse(f"{host}/a:1"), NOBODY) == ""
 
 
 async def test_a_redirect_is_followed_and_credentials_stay_behind(client: RegistryClient) -> None:
@@ -142,7 +142,7 @@ async def test_a_redirect_is_followed_and_credentials_stay_behind(client: Regist
 
         async with serving(handle) as host:
             keys = parse_docker_config(docker_config(host), where="a test")
-            found = await client.image(parse(f"{host}/a:1"), "amd64", keys)
+            found = await client.find_image(parse(f"{host}/a:1"), "amd64", keys)
     assert found.size_bytes == 42
     assert told == [""]
 
@@ -155,15 +155,15 @@ async def test_redirects_in_a_circle_end(client: RegistryClient) -> None:
 @pytest.mark.parametrize("location", ["http://[", "ftp://x.test/y", "file:///etc/passwd"])
 async def test_redirects_lead_to_http_only(client: RegistryClient, location: str) -> None:
     told = await failure(client, always(lambda: web.Response(status=302, headers={"Location": location})))
-    assert isinstance(told, Unreachable)
+    assert isinstance(told, RegistryUnreachable)
 
 
 async def test_credentials_go_to_no_other_host_over_plain_http(client: RegistryClient) -> None:
     challenge = {"WWW-Authenticate": 'Bearer realm="http://elsewhere.test/token",service="s"'}
     async with serving(always(lambda: web.Response(status=401, headers=challenge))) as host:
         keys = parse_docker_config(docker_config(host), where="a test")
-        with pytest.raises(Refused, match="the credentials are not sent there") as told:
-            await client.image(parse(f"{host}/a:1"), "amd64", keys)
+        with pytest.raises(AccessRefused, match="the credentials are not sent there") as told:
+            await client.find_image(parse(f"{host}/a:1"), "amd64", keys)
     assert PASSWORD not in str(told.value)
 
 
@@ -179,19 +179,19 @@ async def test_whom_a_registry_redirects_to_is_not_told_who_asks(client: Registr
         serving(always(lambda: web.Response(status=307, headers={"Location": f"http://{thief}/"}))) as host,
     ):
         keys = parse_docker_config(docker_config(host), where="a test")
-        with pytest.raises(Refused):
-            await client.image(parse(f"{host}/a:1"), "amd64", keys)
+        with pytest.raises(AccessRefused):
+            await client.find_image(parse(f"{host}/a:1"), "amd64", keys)
     assert set(seen) == {""}
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (lambda: web.Response(status=503), Unreachable, "token server of .* answers 503"),
-        (lambda: web.Response(text="secret-token but no JSON"), Unreachable, "no token in JSON"),
-        (lambda: web.json_response({}), Unreachable, "without a token"),
-        (lambda: web.json_response({"token": "a\r\nb"}), Unreachable, "without a token"),
-        (lambda: web.Response(status=403), Refused, r"no token for a/b \(403\)"),
+        (lambda: web.Response(status=503), RegistryUnreachable, "token server of .* answers 503"),
+        (lambda: web.Response(text="secret-token but no JSON"), RegistryUnreachable, "no token in JSON"),
+        (lambda: web.json_response({}), RegistryUnreachable, "without a token"),
+        (lambda: web.json_response({"token": "a\r\nb"}), RegistryUnreachable, "without a token"),
+        (lambda: web.Response(status=403), AccessRefused, r"no token for a/b \(403\)"),
     ],
 )
 async def test_a_token_server_that_fails_is_named_and_tells_no_secrets(
@@ -235,7 +235,7 @@ async def test_a_token_is_asked_for_reading_only_and_for_one_scope(
 @pytest.mark.parametrize("header", ["Bearer", 'Bearer realm="javascript:x"', "Negotiate abc=", "", "Bearer service=x"])
 async def test_a_challenge_that_cannot_be_met_is_a_refusal(client: RegistryClient, header: str) -> None:
     told = await failure(client, always(lambda: web.Response(status=401, headers={"WWW-Authenticate": header})))
-    assert type(told) is Refused
+    assert type(told) is AccessRefused
 
 
 async def test_a_proxy_of_the_environment_is_used_with_its_own_password() -> None:
@@ -246,10 +246,10 @@ async def test_a_proxy_of_the_environment_is_used_with_its_own_password() -> Non
         return web.json_response({"tags": ["1"]})
 
     async with serving(proxy) as host:
-        wire = Wire(Trust(plain=("*",)), environment={"HTTP_PROXY": f"http://me:pass@{host}"})
+        wire = RegistryHttp(Trust(plain=("*",)), environment={"HTTP_PROXY": f"http://me:pass@{host}"})
         client = RegistryClient(wire, SystemClock())
         try:
-            assert await client.tags(parse_repository("registry.test/a"), NOBODY) == ("1",)
+            assert await client.list_tags(parse_repository("registry.test/a"), NOBODY) == ("1",)
         finally:
             await client.close()
     assert seen[0]["target"].startswith("http://registry.test/v2/a/tags/list")

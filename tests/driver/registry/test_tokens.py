@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.registry.tokens import challenges, chosen, may_be_told
+from tessera.driver.registry.tokens import choose_challenge, may_receive_credentials, parse_challenges
 
 
 def test_docker_hubs_challenge_is_read() -> None:
     header = 'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push"'
-    (found,) = challenges([header])
+    (found,) = parse_challenges([header])
     assert found.scheme == "bearer"
     assert found.parameters == {
         "realm": "https://auth.docker.io/token",
@@ -19,27 +19,27 @@ def test_docker_hubs_challenge_is_read() -> None:
 
 
 def test_a_token_is_preferred_among_several_in_one_header_or_in_two() -> None:
-    one = challenges(['Basic realm="a", Bearer realm="https://b", service=c'])
-    two = challenges(['Basic realm="a"', 'bearer realm="https://b",service=c'])
+    one = parse_challenges(['Basic realm="a", Bearer realm="https://b", service=c'])
+    two = parse_challenges(['Basic realm="a"', 'bearer realm="https://b",service=c'])
     for found in (one, two):
-        best = chosen(found)
+        best = choose_challenge(found)
         assert best is not None
         assert (best.scheme, best.parameters["service"]) == ("bearer", "c")
 
 
 def test_quotes_inside_quotes_are_taken_off() -> None:
-    (found,) = challenges([r'Basic realm="say \"friend\""'])
+    (found,) = parse_challenges([r'Basic realm="say \"friend\""'])
     assert found.parameters["realm"] == 'say "friend"'
 
 
 @pytest.mark.parametrize("header", ["", "Negotiate", "Digest realm=x", "=", ",,", '"'])
 def test_what_is_not_known_is_not_chosen(header: str) -> None:
-    assert chosen(challenges([header])) is None
+    assert choose_challenge(parse_challenges([header])) is None
 
 
 @given(st.text(max_size=200))
 def test_any_header_is_read_without_harm(header: str) -> None:
-    for each in challenges([header, "Bearer " + header, 'Basic realm="' + header]):
+    for each in parse_challenges([header, "Bearer " + header, 'Basic realm="' + header]):
         assert each.scheme == each.scheme.lower()
 
 
@@ -59,4 +59,4 @@ def test_any_header_is_read_without_harm(header: str) -> None:
 def test_over_plain_http_only_the_registrys_own_host_is_told(
     realm: str, registry: str, plain: bool, wanted: bool
 ) -> None:
-    assert may_be_told(realm, registry, plain=plain) is wanted
+    assert may_receive_credentials(realm, registry, plain=plain) is wanted

@@ -42,9 +42,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             CredentialsError: the file is none.
         """
-        from tessera.driver.registry.keyring import Keyring, read_docker_config, usual_docker_config
+        from tessera.driver.registry.keyring import Keyring, default_docker_config, read_docker_config
 
-        path = self.auth or usual_docker_config(os.environ)
+        path = self.auth or default_docker_config(os.environ)
         return read_docker_config(path) if path else Keyring()
 
 
@@ -105,14 +105,14 @@ async def registries(
     from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
-    from tessera.driver.registry.wire import Trust, Wire
+    from tessera.driver.registry.wire import RegistryHttp, Trust
 
     clock, keyring = SystemClock(), access.keyring()
     try:
         authorities = read_authorities(access.ca) if access.ca else ""
     except AuthoritiesError as error:
         raise Failure(f"error: --ca: {error}") from error
-    wire = Wire(Trust(authorities=authorities, plain=access.plain))
+    wire = RegistryHttp(Trust(authorities=authorities, plain=access.plain))
 
     async def both(names: tuple[str, ...]) -> Keyring:
         return (await secrets(names) if secrets else Keyring()) + keyring

@@ -10,7 +10,7 @@ from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.console import say, say_document
 
 if TYPE_CHECKING:
-    from tessera.driver.build.builds import Builds
+    from tessera.driver.build.builds import BuildJobs
     from tessera.driver.build.orders import BuildOrder
     from tessera.driver.build.states import BuildState
 
@@ -92,7 +92,7 @@ def command(
     import msgspec
 
     from tessera.cli.driver.subject import pool
-    from tessera.driver.build.orders import order, target
+    from tessera.driver.build.orders import make_order, target_reference
     from tessera.driver.build.settings import BuildSettings
 
     nodes = msgspec.structs.replace(pool(kernel, system, arch), ostree=rhcos)
@@ -103,10 +103,10 @@ def command(
     )
     given = {"buildah_image": buildah_image, "downloads": downloads}
     chosen = msgspec.structs.replace(chosen, **{name: value for name, value in given.items() if value})
-    wanted = order(
+    wanted = make_order(
         nodes,
         version=driver,
-        target=target(repository.rstrip("/"), driver, nodes),
+        target=target_reference(repository.rstrip("/"), driver, nodes),
         module_type={None: "auto", True: "open", False: "proprietary"}[open_modules],
         settings=chosen,
         base_image=base_image,
@@ -123,11 +123,11 @@ def command(
 
 
 def _write(order: "BuildOrder", folder: Path) -> None:
-    from tessera.driver.build.containerfiles import context
+    from tessera.driver.build.containerfiles import build_context
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in context(order.family).items():
+        for name, text in build_context(order.family).items():
             (folder / name).write_text(text)
     except OSError as error:
         told = f"{error.filename or folder} cannot be written: {error.strerror or error}"
@@ -147,7 +147,7 @@ def _what_would_run(order: "BuildOrder", tool: str) -> str:
     import yaml
 
     from tessera.driver.build.builds import NAMESPACE
-    from tessera.driver.build.job import config_map, job
+    from tessera.driver.build.job import build_config_map, build_job
     from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
     class Dumper(yaml.SafeDumper):
@@ -160,8 +160,8 @@ def _what_would_run(order: "BuildOrder", tool: str) -> str:
         ),
     )
     objects = [
-        manifest(CONFIGMAPS.untyped(), config_map(order.family)),
-        manifest(JOBS.untyped(), job(order, 1)),
+        manifest(CONFIGMAPS.untyped(), build_config_map(order.family)),
+        manifest(JOBS.untyped(), build_job(order, 1)),
     ]
     for each in objects:
         each["metadata"] = {"namespace": NAMESPACE, **each["metadata"]}
@@ -180,16 +180,16 @@ async def _built(order: "BuildOrder", kubeconfig: Path | None, context: str | No
     import random
 
     from tessera.clock import SystemClock
-    from tessera.driver.build.builds import Builds
-    from tessera.driver.build.states import Retries
+    from tessera.driver.build.builds import BuildJobs
+    from tessera.driver.build.states import BuildRetries
 
     async with connected("tessera-driver", kubeconfig, context) as client:
         # Who asks by hand does not wait for a pause after somebody's failure.
-        builds = Builds(client, SystemClock(), rng=random.Random(), retries=Retries(pause=0.0, attempts=9999))
+        builds = BuildJobs(client, SystemClock(), rng=random.Random(), retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, order, wait=wait)
 
 
-async def follow(builds: "Builds", order: "BuildOrder", *, wait: bool) -> None:
+async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> None:
     """Has the Job made, or finds the one that there is, and follows it if asked to.
 
     Raises:
@@ -210,20 +210,20 @@ async def follow(builds: "Builds", order: "BuildOrder", *, wait: bool) -> None:
         await asyncio.wait({running})
 
 
-async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
+async def _followed(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
     from tessera.driver.build.job import job_name
     from tessera.driver.build.states import BuildPhase
 
     await builds.wait_synced()
     before = builds.state(order)
-    builds.want([order])
+    builds.set_wanted([order])
     failures = before.attempts if before.phase is BuildPhase.FAILED else 0
     found = await _begun(builds, order, changed, failures)
     name = f"Job tessera-system/{job_name(order, found.attempts)}"
     say(f"{name}: {order.target} for {order.pool.text}")
     if before.phase is BuildPhase.DONE:
         say("This Job has built it before; delete it to build again.")
-    builds.want([])  # a failure is the user's to judge
+    builds.set_wanted([])  # a failure is the user's to judge
     told = ""
     while wait and found.phase is BuildPhase.RUNNING:
         if found.text and found.text != told:
@@ -235,7 +235,7 @@ async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Even
     _told(order, name, found)
 
 
-async def _begun(builds: "Builds", order: "BuildOrder", changed: asyncio.Event, failures: int) -> "BuildState":
+async def _begun(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, failures: int) -> "BuildState":
     """The state once there is an attempt that has not failed before.
 
     Raises:

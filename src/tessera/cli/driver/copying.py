@@ -10,7 +10,16 @@ from tessera.cli.driver.access import Registries
 from tessera.cli.driver.answers import size
 from tessera.cli.driver.needs import needs
 from tessera.cli.driver.subject import Subject
-from tessera.driver.registry.copying import Copy, CopyError, Skopeo, due, plan, run, skopeo_path, standing
+from tessera.driver.registry.copying import (
+    CopyError,
+    ImageCopy,
+    Skopeo,
+    plan_copies,
+    read_target_state,
+    required_copy,
+    run_skopeo,
+    skopeo_path,
+)
 from tessera.driver.registry.errors import RegistryError
 
 
@@ -47,23 +56,23 @@ async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject])
         except CopyError as error:
             raise Failure(f"error: {error}") from error
     found = await needs(there, subjects, builder=order.builder)
-    copies = plan(found.needed, order.target, whole=order.whole)
+    copies = plan_copies(found.needed, order.target, whole=order.whole)
     done = [await _one(there, order, each) for each in copies]
     for each in found.missing:
         say(f"no image: {each}", err=True)
     return 0 if all(done) and not found.missing else 1
 
 
-async def _one(there: Registries, order: Order, copy: Copy) -> bool:
+async def _one(there: Registries, order: Order, copy: ImageCopy) -> bool:
     """One image. Whether it is where it should be, or would be."""
     try:
-        todo = due(copy, await standing(there.client, copy, there.keyring))
+        todo = required_copy(copy, await read_target_state(there.client, copy, there.keyring))
         if todo is None:
             say(f"{'# ' if order.dry_run else ''}there already: {copy.target.text}")
         elif order.dry_run:
-            say(order.skopeo.shown(todo))
+            say(order.skopeo.command_line(todo))
         else:
-            await run(order.skopeo, todo)
+            await run_skopeo(order.skopeo, todo)
             say(f"copied: {todo.source.text} to {todo.target.text} ({size(todo.size_bytes)})")
     except (CopyError, RegistryError, ValueError) as error:
         say(f"error: {error}", err=True)

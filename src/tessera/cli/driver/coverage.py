@@ -16,7 +16,7 @@ from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 if TYPE_CHECKING:
     from tessera.api.driver.policy import DriverPolicy
     from tessera.driver.coverage.kernels import NextKernel
-    from tessera.driver.coverage.report import Expected, Report
+    from tessera.driver.coverage.report import CoverageReport, ExpectedKernel
     from tessera.driver.resolution import Resolver
     from tessera.kube.client.client import Client
 
@@ -138,14 +138,14 @@ def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
 def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator["NextKernel"]:
     from tessera.cli.checks.source import text_of
     from tessera.cli.driver.subject import naming
-    from tessera.driver.coverage.kernels import kernel, lines
+    from tessera.driver.coverage.kernels import content_lines, parse_kernel
 
     def read(text: str) -> "NextKernel":
-        return kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
+        return parse_kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
 
     yield from map(read, texts)
     for path in lists:
-        for line in lines(text_of(path)):
+        for line in content_lines(text_of(path)):
             with naming(path):
                 yield read(line)
 
@@ -155,7 +155,7 @@ def _of_indexes(
 ) -> Iterator["NextKernel"]:
     from tessera.cli.driver.subject import naming
     from tessera.driver.coverage.apt import apt_kernels
-    from tessera.driver.coverage.kernels import kernel, newer, newest
+    from tessera.driver.coverage.kernels import newer_kernels, newest_kernels, parse_kernel
 
     images: set[str] = set()
     for path in indexes:
@@ -163,18 +163,18 @@ def _of_indexes(
             images |= set(apt_kernels(path.read_bytes(), flavour))
     if indexes and not images:
         raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
-    for name in newer(images, [newer_than]) if newer_than else newest(images):
-        yield kernel(system, f"{name} {arch}")
+    for name in newer_kernels(images, [newer_than]) if newer_than else newest_kernels(images):
+        yield parse_kernel(system, f"{name} {arch}")
 
 
 def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator["NextKernel"]:
     from tessera.cli.driver.subject import naming
-    from tessera.driver.coverage.openshift import release, toolkit_kernel, with_large_pages
+    from tessera.driver.coverage.openshift import parse_release, toolkit_kernel, with_large_pages
 
     machine_os = ""
     if info is not None:
         with naming(info):
-            machine_os = release(info.read_bytes()).machine_os
+            machine_os = parse_release(info.read_bytes()).machine_os
     for path in releases:
         with naming(path):
             kernel = toolkit_kernel(path.read_bytes(), machine_os)
@@ -182,16 +182,16 @@ def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bo
         yield from found
 
 
-async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "Report":
-    from tessera.driver.coverage.report import expected
+async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "CoverageReport":
+    from tessera.driver.coverage.report import expected_kernels
 
-    awaited, idle = expected(kernels, (), [policy])
+    awaited, idle = expected_kernels(kernels, (), [policy])
     return await _report(access, awaited, idle)
 
 
 async def _in_cluster(
     access: Access, kernels: Sequence["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
-) -> "Report":
+) -> "CoverageReport":
     from tessera.cli.driver.labs import lab_registries
 
     lab = lab_registries(kubeconfig, context)
@@ -206,7 +206,7 @@ async def of_cluster(
     *,
     announce: bool = False,
     lab: "Resolver | None" = None,
-) -> "Report":
+) -> "CoverageReport":
     """The report for a cluster's nodes and policies, on these kernels and those that it lists.
 
     In a lab, ``lab`` is asked instead of real registries.
@@ -215,17 +215,17 @@ async def of_cluster(
         Failure: no policy of the cluster manages drivers.
     """
     from tessera.cli.driver.subject import in_cluster
-    from tessera.driver.coverage.kernels import listed
-    from tessera.driver.coverage.report import expected, unlisted
+    from tessera.driver.coverage.kernels import parse_kernel_lists
+    from tessera.driver.coverage.report import expected_kernels, unlisted_groups
 
     seen = await in_cluster(client, lab=lab)
     if announce:
         await announced(client, kernels)
-    known, problems = listed(await _list(client))
+    known, problems = parse_kernel_lists(await _list(client))
     in_use = [(each.pool, each.policy) for each in seen.subjects]
-    awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
+    awaited, idle = expected_kernels(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
     report = await _report(access, awaited, idle, problems=problems, client=client, lab=lab)
-    return msgspec.structs.replace(report, unknown=unlisted((pool for pool, _ in in_use), report.rows))
+    return msgspec.structs.replace(report, unknown=unlisted_groups((pool for pool, _ in in_use), report.rows))
 
 
 async def _list(client: "Client") -> dict[str, str]:
@@ -244,13 +244,13 @@ async def _list(client: "Client") -> dict[str, str]:
 async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
     """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
     from tessera.cli.driver.subject import NAMESPACE
-    from tessera.driver.coverage.kernels import CONFIG_MAP, listed, with_kernels
+    from tessera.driver.coverage.kernels import CONFIG_MAP, add_kernels, parse_kernel_lists
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
 
     data = await _list(client)
-    known = set(listed(data)[0])
-    changed = with_kernels(data, [each for each in kernels if each not in known])
+    known = set(parse_kernel_lists(data)[0])
+    changed = add_kernels(data, [each for each in kernels if each not in known])
     if not changed:
         return
     try:
@@ -261,17 +261,17 @@ async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
 
 async def _report(
     access: Access,
-    awaited: Sequence["Expected"],
+    awaited: Sequence["ExpectedKernel"],
     idle: tuple["NextKernel", ...],
     *,
     problems: tuple[str, ...] = (),
     client: "Client | None" = None,
     lab: "Resolver | None" = None,
-) -> "Report":
+) -> "CoverageReport":
     from tessera.cli.driver.subject import NAMESPACE
-    from tessera.driver.coverage.report import Report, looked
+    from tessera.driver.coverage.report import CoverageReport, look_up_coverage
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
-        rows = await asyncio.gather(*(looked(each, there.resolver) for each in awaited))
-    return Report(rows=tuple(rows), problems=problems, idle=idle)
+        rows = await asyncio.gather(*(look_up_coverage(each, there.resolver) for each in awaited))
+    return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import msgspec
 
 from tessera.cli.driver.answers import aligned
-from tessera.driver.coverage.report import KernelCoverage, Report
+from tessera.driver.coverage.report import CoverageReport, KernelCoverage
 
 
-def table(report: Report) -> Iterator[str]:
+def table(report: CoverageReport) -> Iterator[str]:
     """The answer for people."""
     if report.rows:
         rows = [("KERNEL", "NODES", "COVERED", "IMAGE, OR WHY NOT")]
@@ -25,11 +25,11 @@ def table(report: Report) -> Iterator[str]:
     yield report.summary if report.rows else "No kernel is known to come."
 
 
-def unknown(report: Report, *, cluster: bool) -> str:
+def unknown(report: CoverageReport, *, cluster: bool) -> str:
     """What is to be said where it is not known of all nodes which kernel comes.
 
     Args:
-        report: one that is not :attr:`~tessera.driver.coverage.report.Report.known`.
+        report: one that is not :attr:`~tessera.driver.coverage.report.CoverageReport.cached_header`.
         cluster: it is of a cluster, whose list can be added to.
     """
     if not report.unknown and report.rows:
@@ -43,7 +43,7 @@ def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
     return row.pool.kernel, row.group, "yes" if row.covered else "no", row.reason
 
 
-def as_json(report: Report) -> str:
+def as_json(report: CoverageReport) -> str:
     """The answer for programs."""
     document = {
         "summary": report.summary,

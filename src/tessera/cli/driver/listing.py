@@ -25,7 +25,7 @@ async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
         RegistryError: the registry does not give them.
         ReferenceFormatError: the repository has no possible name.
     """
-    return await there.client.tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
+    return await there.client.list_tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
 
 
 async def listed(

@@ -9,7 +9,7 @@ from tessera.api.driver.policy import ImageSource
 from tessera.cli.driver.access import Registries
 from tessera.cli.driver.subject import Subject
 from tessera.driver.planning.strategy import queries
-from tessera.driver.registry.copying import Needed
+from tessera.driver.registry.copying import NeededImage
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
@@ -20,7 +20,7 @@ _READY_MADE = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VE
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What was found, and a sentence for each pool or part for which nothing was."""
 
-    needed: tuple[Needed, ...]
+    needed: tuple[NeededImage, ...]
     missing: tuple[str, ...]
 
 
@@ -35,7 +35,7 @@ async def needs(there: Registries, subjects: Sequence[Subject], *, builder: bool
     groups = [_wanted(each, builder=builder) for each in subjects]
     groups.extend([query] for query in dict.fromkeys(query for each in subjects for query in _beside(each)))
     answers = await asyncio.gather(*(_first(there, group) for group in groups))
-    needed: dict[tuple[str, str], Needed] = {}
+    needed: dict[tuple[str, str], NeededImage] = {}
     missing = []
     for found, why in answers:
         if not found:
@@ -61,7 +61,7 @@ def _beside(subject: Subject) -> Iterator[ImageQuery]:
             yield ImageQuery(source=part.source, pool=subject.pool, kind=ImageKind.VERBATIM)
 
 
-async def _first(there: Registries, asked: Sequence[ImageQuery]) -> tuple[list[Needed], str]:
+async def _first(there: Registries, asked: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
     """The best image with finished modules and the best that builds, as far as either was asked for."""
     answers = dict(zip(asked, await asyncio.gather(*map(there.resolver.resolve, asked)), strict=True))
     found = []
@@ -75,11 +75,11 @@ async def _first(there: Registries, asked: Sequence[ImageQuery]) -> tuple[list[N
     return found, _why(answers)
 
 
-async def _whole(there: Registries, query: ImageQuery, answer: Resolution) -> Needed:
+async def _whole(there: Registries, query: ImageQuery, answer: Resolution) -> NeededImage:
     reference = parse(answer.reference)
     keyring = await there.secrets(query.source.pull_secrets)
-    image = await there.client.image(reference, query.pool.architecture, keyring)
-    return Needed(query=query, reference=answer.reference, found=image)
+    image = await there.client.find_image(reference, query.pool.architecture, keyring)
+    return NeededImage(query=query, reference=answer.reference, found=image)
 
 
 def _why(answers: dict[ImageQuery, Resolution]) -> str:

@@ -11,8 +11,8 @@ from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.cli.checks.source import text_of
 from tessera.cli.connect import Failure
 from tessera.cli.driver.labs import say_where_registries_are
-from tessera.driver.coverage.kernels import kernel as kernel_line
-from tessera.driver.coverage.kernels import lines
+from tessera.driver.coverage.kernels import content_lines
+from tessera.driver.coverage.kernels import parse_kernel as kernel_line
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
@@ -79,7 +79,7 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
         ValueError: a line is none.
     """
     found = []
-    for line in lines(text_of(path)):
+    for line in content_lines(text_of(path)):
         first, _, rest = line.partition(" ")
         system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
         if system is None:
@@ -160,7 +160,7 @@ def _grouped(nodes: list[NodeFacts], policies: Mapping[str, DriverPolicy], unass
 
 
 async def _with_coming(client: Client, seen: Seen) -> Seen:
-    from tessera.driver.coverage.kernels import CONFIG_MAP, listed
+    from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
 
@@ -168,7 +168,7 @@ async def _with_coming(client: Client, seen: Seen) -> Seen:
         data = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data
     except NotFound:
         return seen
-    kernels, problems = listed(data)
+    kernels, problems = parse_kernel_lists(data)
     if problems:
         raise Failure(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
     coming = {

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
 from tessera.controller.base.options import ControllerOptions
-from tessera.driver.images.persistent_resolver import ImageMemory
+from tessera.driver.images.persistent_resolver import PersistentResolver
 from tessera.driver.images.resolver import RegistryResolver
 from tessera.driver.registry.authorities import read_authorities
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.pull_secrets import PullSecrets
-from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 
@@ -28,9 +28,9 @@ async def registries(
     """
     authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
-    asked = RegistryClient(Wire(trust), clock)
+    asked = RegistryClient(RegistryHttp(trust), clock)
     resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
-    memory = ImageMemory(resolver, client, clock, namespace=options.namespace, rng=rng)
+    memory = PersistentResolver(resolver, client, clock, namespace=options.namespace, rng=rng)
     writing = asyncio.create_task(memory.run(), name="image memory")
     try:
         yield memory

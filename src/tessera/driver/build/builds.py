@@ -12,9 +12,18 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from tessera.clock import Clock, until_set
-from tessera.driver.build.job import APP, APP_LABEL, config_map, job, job_name
+from tessera.driver.build.job import APP, APP_LABEL, build_config_map, build_job, job_name
 from tessera.driver.build.orders import BuildOrder
-from tessera.driver.build.states import Attempt, BuildPhase, BuildState, Retries, Start, attempt, decide, state
+from tessera.driver.build.states import (
+    BuildAttempt,
+    BuildPhase,
+    BuildRetries,
+    BuildState,
+    StartBuild,
+    build_state,
+    decide_builds,
+    read_attempt,
+)
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError
@@ -31,7 +40,7 @@ _UNSEEN = 60.0
 _SHORTEST, _LONGEST = 1.0, 60.0
 
 
-class Builds:
+class BuildJobs:
     """All builds of a cluster.
 
     Args:
@@ -50,21 +59,21 @@ class Builds:
         *,
         rng: random.Random,
         may_act: Callable[[], bool] = lambda: True,
-        retries: Retries | None = None,
+        retries: BuildRetries | None = None,
         changed: Callable[[str, BuildPhase], None] | None = None,
     ) -> None:
         self._client = client
         self._clock = clock
         self._rng = rng
         self._may_act = may_act
-        self._retries = retries or Retries()
+        self._retries = retries or BuildRetries()
         self._listeners = [changed] if changed is not None else []
         self._wanted: dict[str, tuple[BuildOrder, ...]] = {}
-        self._made: dict[str, tuple[Attempt, float]] = {}
+        self._created: dict[str, tuple[BuildAttempt, float]] = {}
         self._refused: dict[str, str] = {}
-        self._told: dict[str, Attempt] = {}
-        self._stirred = asyncio.Event()
-        self._quiet_until = 0.0
+        self._reported: dict[str, BuildAttempt] = {}
+        self._changed = asyncio.Event()
+        self._paused_until = 0.0
         self._backoff = Backoff(rng, shortest=_SHORTEST, longest=_LONGEST)
         selector = f"{APP_LABEL}={APP}"
         self._jobs: Informer[Job] = Informer(
@@ -84,7 +93,7 @@ class Builds:
         """Calls ``changed`` with target and phase whenever a build's state changes, from now on. Must not raise."""
         self._listeners.append(changed)
 
-    def want(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:
+    def set_wanted(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:
         """Says what should be there; the same order may come many times, from many who ask.
 
         Args:
@@ -93,11 +102,11 @@ class Builds:
             by: who asks; each asker's word stands beside the others'.
         """
         self._wanted[by] = tuple(orders)
-        self._stirred.set()
+        self._changed.set()
 
     def state(self, order: BuildOrder) -> BuildState:
         """How far a build is, as far as is known; FAILED also while the API server refuses its Job."""
-        found = state(order, self._attempts().values(), self._retries)
+        found = build_state(order, self._attempts().values(), self._retries)
         refused = self.refusal(order)
         if refused and found.phase in {BuildPhase.NONE, BuildPhase.FAILED}:
             return msgspec.structs.replace(found, phase=BuildPhase.FAILED, text=refused)
@@ -114,29 +123,29 @@ class Builds:
 
     async def run(self) -> None:
         """Starts what is wanted, until cancelled."""
-        self._jobs.add_handler(self._job_seen)
-        self._pods.add_handler(self._pod_seen)
+        self._jobs.add_handler(self._on_job)
+        self._pods.add_handler(self._on_pod)
         async with asyncio.TaskGroup() as group:
             for informer in (self._jobs, self._pods):
                 group.create_task(informer.run())
                 await informer.wait_synced()
             while True:
-                self._stirred.clear()
-                await until_set(self._stirred, await self._act())
+                self._changed.clear()
+                await until_set(self._changed, await self._act())
 
     async def _act(self) -> float | None:
         """Carries out what is due; returns the seconds until something is due again."""
         now = self._clock.now()
         wanted = [order for orders in self._wanted.values() for order in orders]
         self._forget_refusals(wanted)
-        starts, due = decide(wanted, self._attempts(), now, self._retries)
-        quiet = self._quiet_until - self._clock.monotonic()
+        starts, due = decide_builds(wanted, self._attempts(), now, self._retries)
+        quiet = self._paused_until - self._clock.monotonic()
         if starts and quiet > 0:  # whoever asks again meanwhile does not make the server answer more often
             return quiet
         made = [await self._start(start) for start in starts if self._may_act()]
         if not all(made):
             pause = self._backoff.next()
-            self._quiet_until = self._clock.monotonic() + pause
+            self._paused_until = self._clock.monotonic() + pause
             return pause
         self._backoff.reset()
         return None if due is None else max(0.0, due - now)
@@ -145,7 +154,7 @@ class Builds:
         keys = {order.key for order in wanted}
         self._refused = {key: text for key, text in self._refused.items() if key in keys}
 
-    async def _start(self, start: Start) -> bool:
+    async def _start(self, start: StartBuild) -> bool:
         """Makes the ConfigMap and the Job; both may be there already. Returns whether they are."""
         order = start.order
         try:
@@ -156,66 +165,66 @@ class Builds:
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("build of %s: its Job cannot be made: %s", order.target, error)
             self._refused[order.key] = f"Job {job_name(order, start.attempt)} cannot be made: {error}"
-            self._tell(order.target, BuildPhase.FAILED)
+            self._notify(order.target, BuildPhase.FAILED)
             return False
         self._refused.pop(order.key, None)
         return True
 
     async def _create_files(self, order: BuildOrder) -> None:
         try:
-            await self._client.create(CONFIGMAPS.untyped(), config_map(order.family), NAMESPACE)
+            await self._client.create(CONFIGMAPS.untyped(), build_config_map(order.family), NAMESPACE)
         except AlreadyExists:
             return
 
-    async def _create_job(self, start: Start) -> None:
+    async def _create_job(self, start: StartBuild) -> None:
         name = job_name(start.order, start.attempt)
         try:
-            made = await self._client.create(JOBS, job(start.order, start.attempt), NAMESPACE)
+            made = await self._client.create(JOBS, build_job(start.order, start.attempt), NAMESPACE)
         except AlreadyExists:
             _log.info("build of %s: Job %s is there already", start.order.target, name)
             return
         _log.info("build of %s for %s: Job %s", start.order.target, start.order.pool.text, name)
-        seen = attempt(made, ())
+        seen = read_attempt(made, ())
         if seen is not None and key(NAMESPACE, name) not in self._jobs.cache:
-            self._made[name] = (seen, self._clock.monotonic())
+            self._created[name] = (seen, self._clock.monotonic())
 
-    def _attempts(self) -> dict[str, Attempt]:
+    def _attempts(self) -> dict[str, BuildAttempt]:
         """All Jobs by name: those that the watch shows, and those that were just made."""
         late = self._clock.monotonic() - _UNSEEN
-        self._made = {name: found for name, found in self._made.items() if found[1] > late}
-        found = {name: seen for name, (seen, _) in self._made.items()}
+        self._created = {name: found for name, found in self._created.items() if found[1] > late}
+        found = {name: seen for name, (seen, _) in self._created.items()}
         for each in self._jobs.cache.values():
-            seen = self._seen(each)
+            seen = self._read_attempt(each)
             if seen is not None:
                 found[each.metadata.name] = seen
         return found
 
-    def _seen(self, each: Job) -> Attempt | None:
-        return attempt(each, self._pods.cache.by("owner", each.metadata.uid))
+    def _read_attempt(self, each: Job) -> BuildAttempt | None:
+        return read_attempt(each, self._pods.cache.by("owner", each.metadata.uid))
 
-    def _job_seen(self, event: Event[Job]) -> None:
+    def _on_job(self, event: Event[Job]) -> None:
         name = event.object.metadata.name
-        self._made.pop(name, None)
+        self._created.pop(name, None)
         if event.kind is EventKind.DELETED:
-            gone = self._told.pop(name, None)
+            gone = self._reported.pop(name, None)
             if gone is not None:
-                self._tell(gone.target, BuildPhase.NONE)
+                self._notify(gone.target, BuildPhase.NONE)
         else:
-            self._news(event.object)
-        self._stirred.set()
+            self._report_changes(event.object)
+        self._changed.set()
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
+    def _on_pod(self, event: Event[Pod]) -> None:
         for owner in event.object.metadata.owner_references:
             found = self._jobs.cache.get(key(NAMESPACE, owner.name))
             if found is not None and found.metadata.uid == owner.uid:
-                self._news(found)
+                self._report_changes(found)
 
-    def _news(self, each: Job) -> None:
-        seen = self._seen(each)
-        if seen is not None and self._told.get(each.metadata.name) != seen:
-            self._told[each.metadata.name] = seen
-            self._tell(seen.target, seen.phase)
+    def _report_changes(self, each: Job) -> None:
+        seen = self._read_attempt(each)
+        if seen is not None and self._reported.get(each.metadata.name) != seen:
+            self._reported[each.metadata.name] = seen
+            self._notify(seen.target, seen.phase)
 
-    def _tell(self, target: str, phase: BuildPhase) -> None:
+    def _notify(self, target: str, phase: BuildPhase) -> None:
         for listener in self._listeners:
             listener(target, phase)

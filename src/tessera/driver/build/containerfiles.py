@@ -35,19 +35,19 @@ _PARTS: Mapping[Family, tuple[str, ...]] = {
 SECRETS = ("rhsm_org", "rhsm_activationkey", "signing_key", "signing_certificate")
 
 
-def text(name: str) -> str:
+def build_file(name: str) -> str:
     """One of the files beside this module."""
     return resources.files(__package__).joinpath("files", name).read_text(encoding="utf-8")
 
 
 def containerfile(family: Family) -> str:
     """How images for a family of systems are built."""
-    return text(f"{family.value}.Containerfile")
+    return build_file(f"{family.value}.Containerfile")
 
 
-def context(family: Family) -> dict[str, str]:
+def build_context(family: Family) -> dict[str, str]:
     """All files that a build needs in its folder, ``Containerfile`` among them."""
-    return {"Containerfile": containerfile(family)} | {name: text(name) for name in _PARTS[family]}
+    return {"Containerfile": containerfile(family)} | {name: build_file(name) for name in _PARTS[family]}
 
 
 def build_args(order: BuildOrder) -> dict[str, str]:
@@ -74,7 +74,7 @@ def build_args(order: BuildOrder) -> dict[str, str]:
     }
 
 
-def options(order: BuildOrder) -> list[str]:
+def build_options(order: BuildOrder) -> list[str]:
     """The build arguments as options of ``buildah build`` and ``podman build``."""
     return [part for name, value in build_args(order).items() for part in ("--build-arg", f"{name}={value}")]
 
@@ -85,11 +85,11 @@ def local_commands(order: BuildOrder, *, tool: str = "buildah", folder: str = "d
     Args:
         order: what to build.
         tool: buildah or podman.
-        folder: holds the files of :func:`context`.
+        folder: holds the files of :func:`build_context`.
     """
     secrets = [f"--secret=id={name},src={name}" for name in SECRETS] if order.family is Family.RHEL else []
-    build = [tool, "build", "--format=oci", *options(order), *secrets, "--tag", order.target, folder]
-    lines = [_folded(build), shlex.join([tool, "push", order.target])]
+    build = [tool, "build", "--format=oci", *build_options(order), *secrets, "--tag", order.target, folder]
+    lines = [_wrap_command(build), shlex.join([tool, "push", order.target])]
     if secrets:
         lines.insert(0, "# Leave out the --secret options of files that you do not have.")
     if order.shares_tag:
@@ -99,7 +99,7 @@ def local_commands(order: BuildOrder, *, tool: str = "buildah", folder: str = "d
     return "\n".join(lines)
 
 
-def _folded(command: list[str]) -> str:
+def _wrap_command(command: list[str]) -> str:
     """One option a line, an option and its value together."""
     lines: list[list[str]] = [[]]
     for word in command:

@@ -18,7 +18,7 @@ Secrets are files in the pod, never environment. Those with fixed names may be m
 import hashlib
 from typing import Any
 
-from tessera.driver.build.containerfiles import SCRIPT, context, options, text
+from tessera.driver.build.containerfiles import SCRIPT, build_context, build_file, build_options
 from tessera.driver.build.families import Family
 from tessera.driver.build.orders import BuildOrder
 
@@ -42,7 +42,7 @@ DEADLINE = 3600
 #: Pods that may fail before the Job has: a lost node, a registry that hiccups.
 POD_RETRIES = 1
 #: Seconds that a finished Job is kept, for its log, and so that what was built is not built again at once.
-KEPT = 24 * 3600
+JOB_TTL = 24 * 3600
 
 #: What clusters before 1.30 read instead of ``appArmorProfile``; ``build`` is the container's name.
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/build"
@@ -55,9 +55,9 @@ def job_name(order: BuildOrder, attempt: int) -> str:
     return f"{order.name}-{attempt}"
 
 
-def config_map(family: Family) -> dict[str, Any]:
+def build_config_map(family: Family) -> dict[str, Any]:
     """The ConfigMap of a family's builds."""
-    data = context(family) | {SCRIPT: text(SCRIPT)}
+    data = build_context(family) | {SCRIPT: build_file(SCRIPT)}
     digest = hashlib.sha256("\0".join(f"{name}\0{data[name]}" for name in sorted(data)).encode()).hexdigest()[:10]
     return {
         "metadata": {"name": f"tessera-build-{family.value}-{digest}", "labels": {APP_LABEL: APP}},
@@ -66,7 +66,7 @@ def config_map(family: Family) -> dict[str, Any]:
     }
 
 
-def job(order: BuildOrder, attempt: int) -> dict[str, Any]:
+def build_job(order: BuildOrder, attempt: int) -> dict[str, Any]:
     """The Job of one attempt."""
     labels = {APP_LABEL: APP, KEY_LABEL: order.key, TAG_LABEL: order.tag_key}
     annotations = {
@@ -79,7 +79,7 @@ def job(order: BuildOrder, attempt: int) -> dict[str, Any]:
         "spec": {
             "backoffLimit": POD_RETRIES,
             "activeDeadlineSeconds": DEADLINE,
-            "ttlSecondsAfterFinished": KEPT,
+            "ttlSecondsAfterFinished": JOB_TTL,
             "template": {
                 "metadata": {
                     "labels": {APP_LABEL: APP, KEY_LABEL: order.key},
@@ -132,7 +132,7 @@ def _container(order: BuildOrder, volumes: list[tuple[dict[str, Any], str]]) -> 
         "name": "build",
         "image": order.settings.buildah_image,
         "command": ["sh", f"/context/{SCRIPT}"],
-        "args": options(order),
+        "args": build_options(order),
         "env": [{"name": name, "value": value} for name, value in environment.items()],
         # What went wrong stands at the end of the log; what was pushed is written to the file itself.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -153,7 +153,7 @@ def _container(order: BuildOrder, volumes: list[tuple[dict[str, Any], str]]) -> 
 def _volumes(order: BuildOrder) -> list[tuple[dict[str, Any], str]]:
     """Each volume and where it is mounted. Secrets that may be missing are ``optional``."""
     found: list[tuple[dict[str, Any], str]] = [
-        ({"name": "context", "configMap": {"name": config_map(order.family)["metadata"]["name"]}}, "/context"),
+        ({"name": "context", "configMap": {"name": build_config_map(order.family)["metadata"]["name"]}}, "/context"),
         ({"name": "storage", "emptyDir": {}}, "/home/build/.local/share/containers"),
         (_docker_config("pull-auth", PULL_SECRET, optional=True), "/auth/pull"),
     ]

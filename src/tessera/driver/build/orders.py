@@ -14,7 +14,7 @@ from tessera.driver.build.settings import (
     VERSION,
     BuildSettings,
     UnbuildableError,
-    checked,
+    check_settings,
     require_pool,
 )
 from tessera.driver.image_tags import tags
@@ -27,7 +27,7 @@ FIRST_OPEN_BRANCH = 560
 
 
 class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One image to build. Made by :func:`order`, which checks every part.
+    """One image to build. Made by :func:`make_order`, which checks every part.
 
     Attributes:
         pool: the nodes that it is for.
@@ -91,7 +91,7 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
         return f"tessera-build-{self.key}"
 
 
-def order(
+def make_order(
     pool: PoolKey,
     *,
     version: str,
@@ -119,7 +119,7 @@ def order(
     require_pool(pool)
     VERSION.require(version, "driver version")
     TARGET.require(target, "target")
-    settings = checked(settings or BuildSettings())
+    settings = check_settings(settings or BuildSettings())
     made = BuildOrder(
         pool=pool,
         version=version,
@@ -151,7 +151,7 @@ def order_for(
         settings: what an administrator says about building; the defaults if left out.
 
     Raises:
-        UnbuildableError: the policy does not say enough, or :func:`order` refuses.
+        UnbuildableError: the policy does not say enough, or :func:`make_order` refuses.
     """
     source = policy.source
     if not policy.build_repository or not source.image or not source.version:
@@ -163,16 +163,16 @@ def order_for(
         settings = msgspec.structs.replace(settings, builder_images={**settings.builder_images, pool.kernel: toolkit})
     if policy.build_secret:
         settings = msgspec.structs.replace(settings, push_secret=policy.build_secret)
-    return order(
+    return make_order(
         pool,
         version=source.version,
-        target=target(f"{policy.build_repository.rstrip('/')}/{source.image}", source.version, pool),
+        target=target_reference(f"{policy.build_repository.rstrip('/')}/{source.image}", source.version, pool),
         module_type=policy.kernel_module_type,
         settings=settings,
     )
 
 
-def target(repository: str, version: str, pool: PoolKey) -> str:
+def target_reference(repository: str, version: str, pool: PoolKey) -> str:
     """``repository:tag`` with the tag that is looked for first."""
     return f"{repository}:{tags(version, pool, ImageKind.PRECOMPILED)[0]}"
 

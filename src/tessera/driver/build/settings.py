@@ -109,7 +109,7 @@ class BuildSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_config_map: str = ""
 
 
-def checked(settings: BuildSettings) -> BuildSettings:
+def check_settings(settings: BuildSettings) -> BuildSettings:
     """The settings as they are, every part being what it should be.
 
     Raises:

@@ -52,14 +52,14 @@ class BuildState(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
+class BuildRetries(msgspec.Struct, frozen=True, kw_only=True):
     """How failures are followed up: seconds before the second attempt, doubled for each one more, and how many."""
 
     pause: float = 600.0
     attempts: int = 5
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class BuildAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One Job."""
 
     key: str
@@ -72,21 +72,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class StartBuild(msgspec.Struct, frozen=True, kw_only=True):
     """An instruction: make the Job of this attempt."""
 
     order: BuildOrder
     attempt: int
 
 
-def attempt(job: Job, pods: Iterable[Pod]) -> Attempt | None:
+def read_attempt(job: Job, pods: Iterable[Pod]) -> BuildAttempt | None:
     """What a Job says; None if it is none of ours (a label is missing, or a number is none)."""
     labels, number = job.metadata.labels, job.metadata.annotations.get(ATTEMPT_ANNOTATION, "")
     if KEY_LABEL not in labels or not number.isascii() or not number.isdigit() or len(number) > 4:
         return None
     newest = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or "")
     phase, since, text, digest = _phase(job, newest)
-    return Attempt(
+    return BuildAttempt(
         key=labels[KEY_LABEL],
         tag=labels.get(TAG_LABEL, ""),
         target=job.metadata.annotations.get(TARGET_ANNOTATION, ""),
@@ -119,7 +119,7 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-def _terminated(pod: Pod) -> ContainerStateTerminated | None:
+def _terminated_container(pod: Pod) -> ContainerStateTerminated | None:
     for status in pod.status.container_statuses:
         if status.state is not None and status.state.terminated is not None:
             return status.state.terminated
@@ -127,7 +127,7 @@ def _terminated(pod: Pod) -> ContainerStateTerminated | None:
 
 
 def _digest(pod: Pod) -> str:
-    ended = _terminated(pod)
+    ended = _terminated_container(pod)
     word = ended.message.strip() if ended is not None and ended.exit_code == 0 else ""
     return word if word.startswith("sha256:") and len(word) == 71 else ""
 
@@ -135,7 +135,7 @@ def _digest(pod: Pod) -> str:
 def _failure(reason: str, message: str, pods: list[Pod]) -> str:
     """The last pod's exit code and last words; the Job's own where there is no pod to ask."""
     for pod in reversed(pods):
-        ended = _terminated(pod)
+        ended = _terminated_container(pod)
         if ended is not None and ended.exit_code != 0:
             words = " ".join(ended.message.split())[-BUILD_WORDS:] or ended.reason or "it said nothing"
             return f"pod {pod.metadata.name} ended with exit code {ended.exit_code}: {words}"
@@ -160,7 +160,7 @@ def _progress(pods: list[Pod]) -> str:
     return ""
 
 
-def state(order: BuildOrder, attempts: Iterable[Attempt], retries: Retries) -> BuildState:
+def build_state(order: BuildOrder, attempts: Iterable[BuildAttempt], retries: BuildRetries) -> BuildState:
     """One build over all of its attempts; the highest number counts."""
     own = [each for each in attempts if each.key == order.key]
     if not own:
@@ -178,9 +178,9 @@ def state(order: BuildOrder, attempts: Iterable[Attempt], retries: Retries) -> B
     )
 
 
-def decide(
-    wanted: Collection[BuildOrder], attempts: Mapping[str, Attempt], now: float, retries: Retries
-) -> tuple[list[Start], float | None]:
+def decide_builds(
+    wanted: Collection[BuildOrder], attempts: Mapping[str, BuildAttempt], now: float, retries: BuildRetries
+) -> tuple[list[StartBuild], float | None]:
     """What is to be started now.
 
     Args:
@@ -193,10 +193,10 @@ def decide(
         Instructions, and the next point in time at which time alone changes the answer.
     """
     busy = {each.tag for each in attempts.values() if each.phase is BuildPhase.RUNNING}
-    starts: list[Start] = []
+    starts: list[StartBuild] = []
     due: list[float] = []
     for order in {each.key: each for each in wanted}.values():
-        found = state(order, attempts.values(), retries)
+        found = build_state(order, attempts.values(), retries)
         if found.phase in {BuildPhase.RUNNING, BuildPhase.DONE}:
             continue
         if found.phase is BuildPhase.FAILED and found.again is None:
@@ -205,5 +205,5 @@ def decide(
             due.append(found.again)
         elif order.tag_key not in busy:
             busy.add(order.tag_key)
-            starts.append(Start(order=order, attempt=found.attempts + 1))
+            starts.append(StartBuild(order=order, attempt=found.attempts + 1))
     return starts, min(due, default=None)

@@ -41,21 +41,21 @@ def _is_of(kernel: str, flavour: str) -> bool:
 
 def _packages(data: bytes) -> Iterator[str]:
     rest = b""
-    for piece in _unpacked(data):
+    for piece in _unpack(data):
         *whole, rest = (rest + piece).split(b"\n")
         if len(rest) > _PIECE:
             raise ValueError("apt index: a line of more than a megabyte; this is no index of packages")
-        yield from _named(whole)
-    yield from _named([rest])
+        yield from _package_names(whole)
+    yield from _package_names([rest])
 
 
-def _named(lines: list[bytes]) -> Iterator[str]:
+def _package_names(lines: list[bytes]) -> Iterator[str]:
     for line in lines:
         if line.startswith(b"Package: "):
             yield line[9:].decode("ascii", "replace").strip()
 
 
-def _unpacked(data: bytes) -> Iterator[bytes]:
+def _unpack(data: bytes) -> Iterator[bytes]:
     pieces = _pieces(data)
     total = 0
     while True:

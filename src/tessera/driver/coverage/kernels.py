@@ -60,7 +60,7 @@ class NextKernel(msgspec.Struct, frozen=True, kw_only=True, order=True):
         )
 
 
-def system(text: str) -> tuple[str, str]:
+def parse_system(text: str) -> tuple[str, str]:
     """``ID`` and ``VERSION_ID`` of ``ubuntu22.04``.
 
     Raises:
@@ -74,19 +74,19 @@ def system(text: str) -> tuple[str, str]:
     return found["id"], found["version"]
 
 
-def kernel(name: str, line: str) -> NextKernel:
+def parse_kernel(name: str, line: str) -> NextKernel:
     """The kernel that a line under a system's name means.
 
     Raises:
         ValueError: the line is none; the text says what to write.
     """
-    os_id, version = system(name)
+    os_id, version = parse_system(name)
     words = line.split()
     if not words or not _KERNEL.fullmatch(words[0]):
         raise ValueError(
             f"{name}: kernel {line.strip()[:ECHOED]!r}: write what uname -r says, for example 5.15.0-69-generic"
         )
-    architecture, ostree = _named_in(words[0]), ""
+    architecture, ostree = _architecture_in(words[0]), ""
     for word in words[1:]:
         if word in _ARCHITECTURE:
             architecture = _ARCHITECTURE[word]
@@ -100,7 +100,7 @@ def kernel(name: str, line: str) -> NextKernel:
     return NextKernel(os_id=os_id, os_version=version, kernel=words[0], architecture=architecture, ostree=ostree)
 
 
-def listed(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, ...]]:
+def parse_kernel_lists(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, ...]]:
     """All kernels of a ConfigMap's data, and a sentence for each line that is none."""
     kernels: dict[NextKernel, None] = {}
     problems: list[str] = []
@@ -108,9 +108,9 @@ def listed(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, 
         text = data[name]
         if len(text) > KERNEL_LIST:
             problems.append(f"{name[:ECHOED]}: has {len(text):,} characters; {KERNEL_LIST} are read, remove lines")
-        for line in lines(text[:KERNEL_LIST]):
+        for line in content_lines(text[:KERNEL_LIST]):
             try:
-                kernels[kernel(name, line)] = None
+                kernels[parse_kernel(name, line)] = None
             except ValueError as error:
                 problems.append(str(error))
     if len(kernels) > NEXT_KERNELS:
@@ -118,46 +118,46 @@ def listed(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, 
     return tuple(kernels)[:NEXT_KERNELS], tuple(problems[:NEXT_KERNELS])
 
 
-def with_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[str, str]:
+def add_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[str, str]:
     """The systems' lists that change when kernels are added to a ConfigMap's data; what stands there stays."""
     changed: dict[str, str] = {}
     for each in kernels:
         name = f"{each.os_id}{each.os_version}"
         before = changed.get(name, data.get(name, ""))
         end = "" if not before or before.endswith("\n") else "\n"
-        words = [each.kernel, each.architecture if not _named_in(each.kernel) else "", each.ostree]
+        words = [each.kernel, each.architecture if not _architecture_in(each.kernel) else "", each.ostree]
         changed[name] = f"{before}{end}{' '.join(filter(None, words))}\n"
     return changed
 
 
-def lines(text: str) -> list[str]:
+def content_lines(text: str) -> list[str]:
     """The lines that say something."""
     return [line for each in text.splitlines() if (line := each.split("#", 1)[0].strip())]
 
 
-def newest(kernels: Iterable[str], count: int = 1) -> list[str]:
+def newest_kernels(kernels: Iterable[str], count: int = 1) -> list[str]:
     """The newest kernels, newest first, by the numbers in their names."""
-    return sorted(set(kernels), key=numbers, reverse=True)[:count]
+    return sorted(set(kernels), key=version_numbers, reverse=True)[:count]
 
 
-def newer(kernels: Iterable[str], than: Sequence[str]) -> list[str]:
+def newer_kernels(kernels: Iterable[str], than: Sequence[str]) -> list[str]:
     """Those that are newer than every one in ``than``, newest first; all if there is none to compare with."""
-    floor = max((numbers(each) for each in than), default=())
-    return [each for each in newest(kernels, NEXT_KERNELS) if numbers(each) > floor]
+    floor = max((version_numbers(each) for each in than), default=())
+    return [each for each in newest_kernels(kernels, NEXT_KERNELS) if version_numbers(each) > floor]
 
 
-def numbers(name: str) -> tuple[int, ...]:
+def version_numbers(name: str) -> tuple[int, ...]:
     """What kernels are ordered by: ``5.15.0-119-generic`` comes after ``5.15.0-69-generic``."""
     return tuple(int(each) for each in re.findall(r"\d{1,18}", name))
 
 
-def flavour(name: str) -> str:
+def kernel_flavour(name: str) -> str:
     """``generic`` of ``5.15.0-69-generic``; empty for a kernel that is not named like Ubuntu's."""
     found = re.fullmatch(r"\d+\.\d+\.\d+-\d+-([a-z][a-z0-9-]*)", name)
     return found[1] if found else ""
 
 
-def _named_in(name: str) -> str:
+def _architecture_in(name: str) -> str:
     """The architecture that RHEL's kernels name: …el9_2.x86_64, …el9_2.aarch64+64k."""
     found = re.search(r"\.(x86_64|aarch64)([+_-]64k)?$", name)
     return _ARCHITECTURE[found[1]] if found else ""

@@ -16,12 +16,18 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock, until_set
-from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
-from tessera.driver.coverage.kernels import CONFIG_MAP, listed
-from tessera.driver.coverage.report import Expected, KernelCoverage, Report, expected, looked
+from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
+from tessera.driver.coverage.report import (
+    CoverageReport,
+    ExpectedKernel,
+    KernelCoverage,
+    expected_kernels,
+    look_up_coverage,
+)
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
@@ -49,7 +55,7 @@ class CoverageMetrics:
         )
         self._shown: set[tuple[str, str]] = set()
 
-    def show(self, report: Report) -> None:
+    def show(self, report: CoverageReport) -> None:
         """Shows this report and nothing of the one before. Of two policies for one kernel, both must be covered."""
         values: dict[tuple[str, str], bool] = {}
         for row in report.rows:
@@ -68,7 +74,7 @@ _log = logging.getLogger(__name__)
 COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
 #: Condition, for an object that asks for drivers.
 CONDITION = "NextKernelsCovered"
-#: Who wants builds, in :meth:`Builds.want`.
+#: Who wants builds, in :meth:`BuildJobs.set_wanted`.
 ASKER = "next kernels"
 
 #: Seconds until it is looked again by itself, while something is missing and while nothing is.
@@ -105,13 +111,13 @@ class NextKernels:
         resolver: Resolver,
         in_use: Callable[[], Sequence[tuple[PoolKey, DriverPolicy]]],
         policies: Callable[[], Sequence[DriverPolicy]] = tuple,
-        builds: Builds | None = None,
+        builds: BuildJobs | None = None,
         settings: BuildSettings | None = None,
         metrics: CoverageMetrics | None = None,
         may_act: Callable[[], bool] = lambda: True,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.report = Report()
+        self.report = CoverageReport()
         self._client = client
         self._may_act = may_act
         self._resolver = resolver
@@ -121,8 +127,8 @@ class NextKernels:
         self._settings = settings
         self._metrics = metrics
         self._changed = changed
-        self._stirred = asyncio.Event()
-        self._built: set[str] = set()
+        self._woken = asyncio.Event()
+        self._pushed: set[str] = set()
         self._list: Informer[ConfigMap] = Informer(
             client,
             CONFIGMAPS,
@@ -132,11 +138,11 @@ class NextKernels:
             field_selector=f"metadata.name={CONFIG_MAP}",
         )
         if builds is not None:
-            builds.listen(self._build_changed)
+            builds.listen(self._on_build)
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Nodes or policies have changed: look again."""
-        self._stirred.set()
+        self._woken.set()
 
     @property
     def condition(self) -> Condition | None:
@@ -157,35 +163,35 @@ class NextKernels:
 
     async def run(self) -> None:
         """Looks whenever something changed, until cancelled."""
-        self._list.add_handler(self._list_seen)
+        self._list.add_handler(self._on_list)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._list.run())
             await self._list.wait_synced()
             try:
                 while True:
-                    self._stirred.clear()
-                    self._take(await self._look())
-                    await self._tell()
-                    await until_set(self._stirred, LATE if self.report.open else SOON)
+                    self._woken.clear()
+                    self._publish(await self._look_up())
+                    await self._annotate()
+                    await until_set(self._woken, LATE if self.report.open else SOON)
             finally:
                 if self._metrics is not None:
-                    self._metrics.show(Report())  # who does not lead any more says nothing
+                    self._metrics.show(CoverageReport())  # who does not lead any more says nothing
 
-    async def _look(self) -> Report:
+    async def _look_up(self) -> CoverageReport:
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
-        kernels, problems = listed(held.data if held is not None else {})
-        awaited, idle = expected(kernels, self._in_use(), self._policies())
-        fresh, self._built = self._built, set()
+        kernels, problems = parse_kernel_lists(held.data if held is not None else {})
+        awaited, idle = expected_kernels(kernels, self._in_use(), self._policies())
+        fresh, self._pushed = self._pushed, set()
         rows = [await self._row(each, fresh) for each in awaited]
-        self._order(awaited, rows)
-        return Report(rows=tuple(map(self._with_build, awaited, rows)), problems=problems, idle=idle)
+        self._request_builds(awaited, rows)
+        return CoverageReport(rows=tuple(map(self._with_build, awaited, rows)), problems=problems, idle=idle)
 
-    async def _row(self, each: Expected, fresh: set[str]) -> KernelCoverage:
+    async def _row(self, each: ExpectedKernel, fresh: set[str]) -> KernelCoverage:
         """A registry that was just pushed to is asked whatever is remembered."""
-        order = self._ordered(each)
-        return await looked(each, self._resolver, fresh=order is not None and order.target in fresh)
+        order = self._order_for(each)
+        return await look_up_coverage(each, self._resolver, fresh=order is not None and order.target in fresh)
 
-    def _ordered(self, each: Expected) -> BuildOrder | None:
+    def _order_for(self, each: ExpectedKernel) -> BuildOrder | None:
         if self._builds is None or not each.policy.use_precompiled or not each.policy.build_repository:
             return None
         try:
@@ -193,18 +199,18 @@ class NextKernels:
         except UnbuildableError:
             return None
 
-    def _order(self, awaited: Sequence[Expected], rows: Sequence[KernelCoverage]) -> None:
+    def _request_builds(self, awaited: Sequence[ExpectedKernel], rows: Sequence[KernelCoverage]) -> None:
         """Wants a build of everything that registries do not have."""
         if self._builds is None:
             return
-        orders = [self._ordered(each) for each, row in zip(awaited, rows, strict=True) if row.missing]
-        self._builds.want([order for order in orders if order is not None], by=ASKER)
+        orders = [self._order_for(each) for each, row in zip(awaited, rows, strict=True) if row.missing]
+        self._builds.set_wanted([order for order in orders if order is not None], by=ASKER)
 
-    def _with_build(self, each: Expected, row: KernelCoverage) -> KernelCoverage:
+    def _with_build(self, each: ExpectedKernel, row: KernelCoverage) -> KernelCoverage:
         """The row with how its build stands, where one is wanted."""
         if row.covered or self._builds is None or not row.missing:
             return row
-        order = self._ordered(each)
+        order = self._order_for(each)
         if order is None:
             return msgspec.structs.replace(row, reason=f"{row.reason}; {self._unbuildable(each)}")
         state = self._builds.state(order)
@@ -217,7 +223,7 @@ class NextKernels:
         }[state.phase]
         return msgspec.structs.replace(row, reason=f"{row.reason}; {phase}")
 
-    def _unbuildable(self, each: Expected) -> str:
+    def _unbuildable(self, each: ExpectedKernel) -> str:
         if not each.policy.use_precompiled:
             return "nodes build for themselves, and there is no image to build with"
         if not each.policy.build_repository:
@@ -228,7 +234,7 @@ class NextKernels:
             return f"it cannot be built: {error}"
         return "a build is ordered"
 
-    def _take(self, report: Report) -> None:
+    def _publish(self, report: CoverageReport) -> None:
         if self._metrics is not None:
             self._metrics.show(report)
         if report == self.report:
@@ -238,7 +244,7 @@ class NextKernels:
         self.report = report
         self._changed()
 
-    async def _tell(self) -> None:
+    async def _annotate(self) -> None:
         """Writes what came of it beside the list. A write that failed is made up for after the next look."""
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
         condition = self.condition
@@ -251,18 +257,18 @@ class NextKernels:
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.info("ConfigMap %s: what came of it cannot be written: %s", CONFIG_MAP, error)
 
-    def _list_seen(self, event: Event[ConfigMap]) -> None:
+    def _on_list(self, event: Event[ConfigMap]) -> None:
         """Our own writes change no list."""
         if event.kind is not EventKind.MODIFIED or event.old is None or event.old.data != event.object.data:
-            self._stirred.set()
+            self._woken.set()
 
-    def _build_changed(self, target: str, phase: BuildPhase) -> None:
+    def _on_build(self, target: str, phase: BuildPhase) -> None:
         if phase is BuildPhase.DONE:
-            self._built.add(target)
-        self._stirred.set()
+            self._pushed.add(target)
+        self._woken.set()
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class KernelsInUse(msgspec.Struct, frozen=True, kw_only=True):
     """What is in use.
 
     Attributes:
@@ -274,7 +280,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     everywhere: tuple[DriverPolicy, ...] = ()
 
 
-def use_of(governance: Governance, nodes: Mapping[str, NodeFacts]) -> Use:
+def kernels_in_use(governance: Governance, nodes: Mapping[str, NodeFacts]) -> KernelsInUse:
     """What follows from the nodes and who governs them."""
     found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
     for name, policy in governance.nodes.items():
@@ -282,7 +288,7 @@ def use_of(governance: Governance, nodes: Mapping[str, NodeFacts]) -> Use:
         if facts is not None and facts.pool is not None and not facts.preinstalled and not facts.opted_out:
             found[facts.pool, f"{policy.kind}/{policy.name}"] = (facts.pool, policy)
     cluster = governance.cluster
-    return Use(
+    return KernelsInUse(
         pools=tuple(found[key] for key in sorted(found)),
         everywhere=() if cluster is None or cluster.use_driver_crd else (cluster,),
     )

@@ -20,7 +20,7 @@ _KERNEL = re.compile(r"\d+\.\d+\.[A-Za-z0-9._+~-]{1,110}\.(x86_64|aarch64)")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
+class OpenShiftRelease(msgspec.Struct, frozen=True, kw_only=True):
     """One release of OpenShift.
 
     Attributes:
@@ -34,7 +34,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     toolkit: str
 
 
-def release(data: bytes) -> Release:
+def parse_release(data: bytes) -> OpenShiftRelease:
     """What ``oc adm release info -o json`` says.
 
     Raises:
@@ -52,7 +52,7 @@ def release(data: bytes) -> Release:
             "release: no displayVersions.machine-os or no tag driver-toolkit in it; "
             "give what 'oc adm release info RELEASE -o json' prints"
         )
-    return Release(version=version, machine_os=machine_os, toolkit=toolkit)
+    return OpenShiftRelease(version=version, machine_os=machine_os, toolkit=toolkit)
 
 
 def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:

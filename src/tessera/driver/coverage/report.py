@@ -17,17 +17,17 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 
 #: Who runs what: the pools of the nodes that there are, and the policy of each.
-InUse = Iterable[tuple[PoolKey, DriverPolicy]]
+PoolsInUse = Iterable[tuple[PoolKey, DriverPolicy]]
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that nodes under a policy will run."""
 
     pool: PoolKey
     policy: DriverPolicy
 
 
-def group_of(pool: PoolKey) -> str:
+def node_kind(pool: PoolKey) -> str:
     """The kind of nodes that a gate is for: ``ubuntu22.04 amd64``."""
     pages = "" if pool.page_kib == 4 else f" {pool.page_kib}k"
     return f"{pool.os_id}{pool.os_version} {pool.architecture}{pages}"
@@ -55,10 +55,10 @@ class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> str:
         """The kind of nodes that the gate is for: ``ubuntu22.04 amd64``."""
-        return group_of(self.pool)
+        return node_kind(self.pool)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels that are to come.
 
     Attributes:
@@ -80,7 +80,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether every kernel is covered that is known to come; also if none is, see :attr:`known`."""
+        """Whether every kernel is covered that is known to come; also if none is, see :attr:`cached_header`."""
         return self.covered == len(self.rows)
 
     @property
@@ -110,9 +110,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.summary}. {listed}{more}."
 
 
-def expected(
-    kernels: Iterable[NextKernel], in_use: InUse, policies: Sequence[DriverPolicy] = ()
-) -> tuple[tuple[Expected, ...], tuple[NextKernel, ...]]:
+def expected_kernels(
+    kernels: Iterable[NextKernel], in_use: PoolsInUse, policies: Sequence[DriverPolicy] = ()
+) -> tuple[tuple[ExpectedKernel, ...], tuple[NextKernel, ...]]:
     """Which policy each kernel comes under, and the kernels that are nobody's.
 
     Args:
@@ -121,7 +121,7 @@ def expected(
         policies: where no node runs the kernel's system, as in node groups that are scaled to zero, all of these are
             for it, on amd64 unless the kernel says otherwise.
     """
-    found: dict[tuple[PoolKey, str, str], Expected] = {}
+    found: dict[tuple[PoolKey, str, str], ExpectedKernel] = {}
     idle = []
     pairs = list(in_use)
     for kernel in kernels:
@@ -136,17 +136,17 @@ def expected(
             idle.append(kernel)
         for architecture, policy in own:
             pool = kernel.pool(architecture)
-            found[pool, policy.kind, policy.name] = Expected(pool=pool, policy=policy)
+            found[pool, policy.kind, policy.name] = ExpectedKernel(pool=pool, policy=policy)
     return tuple(found.values()), tuple(idle)
 
 
-def unlisted(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) -> tuple[str, ...]:
+def unlisted_groups(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) -> tuple[str, ...]:
     """The kinds of these nodes for which no kernel is known to come.
 
     A kernel of a version that no node runs yet, as of the next RHCOS, is taken for that of all nodes of its system,
     architecture and page size.
     """
-    there = {group_of(pool): pool for pool in pools}
+    there = {node_kind(pool): pool for pool in pools}
     listed = {row.group: _system(row.pool) for row in rows}
     upgraded = {kind for group, kind in listed.items() if group not in there}
     return tuple(sorted(each for each, pool in there.items() if each not in listed and _system(pool) not in upgraded))
@@ -157,7 +157,7 @@ def _system(pool: PoolKey) -> tuple[str, str, int]:
     return pool.os_id, pool.architecture, pool.page_kib
 
 
-def ways(each: Expected) -> list[ImageQuery]:
+def covering_queries(each: ExpectedKernel) -> list[ImageQuery]:
     """What must be asked: any of these covers the kernel."""
     asked = queries(each.policy, each.pool)
     if not each.policy.use_precompiled:
@@ -165,8 +165,8 @@ def ways(each: Expected) -> list[ImageQuery]:
     return [query for query in asked if query.kind is not ImageKind.BUILDER]
 
 
-def covered_by(each: Expected, answers: Sequence[Resolution]) -> KernelCoverage:
-    """Whether one kernel is covered, by what registries said to :func:`ways`, in that order, up to the first FOUND."""
+def judge_coverage(each: ExpectedKernel, answers: Sequence[Resolution]) -> KernelCoverage:
+    """Judges one kernel by the answers to :func:`covering_queries`, in their order, up to the first FOUND."""
     policy = f"{each.policy.kind}/{each.policy.name}"
     for resolution in answers:
         if resolution.outcome is Outcome.FOUND:
@@ -196,7 +196,7 @@ def _why(answers: Sequence[Resolution]) -> str:
     return answers[0].outcome.value if answers else "no image can be named for it"
 
 
-async def looked(each: Expected, resolver: Resolver, *, fresh: bool = False) -> KernelCoverage:
+async def look_up_coverage(each: ExpectedKernel, resolver: Resolver, *, fresh: bool = False) -> KernelCoverage:
     """Whether a kernel is covered; asks only until something covers it.
 
     Args:
@@ -205,8 +205,8 @@ async def looked(each: Expected, resolver: Resolver, *, fresh: bool = False) -> 
         fresh: ask registries whatever is remembered, since something was just pushed.
     """
     answers: list[Resolution] = []
-    for query in ways(each):
+    for query in covering_queries(each):
         answers.append(await resolver.resolve(query, fresh=fresh))
         if answers[-1].outcome is Outcome.FOUND:
             break
-    return covered_by(each, answers)
+    return judge_coverage(each, answers)

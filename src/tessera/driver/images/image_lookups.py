@@ -19,7 +19,7 @@ MISSING_FOR = 120.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 
-class Asking:
+class ImageLookups:
     """Questions and their latest answers.
 
     Args:
@@ -36,7 +36,7 @@ class Asking:
         self._answered = answered
         self._answers: dict[ImageQuery, Resolution] = {}
         self._due: dict[ImageQuery, float] = {}  # on the monotonic clock
-        self._silent: dict[ImageQuery, float] = {}
+        self._unanswered_since: dict[ImageQuery, float] = {}
         self._backoffs: dict[ImageQuery, Backoff] = {}
         self._running: set[ImageQuery] = set()
 
@@ -44,15 +44,15 @@ class Asking:
         """The latest answer; None if there was none yet."""
         return self._answers.get(query)
 
-    def silent_for(self, queries: Iterable[ImageQuery]) -> float:
+    def unanswered_for(self, queries: Iterable[ImageQuery]) -> float:
         """Seconds for which at least one of the questions has had no answer from its registry; 0 if all have one."""
-        since = [self._silent[query] for query in queries if query in self._silent]
+        since = [self._unanswered_since[query] for query in queries if query in self._unanswered_since]
         return self._clock.monotonic() - min(since) if since else 0.0
 
-    def keep(self, queries: Iterable[ImageQuery]) -> None:
+    def retain(self, queries: Iterable[ImageQuery]) -> None:
         """Forgets all other questions."""
         kept = set(queries)
-        for memory in (self._answers, self._due, self._silent, self._backoffs):
+        for memory in (self._answers, self._due, self._unanswered_since, self._backoffs):
             for query in memory.keys() - kept:
                 del memory[query]
 
@@ -63,26 +63,26 @@ class Asking:
         for query in dict.fromkeys([*queries, *due]):
             if query not in self._running and self._due.get(query, now) <= now:
                 self._running.add(query)
-                group.create_task(self._ask(query, fresh=query in self._answers))
+                group.create_task(self._look_up(query, fresh=query in self._answers))
 
-    def doubt_image(self, image: str) -> None:
+    def recheck_image(self, image: str) -> None:
         """Has the answers that led to an image asked for again at once."""
-        self._doubt(query for query, answer in self._answers.items() if image in {answer.pinned, answer.reference})
+        self._recheck(query for query, answer in self._answers.items() if image in {answer.pinned, answer.reference})
 
-    def doubt_repository(self, repository: str) -> None:
+    def recheck_repository(self, repository: str) -> None:
         """Has all answers about a repository asked for again at once."""
-        self._doubt(query for query in self._answers if query.source.repository == repository)
+        self._recheck(query for query in self._answers if query.source.repository == repository)
 
-    def _doubt(self, queries: Iterable[ImageQuery]) -> None:
+    def _recheck(self, queries: Iterable[ImageQuery]) -> None:
         for query in list(queries):
             self._due[query] = self._clock.monotonic()
 
-    def due(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Seconds until something is to be asked again; None if nothing is."""
         times = [when for query, when in self._due.items() if query not in self._running]
         return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
-    async def _ask(self, query: ImageQuery, *, fresh: bool) -> None:
+    async def _look_up(self, query: ImageQuery, *, fresh: bool) -> None:
         try:
             answer = await self._resolver.resolve(query, fresh=fresh)
         finally:
@@ -94,13 +94,13 @@ class Asking:
     def _schedule(self, query: ImageQuery, answer: Resolution) -> None:
         now = self._clock.monotonic()
         if answer.outcome is Outcome.UNREACHABLE or answer.stale:
-            self._silent.setdefault(query, now)
+            self._unanswered_since.setdefault(query, now)
             backoff = self._backoffs.setdefault(
                 query, Backoff(self._rng, shortest=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             )
             self._due[query] = now + backoff.next()
             return
-        self._silent.pop(query, None)
+        self._unanswered_since.pop(query, None)
         self._backoffs.pop(query, None)
         seconds = FOUND_FOR if answer.outcome is Outcome.FOUND else MISSING_FOR
         self._due[query] = now + seconds * self._rng.uniform(0.9, 1.1)

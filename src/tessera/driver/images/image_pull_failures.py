@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from tessera.clock import Clock
 
 #: Seconds for which an image counts as not there after a kubelet could not pull it.
-UNPULLABLE_FOR = 600.0
+PULL_FAILURE_SECONDS = 600.0
 
 
-class Unpullable:
+class ImagePullFailures:
     """Such images, each for a while.
 
     Args:
@@ -20,23 +20,23 @@ class Unpullable:
         self._known: dict[str, tuple[str, float]] = {}  # image -> kubelet's words, and until when, monotonic
 
     @property
-    def texts(self) -> Mapping[str, str]:
+    def reasons(self) -> Mapping[str, str]:
         """Why an image cannot be pulled, in kubelet's words, by image."""
         self._expire()
         return {image: text for image, (text, _) in self._known.items()}
 
-    def note(self, image: str, text: str) -> bool:
+    def add(self, image: str, text: str) -> bool:
         """A kubelet could not pull an image; whether that is news."""
         self._expire()
         news = image not in self._known
-        self._known[image] = (text, self._clock.monotonic() + UNPULLABLE_FOR)
+        self._known[image] = (text, self._clock.monotonic() + PULL_FAILURE_SECONDS)
         return news
 
     def forget(self, image: str) -> None:
         """A node runs the image, so it can be pulled."""
         self._known.pop(image, None)
 
-    def due(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Seconds until an image counts again; None if all do."""
         self._expire()
         now = self._clock.monotonic()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.clock import Clock
-from tessera.driver.images.resolver import LastGood, RegistryResolver
+from tessera.driver.images.resolver import CachedImage, RegistryResolver
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import KeptMap
@@ -25,7 +25,7 @@ CONFIG_MAP = "driver-images"
 KEY = "images.json"
 
 
-class ImageMemory:
+class PersistentResolver:
     """A :class:`~tessera.driver.resolution.Resolver` whose answers outlive the process.
 
     Args:
@@ -41,7 +41,7 @@ class ImageMemory:
     ) -> None:
         self._resolver = resolver
         self._loading: asyncio.Task[None] | None = None
-        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._remembered: frozenset[tuple[str, str]] = frozenset()
         self._map = KeptMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
 
     async def run(self) -> None:
@@ -55,19 +55,19 @@ class ImageMemory:
         await asyncio.shield(self._loading)
         answer = await self._resolver.resolve(query, fresh=fresh)
         if answer.outcome is Outcome.FOUND and not answer.stale:
-            self._note(answer)
+            self._remember(answer)
         return answer
 
-    def _note(self, answer: Resolution) -> None:
+    def _remember(self, answer: Resolution) -> None:
         found = (answer.reference, answer.digest)
-        if found not in self._known:
-            self._known |= {found}
+        if found not in self._remembered:
+            self._remembered |= {found}
             self._map.changed()
 
     async def _load(self) -> None:
         text = (await self._map.load()).get(KEY, "[]")
         try:
-            images = msgspec.json.decode(text[:DRIVER_MEMORY], type=list[LastGood])
+            images = msgspec.json.decode(text[:DRIVER_MEMORY], type=list[CachedImage])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.warning(
                 "what ConfigMap %s says of images cannot be read, they are asked for anew: %s", CONFIG_MAP, error
@@ -76,6 +76,6 @@ class ImageMemory:
         self._resolver.restore(images[:REMEMBERED_IMAGES])
 
     def _data(self) -> Mapping[str, str]:
-        newest = sorted(self._resolver.last_good(), key=lambda each: each.checked, reverse=True)[:REMEMBERED_IMAGES]
+        newest = sorted(self._resolver.cached_images(), key=lambda each: each.checked, reverse=True)[:REMEMBERED_IMAGES]
         kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
         return {KEY: msgspec.json.encode(kept).decode()}

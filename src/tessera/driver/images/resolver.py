@@ -23,11 +23,11 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.driver.image_tags import Candidate, SourceError, candidates
-from tessera.driver.registry.client import Found, RegistryClient
-from tessera.driver.registry.errors import RegistryError, Unreachable
+from tessera.driver.registry.client import RegistryClient, RegistryImage
+from tessera.driver.registry.errors import RegistryError, RegistryUnreachable
 from tessera.driver.registry.keyring import CredentialsError, Keyring
 from tessera.driver.registry.reference import Reference, ReferenceFormatError, parse
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Tried
+from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.backoff import Backoff
 from tessera.limits import REMEMBERED_REFERENCES
 
@@ -41,10 +41,10 @@ LONGEST_PAUSE = 600.0
 
 
 #: Failures, those first that say least about what is there.
-_LEAST_KNOWN = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
+_BY_UNCERTAINTY = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
 
 
-class LastGood(msgspec.Struct, frozen=True, kw_only=True):
+class CachedImage(msgspec.Struct, frozen=True, kw_only=True):
     """What was found last under a reference, for an architecture."""
 
     reference: str
@@ -55,7 +55,7 @@ class LastGood(msgspec.Struct, frozen=True, kw_only=True):
     checked: float
 
 
-class _Look(msgspec.Struct, frozen=True, kw_only=True):
+class _LookupResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one reference.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     text: str
-    good: LastGood | None
+    image: CachedImage | None
     until: float
 
 
@@ -112,33 +112,35 @@ class RegistryResolver:
         self._client = client
         self._secrets = secrets
         self._rng = rng
-        self._places = asyncio.Semaphore(parallel)
+        self._slots = asyncio.Semaphore(parallel)
         self._found_for = found_for
         self._missing_for = missing_for
-        self._looks: OrderedDict[_Key, _Look] = OrderedDict()
-        self._flights: dict[_Key, asyncio.Task[_Look]] = {}
+        self._results: OrderedDict[_Key, _LookupResult] = OrderedDict()
+        self._flights: dict[_Key, asyncio.Task[_LookupResult]] = {}
         self._pauses: dict[str, tuple[Backoff, float]] = {}
-        self._restored: dict[tuple[str, str], LastGood] = {}
+        self._restored: dict[tuple[str, str], CachedImage] = {}
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
         """The answer; ``fresh`` asks the registry whatever is remembered."""
         try:
             names = candidates(query)
         except SourceError as error:
-            return self._nothing(Outcome.NOT_FOUND, str(error))
+            return self._failed_resolution(Outcome.NOT_FOUND, str(error))
         if not names:
-            return self._nothing(Outcome.NOT_FOUND, f"{query.source.version!r} has no image of a {query.kind.value}")
-        tried: list[Tried] = []
+            return self._failed_resolution(
+                Outcome.NOT_FOUND, f"{query.source.version!r} has no image of a {query.kind.value}"
+            )
+        tried: list[TriedReference] = []
         silent = False
         for each in names:
-            look = await self._look(each.reference, query, fresh=fresh and not silent)
-            tried.append(Tried(reference=each.reference, outcome=look.outcome, text=look.text))
+            look = await self._look_up(each.reference, query, fresh=fresh and not silent)
+            tried.append(TriedReference(reference=each.reference, outcome=look.outcome, text=look.text))
             silent = silent or look.outcome is Outcome.UNREACHABLE
-            if look.good is not None:
-                return _answer(each, look.good, tuple(tried), stale=silent)
+            if look.image is not None:
+                return _found_resolution(each, look.image, tuple(tried), stale=silent)
             if look.outcome is Outcome.UNAUTHORIZED:
                 break
-        return Resolution(outcome=_telling(tried), tried=tuple(tried), checked=self._clock.now())
+        return Resolution(outcome=_decisive_outcome(tried), tried=tuple(tried), checked=self._clock.now())
 
     async def close(self) -> None:
         """Ends what is under way and frees the connections."""
@@ -148,80 +150,80 @@ class RegistryResolver:
         await asyncio.gather(*flights, return_exceptions=True)
         await self._client.close()
 
-    def last_good(self) -> tuple[LastGood, ...]:
+    def cached_images(self) -> tuple[CachedImage, ...]:
         """All that was found last, to be kept by whoever outlives this process."""
-        found = {**self._restored, **{key[:2]: look.good for key, look in self._looks.items() if look.good}}
+        found = {**self._restored, **{key[:2]: look.image for key, look in self._results.items() if look.image}}
         return tuple(found.values())
 
-    def restore(self, kept: Iterable[LastGood]) -> None:
-        """Takes back what :meth:`last_good` gave. It counts only while its registry does not answer."""
-        self._restored.update({(each.reference, each.architecture): each for each in kept})
+    def restore(self, images: Iterable[CachedImage]) -> None:
+        """Takes back what :meth:`cached_images` gave. It counts only while its registry does not answer."""
+        self._restored.update({(each.reference, each.architecture): each for each in images})
 
-    def _nothing(self, outcome: Outcome, text: str) -> Resolution:
-        tried = (Tried(reference="", outcome=outcome, text=text),)
+    def _failed_resolution(self, outcome: Outcome, text: str) -> Resolution:
+        tried = (TriedReference(reference="", outcome=outcome, text=text),)
         return Resolution(outcome=outcome, tried=tried, checked=self._clock.now())
 
-    async def _look(self, text: str, query: ImageQuery, *, fresh: bool) -> _Look:
+    async def _look_up(self, text: str, query: ImageQuery, *, fresh: bool) -> _LookupResult:
         key = (text, query.pool.architecture, query.source.pull_secrets)
-        known = self._looks.get(key)
+        known = self._results.get(key)
         if known is not None and not fresh and self._clock.monotonic() < known.until:
-            self._looks.move_to_end(key)
+            self._results.move_to_end(key)
             return known
         flight = self._flights.get(key)
         if flight is None:
-            flight = asyncio.create_task(self._flight(key, fresh=fresh), name=f"look for {text}")
+            flight = asyncio.create_task(self._fetch(key, fresh=fresh), name=f"look for {text}")
             self._flights[key] = flight
-            flight.add_done_callback(lambda done: self._landed(key, done))
+            flight.add_done_callback(lambda done: self._finish_flight(key, done))
         # Whoever waits may be cancelled; the others still want the answer.
         return await asyncio.shield(flight)
 
-    def _landed(self, key: _Key, flight: asyncio.Task[_Look]) -> None:
+    def _finish_flight(self, key: _Key, flight: asyncio.Task[_LookupResult]) -> None:
         del self._flights[key]
         if flight.cancelled() or flight.exception() is not None:
             return
-        self._looks[key] = flight.result()
-        self._looks.move_to_end(key)
-        while len(self._looks) > REMEMBERED_REFERENCES:
-            self._looks.popitem(last=False)
+        self._results[key] = flight.result()
+        self._results.move_to_end(key)
+        while len(self._results) > REMEMBERED_REFERENCES:
+            self._results.popitem(last=False)
 
-    async def _flight(self, key: _Key, *, fresh: bool) -> _Look:
+    async def _fetch(self, key: _Key, *, fresh: bool) -> _LookupResult:
         text, architecture, secrets = key
         try:
             reference = parse(text)
         except ReferenceFormatError as error:
-            return self._missing(key, Outcome.NOT_FOUND, str(error))
-        good = self._good(key)
+            return self._missing_result(key, Outcome.NOT_FOUND, str(error))
+        good = self._cached_image(key)
         _, until = self._pauses.get(reference.repository, (None, 0.0))
         if not fresh and self._clock.monotonic() < until:
             wait = round(until - self._clock.monotonic())
             text = f"{reference.registry} did not answer; it is asked again in {wait} s"
-            return _Look(outcome=Outcome.UNREACHABLE, text=text, good=good, until=until)
-        async with self._places:
+            return _LookupResult(outcome=Outcome.UNREACHABLE, text=text, image=good, until=until)
+        async with self._slots:
             try:
                 keyring = await self._secrets(secrets)
-                found = await self._asked(reference, architecture, keyring, good)
+                found = await self._fetch_image(reference, architecture, keyring, good)
             except RegistryError as error:
                 if error.outcome is Outcome.UNREACHABLE:
-                    return self._silent(reference, error, good)
+                    return self._unreachable_result(reference, error, good)
                 self._pauses.pop(reference.repository, None)
-                return self._missing(key, error.outcome, str(error))
+                return self._missing_result(key, error.outcome, str(error))
             except CredentialsError as error:
-                return self._missing(key, Outcome.UNAUTHORIZED, f"{reference.registry}: {error}")
+                return self._missing_result(key, Outcome.UNAUTHORIZED, f"{reference.registry}: {error}")
             except OSError as error:  # the pull secrets cannot be read now
-                return self._silent(reference, Unreachable(str(error)), good)
+                return self._unreachable_result(reference, RegistryUnreachable(str(error)), good)
         self._pauses.pop(reference.repository, None)
-        return self._found(text, architecture, found)
+        return self._found_result(text, architecture, found)
 
-    async def _asked(
-        self, reference: Reference, architecture: str, keyring: Keyring, good: LastGood | None
-    ) -> Found | LastGood:
+    async def _fetch_image(
+        self, reference: Reference, architecture: str, keyring: Keyring, good: CachedImage | None
+    ) -> RegistryImage | CachedImage:
         """What is there; of what was found before, only the digest is asked for, and all if that has changed."""
-        if good is not None and await self._client.digest(reference, keyring) == good.top:
+        if good is not None and await self._client.find_digest(reference, keyring) == good.top:
             return good
-        return await self._client.image(reference, architecture, keyring)
+        return await self._client.find_image(reference, architecture, keyring)
 
-    def _found(self, text: str, architecture: str, found: Found | LastGood) -> _Look:
-        good = LastGood(
+    def _found_result(self, text: str, architecture: str, found: RegistryImage | CachedImage) -> _LookupResult:
+        good = CachedImage(
             reference=text,
             architecture=architecture,
             top=found.top,
@@ -231,28 +233,32 @@ class RegistryResolver:
         )
         self._restored.pop((text, architecture), None)
         until = self._clock.monotonic() + self._found_for
-        return _Look(outcome=Outcome.FOUND, text=f"found, {good.digest}", good=good, until=until)
+        return _LookupResult(outcome=Outcome.FOUND, text=f"found, {good.digest}", image=good, until=until)
 
-    def _missing(self, key: _Key, outcome: Outcome, text: str) -> _Look:
+    def _missing_result(self, key: _Key, outcome: Outcome, text: str) -> _LookupResult:
         """A clear answer, which ends what was known before."""
         self._restored.pop(key[:2], None)
-        return _Look(outcome=outcome, text=text, good=None, until=self._clock.monotonic() + self._missing_for)
+        return _LookupResult(outcome=outcome, text=text, image=None, until=self._clock.monotonic() + self._missing_for)
 
-    def _silent(self, reference: Reference, error: RegistryError, good: LastGood | None) -> _Look:
+    def _unreachable_result(
+        self, reference: Reference, error: RegistryError, good: CachedImage | None
+    ) -> _LookupResult:
         """No answer: a pause for all names of the repository, and what was known goes on to count."""
         backoff, _ = self._pauses.get(reference.repository, (None, 0.0))
         if backoff is None:
             backoff = Backoff(self._rng, shortest=FIRST_PAUSE, longest=LONGEST_PAUSE)
         until = self._clock.monotonic() + max(backoff.next(), min(error.after, LONGEST_PAUSE))
         self._pauses[reference.repository] = (backoff, until)
-        return _Look(outcome=Outcome.UNREACHABLE, text=str(error), good=good, until=until)
+        return _LookupResult(outcome=Outcome.UNREACHABLE, text=str(error), image=good, until=until)
 
-    def _good(self, key: _Key) -> LastGood | None:
-        known = self._looks.get(key)
-        return known.good if known is not None else self._restored.get(key[:2])
+    def _cached_image(self, key: _Key) -> CachedImage | None:
+        known = self._results.get(key)
+        return known.image if known is not None else self._restored.get(key[:2])
 
 
-def _answer(name: Candidate, good: LastGood, tried: tuple[Tried, ...], *, stale: bool) -> Resolution:
+def _found_resolution(
+    name: Candidate, good: CachedImage, tried: tuple[TriedReference, ...], *, stale: bool
+) -> Resolution:
     return Resolution(
         outcome=Outcome.FOUND,
         reference=good.reference,
@@ -265,7 +271,7 @@ def _answer(name: Candidate, good: LastGood, tried: tuple[Tried, ...], *, stale:
     )
 
 
-def _telling(tried: Sequence[Tried]) -> Outcome:
+def _decisive_outcome(tried: Sequence[TriedReference]) -> Outcome:
     """Of several failures the one that says least about what is there: it must not be taken for "there is none"."""
     found = {each.outcome for each in tried}
-    return next(each for each in _LEAST_KNOWN if each in found)
+    return next(each for each in _BY_UNCERTAINTY if each in found)

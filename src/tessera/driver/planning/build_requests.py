@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import BUILD_PATIENCE
 from tessera.clock import Clock
-from tessera.driver.build.builds import Builds
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
@@ -30,7 +30,7 @@ class Building:
         clock: the time.
     """
 
-    def __init__(self, builds: Builds, settings: BuildSettings, clock: Clock) -> None:
+    def __init__(self, builds: BuildJobs, settings: BuildSettings, clock: Clock) -> None:
         self._builds = builds
         self._settings = settings
         self._clock = clock
@@ -46,9 +46,9 @@ class Building:
         waiting = {(policy.source.version, pool) for policy, pool in wanted}
         self._since = {key: self._since.get(key, now) for key in waiting}
         orders = [made for policy, pool in wanted if (made := self._view(policy, pool)[1]) is not None]
-        self._builds.want(orders, by="nodes")
+        self._builds.set_wanted(orders, by="nodes")
 
-    def due(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Seconds until patience with a build may have ended; None if nobody waits."""
         return _LOOK_AGAIN if self._since else None
 

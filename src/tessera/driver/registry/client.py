@@ -10,12 +10,12 @@ import msgspec
 from yarl import URL
 
 from tessera.clock import Clock
-from tessera.driver.registry.errors import NotThere, Refused, Unreachable
+from tessera.driver.registry.errors import AccessRefused, ImageNotFound, RegistryUnreachable
 from tessera.driver.registry.keyring import ANONYMOUS, Keyring, Login
-from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check, choose, read_manifest
+from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check_platform, choose_platform, read_manifest
 from tessera.driver.registry.reference import Reference
-from tessera.driver.registry.tokens import Tokens, challenges, chosen
-from tessera.driver.registry.wire import Answer, Wire
+from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_challenges
+from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
 from tessera.limits import ECHOED, REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 
 #: Tags that are asked for at a time; Docker Hub and others give no more.
@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image that is there.
 
     Attributes:
@@ -57,58 +57,58 @@ class RegistryClient:
         clock: tells when tokens end.
     """
 
-    def __init__(self, wire: Wire, clock: Clock) -> None:
+    def __init__(self, wire: RegistryHttp, clock: Clock) -> None:
         self._wire = wire
-        self._tokens = Tokens(wire, clock)
+        self._tokens = TokenCache(wire, clock)
 
     async def close(self) -> None:
         """Frees the connections."""
         await self._wire.close()
 
-    async def image(self, reference: Reference, architecture: str, keyring: Keyring) -> Found:
+    async def find_image(self, reference: Reference, architecture: str, keyring: Keyring) -> RegistryImage:
         """The image that a reference names, for Linux of an architecture.
 
         Raises:
-            NotThere: it is not there.
-            Refused: the registry wants other credentials.
-            Unreachable: no usable answer.
-            OtherArchitecture: it is there for others.
+            ImageNotFound: it is not there.
+            AccessRefused: the registry wants other credentials.
+            RegistryUnreachable: no usable answer.
+            WrongArchitecture: it is there for others.
         """
         login, where = keyring.login(reference), reference.text
         top = await self._manifest(reference, login)
         if top.entries is None:
             platform = await self._platform(reference, top, login)
-            check(platform, architecture, where=where)
-            return Found(top=top.digest, digest=top.digest, size_bytes=top.size_bytes, platforms=(platform,))
-        entry = choose(top.entries, architecture, where=where)
+            check_platform(platform, architecture, where=where)
+            return RegistryImage(top=top.digest, digest=top.digest, size_bytes=top.size_bytes, platforms=(platform,))
+        entry = choose_platform(top.entries, architecture, where=where)
         if not _DIGEST.fullmatch(entry.digest):
-            raise Unreachable(
+            raise RegistryUnreachable(
                 f"{where}: its index names an image by {entry.digest[:ECHOED]!r}, which is no sha256 digest"
             )
         image = await self._manifest(reference.at(entry.digest), login)
         platforms = tuple(each.platform for each in top.entries if each.platform and each.platform.os != "unknown")
-        return Found(top=top.digest, digest=image.digest, size_bytes=image.size_bytes, platforms=platforms)
+        return RegistryImage(top=top.digest, digest=image.digest, size_bytes=image.size_bytes, platforms=platforms)
 
-    async def digest(self, reference: Reference, keyring: Keyring) -> str:
+    async def find_digest(self, reference: Reference, keyring: Keyring) -> str:
         """The digest that a tag names now, without its content; empty if the registry does not say it.
 
         Raises:
-            NotThere: it is not there.
-            Refused: the registry wants other credentials.
-            Unreachable: no usable answer.
+            ImageNotFound: it is not there.
+            AccessRefused: the registry wants other credentials.
+            RegistryUnreachable: no usable answer.
         """
         path = f"/v2/{reference.path}/manifests/{reference.wanted}"
         answer = await self._get(reference, path, keyring.login(reference), method="HEAD", accept=ACCEPT)
         found = answer.header("docker-content-digest")
         return found if _DIGEST.fullmatch(found) else ""
 
-    async def tags(self, reference: Reference, keyring: Keyring) -> tuple[str, ...]:
+    async def list_tags(self, reference: Reference, keyring: Keyring) -> tuple[str, ...]:
         """All tags of a repository, in the registry's order.
 
         Raises:
-            NotThere: there is no such repository.
-            Refused: the registry wants other credentials.
-            Unreachable: no usable answer, or more than :data:`REPOSITORY_TAGS`.
+            ImageNotFound: there is no such repository.
+            AccessRefused: the registry wants other credentials.
+            RegistryUnreachable: no usable answer, or more than :data:`REPOSITORY_TAGS`.
         """
         login, found = keyring.login(reference), dict[str, None]()
         path = f"/v2/{reference.path}/tags/list?n={_PAGE}"
@@ -120,8 +120,8 @@ class RegistryClient:
                 return tuple(found)
             if len(found) > REPOSITORY_TAGS:
                 break
-            path = _own_path(reference, answer.url, following)
-        raise Unreachable(
+            path = _next_page_path(reference, answer.url, following)
+        raise RegistryUnreachable(
             f"{reference.repository}: too many tags: {REPOSITORY_TAGS} in {TAG_PAGES} are allowed; remove old tags"
         )
 
@@ -134,43 +134,45 @@ class RegistryClient:
         """An image that stands alone says in its configuration where it runs."""
         digest = image.config.digest
         if not _DIGEST.fullmatch(digest):
-            raise Unreachable(
+            raise RegistryUnreachable(
                 f"{reference.text}: its configuration is named {digest[:ECHOED]!r}, which is no sha256 digest"
             )
         answer = await self._get(reference, f"/v2/{reference.path}/blobs/{digest}", login)
         try:
             return msgspec.json.decode(answer.body, type=Platform)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unreachable(f"{reference.text}: its configuration does not say where it runs ({error})") from error
+            raise RegistryUnreachable(
+                f"{reference.text}: its configuration does not say where it runs ({error})"
+            ) from error
 
     async def _get(
         self, reference: Reference, path: str, login: Login, *, method: str = "GET", accept: str = "application/json"
-    ) -> Answer:
+    ) -> RegistryAnswer:
         """One request, with what the registry asks for at a 401."""
         url = f"{self._wire.trust.scheme(reference.host)}://{reference.host}{path}"
-        header = self._tokens.known(reference, login) or (f"Bearer {login.bearer}" if login.bearer else "")
+        header = self._tokens.cached_header(reference, login) or (f"Bearer {login.bearer}" if login.bearer else "")
         answer = await self._send(method, url, accept, header)
         if answer.status == 401:
             self._tokens.forget(reference, login)
-            header = await self._answered(reference, login, answer)
+            header = await self._authorization(reference, login, answer)
             if header:
                 answer = await self._send(method, url, accept, header)
-        return _judged(answer, reference, login)
+        return _check_status(answer, reference, login)
 
-    async def _send(self, method: str, url: str, accept: str, authorization: str) -> Answer:
+    async def _send(self, method: str, url: str, accept: str, authorization: str) -> RegistryAnswer:
         headers = {"accept": accept, "user-agent": "tessera"}
         if authorization:
             headers["authorization"] = authorization
         return await self._wire.send(method, url, headers=headers, largest=REGISTRY_ANSWER)
 
-    async def _answered(self, reference: Reference, login: Login, answer: Answer) -> str:
+    async def _authorization(self, reference: Reference, login: Login, answer: RegistryAnswer) -> str:
         """The Authorization header for what a 401 asks for; empty if there is nothing to say.
 
         Whoever answers after a redirect is not the registry, and is not told who we are.
         """
         if URL(answer.url, encoded=True).authority != reference.host and login != ANONYMOUS:
             return ""
-        challenge = chosen(challenges(answer.headers.get("www-authenticate", ())))
+        challenge = choose_challenge(parse_challenges(answer.headers.get("www-authenticate", ())))
         if challenge is None:
             return ""
         if challenge.scheme == "bearer":
@@ -180,24 +182,24 @@ class RegistryClient:
         return login.basic
 
 
-def _judged(answer: Answer, reference: Reference, login: Login) -> Answer:
+def _check_status(answer: RegistryAnswer, reference: Reference, login: Login) -> RegistryAnswer:
     """The answer if it is one, else the named outcome."""
     status = answer.status
     if status == 200:
         return answer
     if status == 404:
-        raise NotThere(f"{reference.registry} has no {reference.path}{_wanted(reference)} (404)")
+        raise ImageNotFound(f"{reference.registry} has no {reference.path}{_wanted(reference)} (404)")
     if status in (401, 403):
         as_whom = "without credentials" if login == ANONYMOUS else "with the credentials given"
-        raise Refused(
+        raise AccessRefused(
             f"{reference.registry} does not let {reference.path} be read {as_whom} ({status}); "
             "give a pull secret for it, or have the account allowed to pull"
         )
     if status == 429:
-        raise Unreachable(
+        raise RegistryUnreachable(
             f"{reference.registry} wants fewer requests (429)", after=_seconds(answer.header("retry-after"))
         )
-    raise Unreachable(f"{reference.registry} answers {status} for {reference.path}{_wanted(reference)}")
+    raise RegistryUnreachable(f"{reference.registry} answers {status} for {reference.path}{_wanted(reference)}")
 
 
 def _wanted(reference: Reference) -> str:
@@ -212,11 +214,11 @@ def _tag_list(body: bytes, where: str) -> list[str]:
     try:
         tags = msgspec.json.decode(body, type=_TagList).tags or []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
+        raise RegistryUnreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
     return [tag for tag in tags if _TAG.fullmatch(tag)]
 
 
-def _next_page(answer: Answer) -> str:
+def _next_page(answer: RegistryAnswer) -> str:
     """The target of ``Link: <…>; rel="next"``; empty on the last page."""
     for header in answer.headers.get("link", ()):
         found = re.match(r'\s*<([^<>]{1,2048})>\s*;[^,]*\brel="?next\b', header)
@@ -225,10 +227,10 @@ def _next_page(answer: Answer) -> str:
     return ""
 
 
-def _own_path(reference: Reference, url: str, following: str) -> str:
+def _next_page_path(reference: Reference, url: str, following: str) -> str:
     """The next page's path: only the registry itself is asked on, whatever host it writes there."""
     try:
         target = URL(url, encoded=True).join(URL(following, encoded=True))
     except ValueError:
-        raise Unreachable(f"{reference.repository}: the link to its next tags is no URL") from None
+        raise RegistryUnreachable(f"{reference.repository}: the link to its next tags is no URL") from None
     return target.raw_path_qs

@@ -22,15 +22,15 @@ from enum import Enum
 import msgspec
 
 from tessera.driver.image_tags import candidates, names_system
-from tessera.driver.registry.client import Found, RegistryClient
-from tessera.driver.registry.errors import NotThere, OtherArchitecture, Refused
+from tessera.driver.registry.client import RegistryClient, RegistryImage
+from tessera.driver.registry.errors import AccessRefused, ImageNotFound, WrongArchitecture
 from tessera.driver.registry.keyring import Keyring
 from tessera.driver.registry.reference import Reference, parse, parse_repository
 from tessera.driver.resolution import ImageQuery
 from tessera.limits import COPY_WORDS
 
 
-class Needed(msgspec.Struct, frozen=True, kw_only=True):
+class NeededImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image that nodes need, as it was found.
 
     Attributes:
@@ -41,10 +41,10 @@ class Needed(msgspec.Struct, frozen=True, kw_only=True):
 
     query: ImageQuery
     reference: str
-    found: Found
+    found: RegistryImage
 
 
-class Copy(msgspec.Struct, frozen=True, kw_only=True):
+class ImageCopy(msgspec.Struct, frozen=True, kw_only=True):
     """One image to be copied.
 
     Attributes:
@@ -66,7 +66,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-def target_of(needed: Needed, repository: str) -> Reference:
+def copy_target(needed: NeededImage, repository: str) -> Reference:
     """The name under which an image shall be in another repository.
 
     Raises:
@@ -79,7 +79,7 @@ def target_of(needed: Needed, repository: str) -> Reference:
     return msgspec.structs.replace(there, tag=_tag(needed, source))
 
 
-def plan(needed: Iterable[Needed], repository: str, *, whole: bool = False) -> list[Copy]:
+def plan_copies(needed: Iterable[NeededImage], repository: str, *, whole: bool = False) -> list[ImageCopy]:
     """The copies that bring images into another repository.
 
     Args:
@@ -90,13 +90,13 @@ def plan(needed: Iterable[Needed], repository: str, *, whole: bool = False) -> l
     Raises:
         ReferenceFormatError: the repository has no possible name.
     """
-    grouped: dict[tuple[str, str], list[Needed]] = {}
+    grouped: dict[tuple[str, str], list[NeededImage]] = {}
     for each in needed:
-        grouped.setdefault((each.found.top, target_of(each, repository).text), []).append(each)
+        grouped.setdefault((each.found.top, copy_target(each, repository).text), []).append(each)
     return [_copy(group, repository, whole=whole) for group in grouped.values()]
 
 
-class Standing(Enum):
+class TargetState(Enum):
     """What the other registry has under a copy's name."""
 
     SAME = "the same"
@@ -105,15 +105,15 @@ class Standing(Enum):
     OTHER_ARCHITECTURES = "images for other architectures"
 
 
-def due(copy: Copy, standing: Standing) -> Copy | None:
+def required_copy(copy: ImageCopy, standing: TargetState) -> ImageCopy | None:
     """What is to be copied, given what is there; None if nothing is.
 
     Raises:
         ValueError: copying would take the tag away from nodes of another architecture.
     """
-    if standing is Standing.SAME:
+    if standing is TargetState.SAME:
         return None
-    if standing is not Standing.OTHER_ARCHITECTURES or copy.whole:
+    if standing is not TargetState.OTHER_ARCHITECTURES or copy.whole:
         return copy
     if copy.top == copy.digest:
         raise ValueError(
@@ -137,7 +137,7 @@ class Skopeo(msgspec.Struct, frozen=True, kw_only=True):
     authority: str = ""
     plain: tuple[str, ...] = ()
 
-    def arguments(self, copy: Copy) -> list[str]:
+    def arguments(self, copy: ImageCopy) -> list[str]:
         """The command for one copy. Nothing secret is in it."""
         options = ["--retry-times=3", "--preserve-digests"]
         if copy.whole:
@@ -155,22 +155,22 @@ class Skopeo(msgspec.Struct, frozen=True, kw_only=True):
         """Variables that the command needs: Go's programs trust what this file has beside the system's folders."""
         return {"SSL_CERT_FILE": self.authority} if self.authority else {}
 
-    def shown(self, copy: Copy) -> str:
+    def command_line(self, copy: ImageCopy) -> str:
         """The command as it can be typed."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments(copy))])
 
 
-def _copy(group: Sequence[Needed], repository: str, *, whole: bool) -> Copy:
+def _copy(group: Sequence[NeededImage], repository: str, *, whole: bool) -> ImageCopy:
     first = group[0]
     source = parse(first.reference)
     architectures = tuple(sorted({each.query.pool.architecture for each in group}))
     # An image that stands alone is all there is of it.
     index = first.found.top != first.found.digest
     several = index and (whole or len(architectures) > 1 or bool(source.digest))
-    return Copy(
+    return ImageCopy(
         source=source,
-        target=target_of(first, repository),
+        target=copy_target(first, repository),
         digest=first.found.top if several else first.found.digest,
         top=first.found.top,
         architectures=architectures,
@@ -179,7 +179,7 @@ def _copy(group: Sequence[Needed], repository: str, *, whole: bool) -> Copy:
     )
 
 
-def _tag(needed: Needed, source: Reference) -> str:
+def _tag(needed: NeededImage, source: Reference) -> str:
     query = needed.query
     version = query.source.version
     if source.tag == version and names_system(version, query.pool):
@@ -191,25 +191,25 @@ class CopyError(RuntimeError):
     """An image was not copied; the text says why."""
 
 
-async def standing(client: RegistryClient, copy: Copy, keyring: Keyring) -> Standing:
+async def read_target_state(client: RegistryClient, copy: ImageCopy, keyring: Keyring) -> TargetState:
     """What the other registry has under a copy's name.
 
     Raises:
-        Unreachable: it gives no usable answer.
+        RegistryUnreachable: it gives no usable answer.
     """
     try:
         if copy.whole:
-            there = await client.digest(copy.target, keyring)
-            return Standing.SAME if there == copy.digest else Standing.OTHER
-        found = await client.image(copy.target, copy.architectures[0], keyring)
-    except (NotThere, Refused):
+            there = await client.find_digest(copy.target, keyring)
+            return TargetState.SAME if there == copy.digest else TargetState.OTHER
+        found = await client.find_image(copy.target, copy.architectures[0], keyring)
+    except (ImageNotFound, AccessRefused):
         # Several registries refuse to show a repository that will only come to be with the first push.
-        return Standing.NOTHING
-    except OtherArchitecture:
-        return Standing.OTHER_ARCHITECTURES
+        return TargetState.NOTHING
+    except WrongArchitecture:
+        return TargetState.OTHER_ARCHITECTURES
     if found.digest == copy.digest:
-        return Standing.SAME
-    return Standing.OTHER_ARCHITECTURES if len(found.platforms) > 1 else Standing.OTHER
+        return TargetState.SAME
+    return TargetState.OTHER_ARCHITECTURES if len(found.platforms) > 1 else TargetState.OTHER
 
 
 def skopeo_path() -> str:
@@ -224,7 +224,7 @@ def skopeo_path() -> str:
     return found
 
 
-async def run(skopeo: Skopeo, copy: Copy) -> None:
+async def run_skopeo(skopeo: Skopeo, copy: ImageCopy) -> None:
     """Copies one image; ended with the caller.
 
     Raises:

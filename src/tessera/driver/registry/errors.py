@@ -18,25 +18,25 @@ class RegistryError(Exception):
         self.after = after
 
 
-class NotThere(RegistryError):  # noqa: N818 - read as "the image is not there"
+class ImageNotFound(RegistryError):  # noqa: N818 - read as "the image is not there"
     """The registry says that it has no such image, tag or repository (404)."""
 
     outcome = Outcome.NOT_FOUND
 
 
-class Refused(RegistryError):  # noqa: N818 - likewise
+class AccessRefused(RegistryError):  # noqa: N818 - likewise
     """The registry wants other credentials than it was given (401, 403)."""
 
     outcome = Outcome.UNAUTHORIZED
 
 
-class Unreachable(RegistryError):  # noqa: N818 - likewise
+class RegistryUnreachable(RegistryError):  # noqa: N818 - likewise
     """The registry gives no usable answer now: none at all, too late, 429, 5xx, or none that the API allows."""
 
     outcome = Outcome.UNREACHABLE
 
 
-class OtherArchitecture(RegistryError):  # noqa: N818 - likewise
+class WrongArchitecture(RegistryError):  # noqa: N818 - likewise
     """The image is there, but not for the architecture."""
 
     outcome = Outcome.WRONG_ARCHITECTURE

@@ -54,7 +54,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 ANONYMOUS = Login()
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class KeyringEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Credentials for the repositories below ``path`` of the hosts that match ``host``."""
 
     host: str
@@ -69,7 +69,7 @@ class Keyring:
         entries: in any order; of two that match equally well, the first counts.
     """
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[KeyringEntry] = ()) -> None:
         # Long paths first; a host in full before a pattern; else as given.
         self._entries = sorted(entries, key=lambda each: (-len(each.path), "*" in each.host))
 
@@ -123,7 +123,7 @@ def read_docker_config(path: Path) -> Keyring:
     return parse_docker_config(content, where=str(path))
 
 
-def usual_docker_config(environment: Mapping[str, str]) -> Path | None:
+def default_docker_config(environment: Mapping[str, str]) -> Path | None:
     """The file that ``skopeo login`` or ``docker login`` has left; None if there is none."""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     home = environment.get("HOME", "")
@@ -136,12 +136,12 @@ def usual_docker_config(environment: Mapping[str, str]) -> Path | None:
     return next((Path(each) for each in places if each and Path(each).is_file()), None)
 
 
-def _entry(key: str, body: Any, where: str) -> Entry:
+def _entry(key: str, body: Any, where: str) -> KeyringEntry:
     host, _, path = key.removeprefix("https://").removeprefix("http://").partition("/")
     path = path.strip("/")
     if path in ("v1", "v2"):  # Docker's own keys have the version of the API behind the host
         path = ""
-    return Entry(host=_host(host), path=path, login=_login(body, f"{where}: auths[{key!r}]"))
+    return KeyringEntry(host=_host(host), path=path, login=_login(body, f"{where}: auths[{key!r}]"))
 
 
 def _login(body: Any, where: str) -> Login:
@@ -168,7 +168,7 @@ def _host(host: str) -> str:
     return DOCKER_HUB if host.lower() in _HUB_KEYS else host.lower()
 
 
-def _fits(entry: Entry, reference: Reference) -> bool:
+def _fits(entry: KeyringEntry, reference: Reference) -> bool:
     if entry.path and f"{reference.path}/".startswith(f"{entry.path}/") is False:
         return False
     name, _, port = entry.host.partition(":")

@@ -8,7 +8,7 @@ import hashlib
 
 import msgspec
 
-from tessera.driver.registry.errors import OtherArchitecture, Unreachable
+from tessera.driver.registry.errors import RegistryUnreachable, WrongArchitecture
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -19,7 +19,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 ACCEPT = f"{OCI_INDEX}, {DOCKER_LIST}, {OCI_MANIFEST}, {DOCKER_MANIFEST}"
 
 #: Variants of an architecture that every node of it runs; others need what is not known of the node.
-_COMMON = ("", "v8", "v1")
+_COMMON_VARIANTS = ("", "v8", "v1")
 
 
 class Platform(msgspec.Struct, frozen=True):
@@ -84,19 +84,21 @@ def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
         wanted: the digest that was asked for; empty if it was a tag.
 
     Raises:
-        Unreachable: it is neither, or not what was asked for.
+        RegistryUnreachable: it is neither, or not what was asked for.
     """
     digest = "sha256:" + hashlib.sha256(body).hexdigest()
     if wanted and wanted != digest:
-        raise Unreachable(f"{where}: the registry gave content with digest {digest}, which is not the one asked for")
+        raise RegistryUnreachable(
+            f"{where}: the registry gave content with digest {digest}, which is not the one asked for"
+        )
     try:
         document = msgspec.json.decode(body, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreachable(f"{where}: what the registry gave is no manifest ({error})") from error
+        raise RegistryUnreachable(f"{where}: what the registry gave is no manifest ({error})") from error
     if document.manifests is not None:
         return Manifest(digest=digest, entries=tuple(document.manifests))
     if document.config is None or document.layers is None:
-        raise Unreachable(
+        raise RegistryUnreachable(
             f"{where}: what the registry gave is neither an image nor an index of images in a format known here "
             "(OCI, or Docker version 2, schema 2); push the image again with a current tool"
         )
@@ -105,26 +107,26 @@ def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
     return Manifest(digest=digest, config=document.config, size_bytes=sum(sizes))
 
 
-def choose(entries: tuple[Descriptor, ...], architecture: str, *, where: str) -> Descriptor:
+def choose_platform(entries: tuple[Descriptor, ...], architecture: str, *, where: str) -> Descriptor:
     """The image of an index that runs on Linux of an architecture: one without a special variant first.
 
     Raises:
-        OtherArchitecture: there is none; the text names those that are there.
+        WrongArchitecture: there is none; the text names those that are there.
     """
     fitting = [each for each in entries if each.platform and _fits(each.platform, architecture)]
     if not fitting:
-        raise OtherArchitecture(f"{where} is there for {_named(entries)}, not for linux/{architecture}")
-    return min(fitting, key=lambda each: each.platform is None or each.platform.variant not in _COMMON)
+        raise WrongArchitecture(f"{where} is there for {_named(entries)}, not for linux/{architecture}")
+    return min(fitting, key=lambda each: each.platform is None or each.platform.variant not in _COMMON_VARIANTS)
 
 
-def check(platform: Platform, architecture: str, *, where: str) -> None:
+def check_platform(platform: Platform, architecture: str, *, where: str) -> None:
     """Whether an image that stands alone fits.
 
     Raises:
-        OtherArchitecture: it does not.
+        WrongArchitecture: it does not.
     """
     if not _fits(platform, architecture):
-        raise OtherArchitecture(f"{where} is there for {platform.text}, not for linux/{architecture}")
+        raise WrongArchitecture(f"{where} is there for {platform.text}, not for linux/{architecture}")
 
 
 def _fits(platform: Platform, architecture: str) -> bool:

@@ -12,10 +12,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tessera.clock import Clock
-from tessera.driver.registry.errors import Refused, Unreachable
+from tessera.driver.registry.errors import AccessRefused, RegistryUnreachable
 from tessera.driver.registry.keyring import ANONYMOUS, Login
 from tessera.driver.registry.reference import Reference
-from tessera.driver.registry.wire import Answer, Wire
+from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
 from tessera.limits import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
@@ -36,18 +36,18 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, str]
 
 
-def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
+def parse_challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
     """All challenges of an answer's headers, in order; what cannot be read ends its header."""
     return tuple(each for header in headers for each in _of_header(header[:CHALLENGE]))
 
 
-def chosen(found: Iterable[Challenge]) -> Challenge | None:
+def choose_challenge(found: Iterable[Challenge]) -> Challenge | None:
     """The one that is answered: a token before a password, since a token is worth less to a thief."""
     known = [each for each in found if each.scheme in ("bearer", "basic")]
     return min(known, key=lambda each: each.scheme != "bearer", default=None)
 
 
-def may_be_told(realm: str, registry: str, *, plain: bool) -> bool:
+def may_receive_credentials(realm: str, registry: str, *, plain: bool) -> bool:
     """Whether a token server may get what proves who we are.
 
     A registry names its token server itself, so it could name any. Over TLS that is what the protocol asks for; over
@@ -89,12 +89,12 @@ class _TokenAnswer(msgspec.Struct):
     expires_in: float = _DEFAULT_LIFE
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _CachedHeader(msgspec.Struct, frozen=True):
     header: str
     until: float
 
 
-class Tokens:
+class TokenCache:
     """Tokens by repository and identity.
 
     Args:
@@ -102,50 +102,50 @@ class Tokens:
         clock: tells when a token ends.
     """
 
-    def __init__(self, wire: Wire, clock: Clock) -> None:
+    def __init__(self, wire: RegistryHttp, clock: Clock) -> None:
         self._wire = wire
         self._clock = clock
-        self._kept: dict[tuple[str, Login], _Kept] = {}
+        self._headers: dict[tuple[str, Login], _CachedHeader] = {}
 
-    def known(self, reference: Reference, login: Login) -> str:
+    def cached_header(self, reference: Reference, login: Login) -> str:
         """The Authorization header that worked for the repository and still should; empty if there is none."""
-        found = self._kept.get((reference.repository, login))
+        found = self._headers.get((reference.repository, login))
         return found.header if found is not None and self._clock.monotonic() < found.until else ""
 
     def forget(self, reference: Reference, login: Login) -> None:
         """The registry did not take it."""
-        self._kept.pop((reference.repository, login), None)
+        self._headers.pop((reference.repository, login), None)
 
     def keep(self, reference: Reference, login: Login, header: str, seconds: float) -> None:
         """Remembers what the registry takes."""
-        while len(self._kept) >= REGISTRY_TOKENS:
-            del self._kept[next(iter(self._kept))]
+        while len(self._headers) >= REGISTRY_TOKENS:
+            del self._headers[next(iter(self._headers))]
         life = min(max(seconds, 0.0), TOKEN_LIFE) - _MARGIN
-        self._kept[reference.repository, login] = _Kept(header, self._clock.monotonic() + life)
+        self._headers[reference.repository, login] = _CachedHeader(header, self._clock.monotonic() + life)
 
     async def fetch(self, reference: Reference, login: Login, challenge: Challenge) -> str:
         """The Authorization header for a challenge, from the token server it names.
 
         Raises:
-            Refused: the server gives none to this identity, or may not be told who we are.
-            Unreachable: the server does not answer.
+            AccessRefused: the server gives none to this identity, or may not be told who we are.
+            RegistryUnreachable: the server does not answer.
         """
         realm = challenge.parameters.get("realm", "")
         if not realm.startswith(("https://", "http://")):
-            raise Refused(f"{reference.registry} asks for a token and names no server that gives one")
+            raise AccessRefused(f"{reference.registry} asks for a token and names no server that gives one")
         plain = self._wire.trust.scheme(reference.host) == "http"
-        if login != ANONYMOUS and not may_be_told(realm, reference.host, plain=plain):
-            raise Refused(
+        if login != ANONYMOUS and not may_receive_credentials(realm, reference.host, plain=plain):
+            raise AccessRefused(
                 f"{reference.registry} names {realm.partition('?')[0]} as its token server, over plain HTTP: "
                 "the credentials are not sent there; have the registry name an https:// server"
             )
         asked = {"service": challenge.parameters.get("service", "")}
         if "scope=" not in realm.partition("?")[2]:
-            asked["scope"] = _to_read(challenge.parameters.get("scope", ""), reference.path)
+            asked["scope"] = _pull_scope(challenge.parameters.get("scope", ""), reference.path)
         answer = await self._ask(realm, {name: value for name, value in asked.items() if value}, login)
-        return self._taken(reference, login, answer)
+        return self._token_header(reference, login, answer)
 
-    async def _ask(self, realm: str, asked: Mapping[str, str], login: Login) -> Answer:
+    async def _ask(self, realm: str, asked: Mapping[str, str], login: Login) -> RegistryAnswer:
         if login.refresh:
             form = {**asked, "grant_type": "refresh_token", "client_id": "tessera", "refresh_token": login.refresh}
             return await self._wire.send("POST", realm, form=form, largest=TOKEN_ANSWER)
@@ -153,11 +153,11 @@ class Tokens:
         headers = {"authorization": login.basic} if login.basic else {}
         return await self._wire.send("GET", f"{realm}{joined}{urlencode(asked)}", headers=headers, largest=TOKEN_ANSWER)
 
-    def _taken(self, reference: Reference, login: Login, answer: Answer) -> str:
+    def _token_header(self, reference: Reference, login: Login, answer: RegistryAnswer) -> str:
         if answer.status == 429 or answer.status >= 500:
-            raise Unreachable(f"the token server of {reference.registry} answers {answer.status}")
+            raise RegistryUnreachable(f"the token server of {reference.registry} answers {answer.status}")
         if answer.status != 200:
-            raise Refused(
+            raise AccessRefused(
                 f"the token server of {reference.registry} gives no token for {reference.path} ({answer.status}) "
                 f"{_as_whom(login)}"
             )
@@ -165,16 +165,16 @@ class Tokens:
             given = msgspec.json.decode(answer.body, type=_TokenAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # The answer may have a token in it, so nothing of it comes into the text.
-            raise Unreachable(f"the token server of {reference.registry} answers no token in JSON") from None
+            raise RegistryUnreachable(f"the token server of {reference.registry} answers no token in JSON") from None
         token = given.token or given.access_token
         if not token or not token.isascii() or not token.isprintable():
-            raise Unreachable(f"the token server of {reference.registry} answers without a token")
+            raise RegistryUnreachable(f"the token server of {reference.registry} answers without a token")
         header = f"Bearer {token}"
         self.keep(reference, login, header, given.expires_in)
         return header
 
 
-def _to_read(scope: str, path: str) -> str:
+def _pull_scope(scope: str, path: str) -> str:
     """The scope that is asked for: the registry's own without what would write; for pulling if it names none.
 
     Registries name what they like to see, pushing included, and refuse it to whom may only read.

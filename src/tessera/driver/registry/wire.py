@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tessera.driver.registry.errors import Unreachable
+from tessera.driver.registry.errors import RegistryUnreachable
 from tessera.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS, Limit
 
 
@@ -31,7 +31,7 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str:
     host = (parts.hostname or "").lower()
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     proxy = _variable(environment, f"{parts.scheme}_proxy")
-    if not proxy or _loopback(host) or _excepted(host, port, _variable(environment, "no_proxy")):
+    if not proxy or _loopback(host) or _bypasses_proxy(host, port, _variable(environment, "no_proxy")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -40,7 +40,7 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
     return (environment.get(name.upper()) or environment.get(name) or "").strip()
 
 
-def _excepted(host: str, port: int, exceptions: str) -> bool:
+def _bypasses_proxy(host: str, port: int, exceptions: str) -> bool:
     return any(_matches(host, port, each.strip().lower()) for each in exceptions.split(",") if each.strip())
 
 
@@ -98,7 +98,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         return "http" if host in self.plain or "*" in self.plain else "https"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came back.
 
     Attributes:
@@ -118,7 +118,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.headers.get(name, ())), "")
 
 
-class Wire:
+class RegistryHttp:
     """Sends requests; holds the connections.
 
     Args:
@@ -154,25 +154,27 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
         largest: Limit = REGISTRY_ANSWER,
-    ) -> Answer:
+    ) -> RegistryAnswer:
         """Sends a request and reads the whole answer.
 
         Raises:
-            Unreachable: there is none, or none within the bounds.
+            RegistryUnreachable: there is none, or none within the bounds.
         """
         sent = {**(headers or {}), "accept-encoding": "identity"}
         body = None if form is None else urlencode(form).encode()
         if body is not None:
             sent["content-type"] = "application/x-www-form-urlencoded"
         for _ in range(REGISTRY_REDIRECTS + 1):
-            answer = await self._once(method, url, sent, body, largest)
+            answer = await self._request(method, url, sent, body, largest)
             if answer.status not in _REDIRECTED or not answer.header("location") or body is not None:
                 return answer
             target = _target(url, answer.header("location"))
             if _origin(target) != _origin(url):
                 sent.pop("authorization", None)
             url = target
-        raise Unreachable(f"{_shown(url)}: too many redirects: {REGISTRY_REDIRECTS} are followed; is this a registry?")
+        raise RegistryUnreachable(
+            f"{_display_url(url)}: too many redirects: {REGISTRY_REDIRECTS} are followed; is this a registry?"
+        )
 
     async def close(self) -> None:
         """Frees the connections."""
@@ -180,12 +182,12 @@ class Wire:
             await self._session.close()
             self._session = None
 
-    async def _once(
+    async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: Limit
-    ) -> Answer:
+    ) -> RegistryAnswer:
         async with (
-            self._translated(url),
-            self._opened().request(
+            self._translate_errors(url),
+            self._open_session().request(
                 method,
                 URL(url, encoded=True),
                 headers=headers,
@@ -196,46 +198,47 @@ class Wire:
                 proxy=proxy_for(url, self._environment) or None,
             ) as answer,
         ):
-            return Answer(
+            return RegistryAnswer(
                 status=answer.status,
                 headers=_by_name(answer.headers.items()),
-                body=await _bounded(answer, largest),
+                body=await _read_body(answer, largest),
                 url=url,
             )
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         """The session is made in the running loop, at the first request."""
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
         return self._session
 
     @asynccontextmanager
-    async def _translated(self, url: str) -> AsyncIterator[None]:
+    async def _translate_errors(self, url: str) -> AsyncIterator[None]:
         """Everything that can go wrong below HTTP, in one sentence."""
         try:
             yield
         except TimeoutError as error:
-            raise Unreachable(f"{_shown(url)} did not answer within {self._total:g} s") from error
+            raise RegistryUnreachable(f"{_display_url(url)} did not answer within {self._total:g} s") from error
         except aiohttp.ClientConnectorCertificateError as error:
-            raise Unreachable(
-                f"{_shown(url)}: its certificate is not trusted ({_reason(error.certificate_error)}); "
+            raise RegistryUnreachable(
+                f"{_display_url(url)}: its certificate is not trusted ({_reason(error.certificate_error)}); "
                 "name the authority that signed it"
             ) from error
         except aiohttp.ClientSSLError as error:
-            raise Unreachable(
-                f"{_shown(url)} does not speak TLS as expected ({_reason(error)}); plain HTTP is used only where asked"
+            raise RegistryUnreachable(
+                f"{_display_url(url)} does not speak TLS as expected ({_reason(error)});"
+                " plain HTTP is used only where asked"
             ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreachable(f"{_shown(url)}: {_words(error)}") from error
+            raise RegistryUnreachable(f"{_display_url(url)}: {_error_text(error)}") from error
 
 
-async def _bounded(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
+async def _read_body(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
     body = bytearray()
     while chunk := await answer.content.readany():
         body += chunk
         if len(body) > largest:
-            raise Unreachable(
-                f"{_shown(str(answer.url))}: the answer is too long: {largest} are allowed; is this a registry?"
+            raise RegistryUnreachable(
+                f"{_display_url(str(answer.url))}: the answer is too long: {largest} are allowed; is this a registry?"
             )
     return bytes(body)
 
@@ -255,9 +258,11 @@ def _target(url: str, location: str) -> str:
         target = URL(url, encoded=True).join(URL(location, encoded=True))
         _origin(str(target))  # a port that is none is found out only here
     except ValueError:
-        raise Unreachable(f"{_shown(url)} redirects to something that is no URL") from None
+        raise RegistryUnreachable(f"{_display_url(url)} redirects to something that is no URL") from None
     if target.scheme not in ("http", "https") or (target.scheme == "http" and url.startswith("https:")):
-        raise Unreachable(f"{_shown(url)} redirects from TLS to {target.scheme}://{target.host}, which is not followed")
+        raise RegistryUnreachable(
+            f"{_display_url(url)} redirects from TLS to {target.scheme}://{target.host}, which is not followed"
+        )
     return str(target)
 
 
@@ -266,7 +271,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.host, parts.port
 
 
-def _shown(url: str) -> str:
+def _display_url(url: str) -> str:
     """A URL for people: without its query, in which storage puts signatures, and without a user."""
     try:
         parts = URL(url, encoded=True)
@@ -276,7 +281,7 @@ def _shown(url: str) -> str:
     return f"{parts.scheme}://{parts.host}{port}{parts.raw_path}"
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What went wrong, in the system's words where it has some."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known to DNS"
