@@ -21,15 +21,15 @@ from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
-from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
+from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginOptions
 from tessera.manifests import install_manifests
-from tessera.nvml.hardware import DRIVER_VERSION
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.hardware import DRIVER_VERSION
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

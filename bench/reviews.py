@@ -28,8 +28,8 @@ from tessera.limits import (
     POD_QUANTITIES,
     PRODUCTS,
 )
-from tessera.placement.offers import CardKind, Kind, Offer
-from tessera.placement.requirements import GIB
+from tessera.offers.requirements import GIB
+from tessera.offers.selection import CardKind, Kind, Offer
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode

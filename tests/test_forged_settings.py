@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from tessera.agent.base.node_conditions import manifest_of, settled, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
 from tessera.api.documents import FileRefused, load
-from tessera.api.mig_layouts import MigCard, targets_of
-from tessera.api.node_offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
-from tessera.api.requirements import KEYS, RequirementError, requirements_of
-from tessera.api.sharing.config import MigStrategy
+from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.mig_layouts.layouts_file import MigCard, targets_of
+from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
+from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
 from tessera.api.sharing.devices import Gpu
 from tessera.api.sharing.offer import make_offer
-from tessera.api.values import settings_from
+from tessera.api.sharing.profile import MigStrategy
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.upgrade_record import record_of, references

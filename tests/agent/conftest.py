@@ -24,9 +24,9 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import Instance, Nvml
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

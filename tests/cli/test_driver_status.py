@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Rejected, Strategy
 from tessera.cli.driver.labs import leaps
 from tessera.cli.driver.nodestatus import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cluster.conftest import COMMANDS, Lab
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import NotFound

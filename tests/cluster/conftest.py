@@ -17,8 +17,8 @@ from tessera.api.names import (
     QUOTA_RESOURCE,
     is_on_demand,
 )
-from tessera.api.node_offers import OFFERS_ANNOTATION
-from tessera.api.sharing.profiles import PROFILE_LABEL
+from tessera.api.nodes.offers import OFFERS_ANNOTATION
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod

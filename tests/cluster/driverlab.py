@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from tests.cluster.conftest import COMMANDS, Lab
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status

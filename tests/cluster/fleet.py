@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from tests.cluster.conftest import COMMANDS, Lab, manifest
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.status import UPGRADE_STATE_LABEL
+from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, Record, record_of

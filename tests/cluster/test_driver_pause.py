@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tessera.api.driver.status import PAUSE_LABEL, PAUSED
+from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED
 from tessera.kube.resources import NODES, PODS
 
 READY = "GpuNodeReady"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, play, precompiled
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL, Phase, Strategy
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL, Phase, Strategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.support.mig_enumeration import filling_multisets, maximal_multisets
 
 from tessera.api.names import resource_of
-from tessera.mig.enumeration import filling_multisets, maximal_multisets
 from tessera.mig.models import model_by_short_name
 
 A100 = model_by_short_name("A100-40GB").geometry

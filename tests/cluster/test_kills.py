@@ -16,7 +16,7 @@ import pytest
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 

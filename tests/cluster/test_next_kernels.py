@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, play, precompiled
 
-from tessera.api.driver.status import Strategy
+from tessera.api.driver.node_status import Strategy
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.driver.coverage.next_kernels import COVERAGE_ANNOTATION
 from tessera.kube.resources import CONFIGMAPS

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.coming import COSTS, GPU, K1, K2, K3, Nodes
 from tests.cluster.coming import play as played
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import Unknown
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record

@@ -10,8 +10,8 @@ import yaml
 from tests.cluster.coming import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 from tests.cluster.coming import play as played
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.status import BUILD_PATIENCE, Strategy
+from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.driver.node_status import BUILD_PATIENCE, Strategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.driver.coverage.kernels import CONFIG_MAP

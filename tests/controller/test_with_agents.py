@@ -40,7 +40,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodFacts
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Tell, Write
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 MODEL = model_by_short_name("A100-40GB")
 PROFILES = st.lists(st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb"]), min_size=1, max_size=2)

@@ -10,7 +10,7 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice
-from tessera.api.driver import objects
+from tessera.api.driver import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 
@@ -18,7 +18,7 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are told.
-ROOMS = (resources, instaslice, objects)
+ROOMS = (resources, instaslice, driver_assignment)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),

@@ -12,8 +12,8 @@ from tessera.agent.base.node_conditions import TYPES
 from tessera.agent.slices.events import Journal
 from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.state_machine import Book
-from tessera.api.driver import policy, policy_status, status
-from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver import driver_policy, node_status, policy_status
+from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.base.metrics import Metrics as Controller
@@ -99,10 +99,13 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
     CoverageMetrics(registry)
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
     names |= {
-        value for module in (policy, status, upgrade_record) for name, value in vars(module).items() if _is_key(name)
+        value
+        for module in (driver_policy, node_status, upgrade_record)
+        for name, value in vars(module).items()
+        if _is_key(name)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
-    names |= {each.value for kind in (upgrade_record.State, status.Phase) for each in kind if each.value}
+    names |= {each.value for kind in (upgrade_record.State, node_status.Phase) for each in kind if each.value}
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
         upgrade_record.ENABLED_ANNOTATION,
@@ -123,7 +126,7 @@ def test_the_user_guide_has_every_metric_of_the_controller() -> None:
 
 def test_the_page_on_drivers_has_every_strategy() -> None:
     text = (ROOT / "docs" / "drivers.md").read_text(encoding="utf-8")
-    assert {each.value for each in status.Strategy if f"| `{each.value}` |" not in text} == set()
+    assert {each.value for each in node_status.Strategy if f"| `{each.value}` |" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

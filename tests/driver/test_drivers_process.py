@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, Strategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status

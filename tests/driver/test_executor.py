@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.policy import Component, DriverPolicy
-from tessera.api.driver.status import (
+from tessera.api.driver.driver_policy import Component, DriverPolicy
+from tessera.api.driver.node_status import (
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, mirrored, os_forms, tags
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery

@@ -14,7 +14,7 @@ from tessera.explain.counterfactuals import allocations_to_end, obstacles_by_nod
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
-from tessera.mig.layout import plan_layout
+from tessera.mig.layout_planning import plan_layout
 from tessera.mig.models import model_by_short_name
 from tessera.placement.reasons import Fragmented, Full, NoNode
 

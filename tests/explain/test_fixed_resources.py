@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot

@@ -6,7 +6,7 @@ import msgspec
 from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
-from tessera.api.driver.status import Phase, Strategy
+from tessera.api.driver.node_status import Phase, Strategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from tests.explain.test_pods import OF_AGENTS
 
-from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import status_text
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines

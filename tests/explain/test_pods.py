@@ -22,7 +22,7 @@ from tessera.api.instaslice import (
     Slice,
 )
 from tessera.api.names import GATE, resource_of
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.pods import explain_pod

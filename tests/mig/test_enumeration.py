@@ -1,8 +1,8 @@
 """The tables reproduce the counts that are published or were derived independently."""
 
 import pytest
+from tests.support.mig_enumeration import filling_multisets, layouts, maximal_layouts, maximal_multisets, multisets
 
-from tessera.mig.enumeration import filling_multisets, layouts, maximal_layouts, maximal_multisets, multisets
 from tessera.mig.models import model_by_short_name
 
 S7_BASE = ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]

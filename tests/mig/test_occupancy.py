@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.mig_enumeration import layouts
 
-from tessera.mig.enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import (

@@ -14,8 +14,8 @@ import pytest
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, NvmlError
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.real import RealNvml
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.real.real_nvml import RealNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 NONE = 0xFFFFFFFF
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.mig_enumeration import layouts
 
-from tessera.mig.enumeration import layouts
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of

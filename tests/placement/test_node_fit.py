@@ -5,8 +5,8 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.mig_enumeration import layouts
 
-from tessera.mig.enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.mig_enumeration import filling_multisets, maximal_multisets
 
-from tessera.mig.enumeration import filling_multisets, maximal_multisets
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.mig_enumeration import layouts, multisets
 
-from tessera.mig.enumeration import layouts, multisets
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import free_starts, occupancy_of

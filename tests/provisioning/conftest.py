@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node, Pod
 

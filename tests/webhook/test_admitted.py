@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.webhook.conftest import Lab, in_lab
 
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS
 

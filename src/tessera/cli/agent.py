@@ -151,7 +151,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         click.BadParameter: a value is not of its form.
     """
     from tessera.agent.base.options import AgentOptions, EnforcementMode, Validation
-    from tessera.api.sharing.config import MigStrategy
+    from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
     strategies, ids = given.pop("device_list_strategy"), given.pop("device_id_strategy")
@@ -172,7 +172,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
 
 
 def _list_strategies(text: str) -> tuple[str, ...]:
-    from tessera.api.sharing.config import DEVICE_LIST_STRATEGIES
+    from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES
 
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if wrong := [each for each in found if each not in DEVICE_LIST_STRATEGIES]:
@@ -230,7 +230,7 @@ def _driver(options: Any, clock: Any) -> Any:
 
     if options.simulate is None:
         return MachineDriver(options.driver_root, clock)
-    from tessera.nvml.simulated import SimulatedMachine
+    from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
     machine = SimulatedMachine(options.simulate, seed=options.node_name, state=options.simulated_file)
     return SimulatedDriver(machine, clock, markers=options.markers_dir)

@@ -91,7 +91,7 @@ def _said(error: BaseException) -> str | None:
     from tessera.kube.client.errors import ApiError, Forbidden
     from tessera.kube.transport.kubeconfig import ConfigError
     from tessera.nvml.errors import NvmlError
-    from tessera.nvml.statefile import StateFileError
+    from tessera.nvml.simulated.state_file import StateFileError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_said(each) for each in error.exceptions]

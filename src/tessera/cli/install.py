@@ -15,7 +15,7 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.api.documents import Notice
-    from tessera.api.operator.settings import OperatorSettings
+    from tessera.api.gpu_operator.settings import OperatorSettings
     from tessera.cli.installation.manifests import Choices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -194,8 +194,8 @@ def command(
 def _choices(
     values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
 ) -> "tuple[Choices, Sequence[Notice]]":
-    from tessera.api.operator.drivers import drivers_of_values
-    from tessera.api.operator.settings import SYSTEM_NAMESPACE
+    from tessera.api.gpu_operator.driver_objects import drivers_of_values
+    from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
     from tessera.cli.installation.manifests import Choices
 
     settings = None if values is None else _settings(values, drivers)
@@ -222,7 +222,7 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
     from tessera.api.documents import FileRefused, load
-    from tessera.api.values import settings_from
+    from tessera.api.gpu_operator.settings_reader import settings_from
     from tessera.cli.checks.source import named, text_of
 
     try:

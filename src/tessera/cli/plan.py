@@ -13,7 +13,7 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.mig.geometry import Geometry, Placement
-    from tessera.mig.layout import Infeasible
+    from tessera.mig.layout_planning import Infeasible
 
 
 @click.group()
@@ -37,7 +37,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
       tessera plan mig H100-80GB 3g.40gb=2 1g.10gb=1
       tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
     """
-    from tessera.mig.layout import Infeasible, plan_layout
+    from tessera.mig.layout_planning import Infeasible, plan_layout
     from tessera.mig.models import meant_by, model_by_short_name
 
     counts = _counts(wanted)

@@ -9,7 +9,7 @@ def known_cards(_context: click.Context, _parameter: click.Parameter, text: str 
     Raises:
         click.BadParameter: it is not of the form, or names a model that is not known.
     """
-    from tessera.nvml.machine import parse_spec
+    from tessera.nvml.simulated.machine import parse_spec
 
     if text is not None:
         try:

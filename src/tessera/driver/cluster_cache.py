@@ -6,7 +6,7 @@ node's facts changed, a pod has to do with drivers, or the node of a pod is bein
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tessera.api.driver.status import TOOLKIT_APP
+from tessera.api.driver.node_status import TOOLKIT_APP
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import NodeFacts, node_facts, same_but_version
 from tessera.driver.nodes.pod_facts import NodePods, is_relevant, node_pods

@@ -1,7 +1,7 @@
 """A driver set: one DaemonSet's worth of drivers, and a node's way to it.
 
 A set never changes. Another image, strategy or setting is another set with another name, so a node changes its driver
-by changing its label :data:`~tessera.api.driver.status.DRIVER_SET_LABEL`, and goes back the same way.
+by changing its label :data:`~tessera.api.driver.node_status.DRIVER_SET_LABEL`, and goes back the same way.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import Rejected, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import Rejected, Strategy
 from tessera.driver.pool import PoolKey
 
 

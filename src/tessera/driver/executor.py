@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.clock import Clock
 from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
 

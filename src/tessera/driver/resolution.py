@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.pool import PoolKey
 
 

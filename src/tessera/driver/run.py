@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.families import toolkit_image

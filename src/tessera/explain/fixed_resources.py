@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
-from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity

@@ -6,7 +6,7 @@ predict the remaining time.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node

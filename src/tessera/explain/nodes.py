@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.agent.base.node_conditions import HEALTH, LAYOUT, MPS, SHARING
-from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverStatus, Phase
-from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
+from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverStatus, Phase
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.api.sharing.profiles import PROFILE_LABEL
+from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import dynamic_resources

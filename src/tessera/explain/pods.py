@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
-from tessera.api.requirements import CHOSEN_REASON
+from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodFacts, pod_facts
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import wanted_text

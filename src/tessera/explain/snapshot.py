@@ -9,10 +9,10 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tessera.api.agents import AGENT_DAEMON_SET, is_agent, is_ready
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
-from tessera.api.operator.settings import SYSTEM_NAMESPACE
+from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.stored import state_of

@@ -12,8 +12,8 @@ seen in a watch. Rules:
 5. An object that is seen to change frees its key, also if the change is seen before the answer to the write.
 6. All of this may be lost at any instant: a new process decides from what it observes.
 
-Whether this process may write at all is asked at the last moment by the client's transport (:mod:`tessera.kube.fence`):
-the doer's client has to be a fenced one.
+Whether this process may write at all is asked at the last moment by the client's transport
+(:mod:`tessera.kube.transport.fenced`): the doer's client has to be a fenced one.
 
 Hand-written because controller libraries for Python (kopf, for instance) run one handler per object and read their
 state from it; here one decision over all objects leads to many writes. An instruction costs one task and one entry of

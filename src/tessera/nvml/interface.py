@@ -1,12 +1,12 @@
 """What Tessera needs from NVML, and nothing more.
 
-:class:`Nvml` is the seam between the node agent and the cards. :mod:`tessera.nvml.real` carries it over NVIDIA's
-library, :mod:`tessera.nvml.simulated` over cards that exist only in memory or in a file. Both answer with the same
-values and the same errors, so whoever calls cannot tell them apart.
+:class:`Nvml` is the seam between the node agent and the cards. :mod:`tessera.nvml.real.real_nvml` carries it over
+NVIDIA's library, :mod:`tessera.nvml.simulated.simulated_machine` over cards that exist only in memory or in a file.
+Both answer with the same values and the same errors, so whoever calls cannot tell them apart.
 
 Rules:
 
-* calls are synchronous and may block; :mod:`tessera.nvml.worker` makes them safe for an event loop;
+* calls are synchronous and may block; :mod:`tessera.nvml.asynchronous.async_nvml` makes them safe for an event loop;
 * values are plain and frozen, no NVML handle leaves a back end;
 * a GPU instance is always created at an explicit start, so the order of creation never decides the layout;
 * every failure is a :class:`~tessera.nvml.errors.NvmlError` of a kind that the caller can act on.

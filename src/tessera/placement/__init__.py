@@ -1,1 +1,1 @@
-"""Where a slice goes: cluster state, policy, packing test. Pure code without I/O."""
+"""Places slices on the GPUs of a cluster, and chooses whole GPUs of a node that are close together. Pure."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from tessera.limits import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement, Profile
-from tessera.mig.layout import packings
+from tessera.mig.layout_planning import packings
 from tessera.mig.occupancy import free_slots, free_starts, occupied_by, usable_slots
 
 Pending = tuple[str, ...]

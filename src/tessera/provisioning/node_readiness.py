@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from tessera.api.driver.status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Condition, Node
 

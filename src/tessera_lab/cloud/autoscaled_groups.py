@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tessera.api.mig_defaults import DISABLED
+from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.limits import ECHOED, LAB_NODES
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.nvml.hardware import DRIVER_VERSION
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.hardware import DRIVER_VERSION
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.node_feature_discovery import discover
 from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders

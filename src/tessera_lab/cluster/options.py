@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.limits import ECHOED, LAB_CARDS, LAB_NODES
-from tessera.nvml.machine import parse_spec
+from tessera.nvml.simulated.machine import parse_spec
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.images.catalogue import Catalogue
 from tessera_lab.simulation.operating_systems import running
@@ -39,7 +39,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> str:
-        """The cards as :class:`~tessera.nvml.simulated.SimulatedMachine` takes them; empty for none."""
+        """The GPUs in the form that ``SimulatedMachine`` takes; empty for none."""
         return ",".join(self.cards)
 
 

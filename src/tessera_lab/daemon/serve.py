@@ -14,7 +14,7 @@ import yaml
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.driver.resolution import ImageQuery
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node

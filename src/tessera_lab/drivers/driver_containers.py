@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.drivers.driver_toolkit import DRIVER_SIDE, wait_for_build
 from tessera_lab.kubelet.images.catalogue import ImageProgram

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
+from tessera.api.driver.node_status import CUDA_READY, TOOLKIT_READY
 from tessera_lab.drivers.driver_containers import Draw, exact
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext

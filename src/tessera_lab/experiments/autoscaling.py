@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import Clock
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.conditions import Watched

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.provisioning.experiments.autoscale import WORKLOAD, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples

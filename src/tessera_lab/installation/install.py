@@ -26,8 +26,8 @@ from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
-from tessera.nvml.worker import AsyncNvml
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import Webhook
 from tessera_lab.installation.image_resolver import SimulatedRegistry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 
 

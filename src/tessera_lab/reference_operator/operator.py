@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.cluster_policy import read_cluster_policy
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.nodes.os_image import parse_os_image
 from tessera.kube.client.client import Client

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
+from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact
 from tessera_lab.kubelet.context import Direct

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 
 
 async def told(changes: AsyncIterator[None]) -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, Validation
-from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.agent import parsed
 
 NODE = {"NODE_NAME": "n1"}

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
 from tessera.agent.config.selection import ConfigMapFiles, select_profile
-from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.profile_parser import parse_profile
 
 
 def profile(replicas: int, key: str = "replicas") -> str:

@@ -16,8 +16,8 @@ from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
-from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid

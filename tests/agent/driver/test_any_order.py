@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.driver.conftest import VERSION
 
-from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
+from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.nvml.errors import InUse
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from tests.agent.driver.conftest import VERSION, DriverScene
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
-from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, error_of
-from tessera.nvml.library import NAME
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.real.library import NAME
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
 @pytest.fixture

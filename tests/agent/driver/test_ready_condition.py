@@ -8,7 +8,7 @@ from tests.agent.conftest import NODE
 
 from tessera.agent.base.node_conditions import SHARING
 from tessera.agent.driver.ready_condition import FIELD_MANAGER, REPAIR_PAUSE
-from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.kube.resources import NODES
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import EventKind, Nvml
-from tessera.nvml.machine import SimEvent
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 
 T = TypeVar("T")

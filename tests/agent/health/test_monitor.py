@@ -14,13 +14,13 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device
+from tessera.api.sharing.profile import SharingKind
 from tessera.clock import LoopClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import Unknown
 from tessera.nvml.interface import EventKind
-from tessera.nvml.machine import SimEvent
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.machine import SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 
 

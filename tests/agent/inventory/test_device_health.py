@@ -4,8 +4,8 @@ from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventRe
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import entry_health
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Gpu, MigDevice
+from tessera.api.sharing.profile import SharingKind
 from tessera.nvml.interface import Event, EventKind, GpuUuid
 
 ONE, OTHER = "GPU-1", "GPU-2"

@@ -5,9 +5,9 @@ import pytest
 
 from tessera.agent.inventory.mig_cards import enable_mig, node_gpus, read_inventory
 from tessera.clock import SystemClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
 def cards(spec: str, *, mig: bool = True, passthrough: bool = False) -> tuple[SimulatedMachine, InlineNvml]:

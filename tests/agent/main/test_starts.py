@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tessera.api.requests import container_slices, pod_slices
+from tessera.api.pods.slice_requests import container_slices, pod_slices
 from tessera.clock import rfc3339
 from tessera.kubelet.interfaces import PluginError
 

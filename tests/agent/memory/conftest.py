@@ -24,16 +24,16 @@ from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryRules
 from tessera.api.names import PodUid
-from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer
-from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, PODS, Pod
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import Memory, Nvml
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -16,10 +16,10 @@ from tessera.agent.memory.grants import (
 )
 from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import PodUid
-from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Gpu, MigDevice, Offer
-from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.kube.resources import Pod, Uid
 from tessera.kube.resources.meta import ObjectMeta
 

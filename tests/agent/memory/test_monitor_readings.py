@@ -23,9 +23,9 @@ from tessera.agent.memory.policy import (
 )
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import GpuLost
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 GIB = 2**30
 HOG, NEIGHBOUR = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")

@@ -41,7 +41,7 @@ from tessera.api.names import PodUid
 from tessera.mig.geometry import Placement
 from tessera.nvml.errors import InUse, NvmlError, ResetRequired
 from tessera.nvml.interface import MigModeResult
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 #: Instructions after which nothing happens before a fact changes.
 RESTING = (Wait, InSync, ReleaseCard, RequestReboot)

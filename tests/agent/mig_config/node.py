@@ -17,14 +17,14 @@ from tessera.agent.inventory.card_ownership import Roles
 from tessera.agent.inventory.gpu_inventory import StockTaker
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutState, LayoutStatus
-from tessera.api.mig_layouts import parse_layouts
+from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.clock import LoopClock
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Nvml
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 T = TypeVar("T")
 

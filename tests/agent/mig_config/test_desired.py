@@ -9,7 +9,7 @@ from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.inventory.gpu_inventory import StockCard
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
-from tessera.api.mig_layouts import LayoutEntry, parse_layouts
+from tessera.api.mig_layouts.layouts_file import LayoutEntry, parse_layouts
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid
 

@@ -12,7 +12,7 @@ from tessera.agent.mig_config.device_users import DeviceUserLookup
 from tessera.agent.mig_config.events import DeviceUser, InstancePlace
 from tessera.agent.mig_config.journal import LayoutJournal, LayoutRecord, digest_of
 from tessera.agent.mig_config.status import CardStatus, LayoutState, LayoutStatus, summarize_cards
-from tessera.api.mig_layouts import LayoutEntry
+from tessera.api.mig_layouts.layouts_file import LayoutEntry
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.mig_config.conftest import Bench
+from tests.support.mig_enumeration import Multiset, layouts, maximal_layouts, multisets
 
 from tessera.agent.mig_config.events import (
     CallFailed,
@@ -30,7 +31,6 @@ from tessera.agent.mig_config.events import (
     Wait,
 )
 from tessera.api.names import PodUid
-from tessera.mig.enumeration import Multiset, layouts, maximal_layouts, multisets
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.models import MODELS
 from tessera.nvml.errors import InsufficientResources, InUse, NvmlError, ResetRequired, Unknown

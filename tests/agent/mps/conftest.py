@@ -13,12 +13,12 @@ from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
-from tessera.api.sharing.mps import client_share
+from tessera.api.sharing.mps_limits import client_share
 from tessera.clock import LoopClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 
 SHARED = "nvidia.com/gpu.shared"

@@ -7,11 +7,11 @@ import pytest
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.plan import MpsPaths, container_edits
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
-from tessera.api.sharing.config import MigStrategy, SharingKind
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
-from tessera.api.sharing.grammar import parse_profile
-from tessera.api.sharing.mps import ClientShare
+from tessera.api.sharing.mps_limits import ClientShare
 from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.profile import MigStrategy, SharingKind
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
 

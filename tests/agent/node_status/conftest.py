@@ -13,17 +13,17 @@ from tessera.agent.base.node_conditions import NodeCondition
 from tessera.agent.inventory.gpu_inventory import Stock, gpus_of, read_stock
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing
 from tessera.agent.node_status.publisher import NodeTeller
-from tessera.api.sharing.config import MigStrategy
-from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -10,8 +10,8 @@ import pytest
 from tessera.agent.inventory.gpu_inventory import Stock
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing, node_facts, read_machine
 from tessera.agent.node_status.labels import node_labels
-from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.profile import MigStrategy
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 #: Two 2g.10gb and three 1g.5gb on an A100-40GB.

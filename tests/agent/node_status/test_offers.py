@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.agent.node_status.offers import node_offers
-from tessera.api.node_offers import NodeOffer, OfferKind, decode_offers, encode_offers
-from tessera.api.sharing.config import MigStrategy
+from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers
 from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.profile import MigStrategy
 
 A100: dict[str, Any] = {
     "product": "NVIDIA A100-SXM4-40GB",

@@ -9,7 +9,7 @@ import pytest
 
 from tessera.agent.base.node_conditions import NodeCondition
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
-from tessera.api.node_offers import decode_offers
+from tessera.api.nodes.offers import decode_offers
 from tessera.kube.resources import NODES
 
 Play = Callable[..., None]

@@ -11,7 +11,7 @@ from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, node_facts
 from tessera.agent.node_status.labels import node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
-from tessera.api.node_offers import encode_offers
+from tessera.api.nodes.offers import encode_offers
 from tessera.kube.resources import NODES, Condition
 
 SLICED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}"

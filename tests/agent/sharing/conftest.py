@@ -22,16 +22,16 @@ from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AnswerOptions
 from tessera.agent.sharing.resource_advertiser import Shelf
 from tessera.agent.sharing.withdrawn_resources import forget_patch
-from tessera.api.sharing.config import MigStrategy
-from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
 from tessera.kube.resources import Node, NodeStatus, Pod
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import Event, EventKind
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint

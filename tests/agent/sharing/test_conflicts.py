@@ -3,8 +3,8 @@
 import pytest
 
 from tessera.agent.sharing.conflicts import Held, blocked
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.api.sharing.profile import SharingKind
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 A, M, N = "GPU-a", "MIG-m", "MIG-n"

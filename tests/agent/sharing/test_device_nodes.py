@@ -6,11 +6,11 @@ from tessera.agent.inventory.gpu_inventory import Stock, read_stock
 from tessera.agent.sharing.device_nodes import RETRY, Readings
 from tessera.agent.sharing.topology import read_topology
 from tessera.clock import LoopClock
+from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import DeviceFile, GpuUuid, Nvml
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 
 

@@ -8,12 +8,12 @@ import pytest
 from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
 from tessera.agent.inventory.gpu_inventory import StockCard, read_stock
 from tessera.agent.sharing.offer import InForce, offering
-from tessera.api.sharing.config import MigStrategy
-from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import InlineNvml
+from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 SHARED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4%s}]}}"
 GOOD, BAD = SHARED % "", SHARED % ", devices: [9]"

@@ -1,8 +1,8 @@
 """Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
 
 from tessera.agent.sharing.preference import preferred
-from tessera.api.sharing.config import AllocationPolicy, SharingKind
 from tessera.api.sharing.devices import Device, Offered
+from tessera.api.sharing.profile import AllocationPolicy, SharingKind
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Pair, Path, Topology
 

@@ -12,9 +12,9 @@ from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation import cuda as cuda_module
 from tessera.agent.validation.cuda import COUNT, KERNEL, PTX, CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate
-from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
+from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
 class Libcuda:

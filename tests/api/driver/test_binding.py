@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS, assign, governing
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS, assign, governing
-from tessera.api.driver.policy import DriverPolicy
 
 A100: dict[str, str] = {"card": "a100"}
 T4: dict[str, str] = {"card": "t4"}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused, load
 from tessera.api.driver.cluster_policy import asks_for_drivers, left_to, read_cluster_policy
-from tessera.api.driver.policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
-from tessera.api.driver.reading import Read
-from tessera.api.operator.keys import POLICY, Leaf
+from tessera.api.driver.driver_policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
+from tessera.api.driver.field_reader import Read
+from tessera.api.operator_fields.keys import POLICY, Leaf
 from tessera.driver.image_tags import candidates
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery

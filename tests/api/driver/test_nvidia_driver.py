@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import FileRefused, load
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.field_reader import Read
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.reading import Read
 
 NAMED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580"}
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import Notice, Problem
-from tessera.api.driver.objects import Conflict
+from tessera.api.driver.assignment import Conflict
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.api.driver.policy_status import (
     Verdict,
     conflicting,
@@ -16,7 +17,6 @@ from tessera.api.driver.policy_status import (
     status_patch,
     unmanaged,
 )
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
 
 T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 

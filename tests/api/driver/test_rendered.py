@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused, load
-from tessera.api.driver import chart
-from tessera.api.driver.policy import ImageSource
-from tessera.api.operator.drivers import DriverPart, drivers_of_policy, drivers_of_values
-from tessera.api.values import settings_from
+from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.driver_policy import ImageSource
+from tessera.api.gpu_operator.driver_objects import DriverPart, drivers_of_policy, drivers_of_values
+from tessera.api.gpu_operator.settings_reader import settings_from
 
 ROOT = Path(__file__).parents[3]
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tessera.api.sharing.config import MigStrategy, SharingKind, SharingProfile
 from tessera.api.sharing.devices import Gpu, Offer, RequestRefused, check_request, device_of
-from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import OfferImpossible, make_offer
+from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
+from tessera.api.sharing.profile_parser import parse_profile
 
 MakeCards = Callable[..., list[Gpu]]
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED

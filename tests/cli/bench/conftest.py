@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound

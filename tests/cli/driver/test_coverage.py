@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.driver.registry.programs import Image, registry
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli.driver.access import Access
 from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN, announced, of_cluster
 from tessera.cli.driver.covered import as_json, table, unknown

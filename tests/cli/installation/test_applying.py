@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tessera.api.documents import load
-from tessera.api.values import settings_from
+from tessera.api.gpu_operator.settings_reader import settings_from
 from tessera.cli.building import arguments
 from tessera.cli.installation.applying import Done, apply_all
 from tessera.cli.installation.manifests import Choices, Manifest, manifests

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import load
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.cluster_policy import left_to
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.values import settings_from
+from tessera.api.gpu_operator.settings_reader import settings_from
 from tessera.cli.installation.applying import Done, apply_all
 from tessera.cli.installation.manifests import Choices, manifests
 from tessera.cli.installation.surroundings import warnings

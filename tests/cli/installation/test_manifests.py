@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tessera.api.documents import load
-from tessera.api.values import settings_from
+from tessera.api.gpu_operator.settings_reader import settings_from
 from tessera.cli.agent import parsed
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.manifests import deploy_folder, install_manifests

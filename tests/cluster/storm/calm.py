@@ -25,8 +25,8 @@ from tests.cluster.storm.people import (
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import VERSIONS, branch
 
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.status import (
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.node_status import (
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import DRIVER_CONTAINER
 from tessera.driver.nodes.node_status import read_status

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.names import MIG_CONFIG_LABEL, NodeName
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeFacts, node_facts
 from tessera.controller.objects.pod_info import pod_facts
 from tessera.controller.objects.resource_amounts import pod_amounts

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.build.orders import BuildOrder, make_order, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.next_kernels import KernelsInUse, kernels_in_use
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.policies.policy_selection import Governance

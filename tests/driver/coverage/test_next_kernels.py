@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.job import SERVICE_ACCOUNT

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.coverage.report import (
     CoverageReport,

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.images.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
 from tessera.driver.pool import PoolKey

@@ -11,7 +11,7 @@ from tests.driver.registry.programs import Image, registry
 from tests.driver.registry.servers import HTPASSWD, docker_config, serving, silent
 from tests.driver.registry.shelf import Hand, Shelf, resolving
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.image_tags import mirrored
 from tessera.driver.images.resolver import (
     FOUND_FOR,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.status import DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, Strategy
 from tessera.driver.driver_sets import DriverSet, make_set
 from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
 from tessera.driver.manifests.pods import validation_pod
 from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.manifests.toolkit import toolkit_daemonset

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_APP, DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.node_status import DRIVER_APP, DriverStatus, Phase, Rejected, Strategy
 from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
 from tessera.driver.nodes.node_status import condition_body, condition_of, dated, read_status, says, status_text
 from tessera.driver.nodes.upgrade_record import record_of

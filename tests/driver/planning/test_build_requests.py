@@ -5,8 +5,8 @@ import random
 import msgspec
 import pytest
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.api.driver.status import BUILD_PATIENCE
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
+from tessera.api.driver.node_status import BUILD_PATIENCE
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.nodes.node_status import read_status, status_text
 from tessera.driver.nodes.pod_facts import DriverPod, NodePods, Progress, ValidationPod

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.api.driver.status import Strategy
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
+from tessera.api.driver.node_status import Strategy
 from tessera.driver.driver_sets import make_set
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.planning.strategy import Build, BuildState, Situation, Verdict, choose, queries

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.driver.policies.policy_selection import Objects, govern
 
 NODES = {"a": {"pool": "one"}, "b": {"pool": "two"}}

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.driver.policies.policy_watcher import Policies
 from tessera.kube.client.client import Client

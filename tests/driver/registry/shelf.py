@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 from aiohttp import web
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.images.resolver import RegistryResolver, Secrets, no_secrets
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import RegistryClient

@@ -11,7 +11,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from tests.driver.registry.programs import registry
 from tests.kube.certificates import Authority
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
 from tessera.controller.main.image_resolver import registries

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import RegistryImage
 from tessera.driver.registry.copying import NeededImage, Skopeo, TargetState, plan_copies, required_copy

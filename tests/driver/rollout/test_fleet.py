@@ -21,8 +21,8 @@ from tests.driver.rollout.conftest import (
     wanted,
 )
 
-from tessera.api.driver.policy import Drain, PodDeletion, UpgradePolicy
-from tessera.api.driver.status import UPGRADE_STATE_LABEL
+from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy
+from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import State
 from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failure, Failures, SetFailures

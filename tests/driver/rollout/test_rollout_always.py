@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.driver.rollout.conftest import POLICY, wanted
 from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UNPROVEN, SimNode, World
 
-from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, State
 from tessera.driver.rollout.fleet import Decision, decide
 from tessera.driver.rollout.in_flight import UnderWay

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.driver.rollout.conftest import NEW, NOW, OLD, POLICY, wanted
 
-from tessera.api.driver.policy import UpgradePolicy
-from tessera.api.driver.status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.driver.driver_policy import UpgradePolicy
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.rollout.executor import Hands, pull_name

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, replaced, wanted
 
-from tessera.api.driver.policy import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     CORDONED_ANNOTATION,

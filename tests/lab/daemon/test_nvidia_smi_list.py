@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.daemon.nvidia_smi_list import format_gpu_list
 
 

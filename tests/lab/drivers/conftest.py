@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import Direct
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code

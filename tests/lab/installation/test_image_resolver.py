@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome

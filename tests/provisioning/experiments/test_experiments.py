@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import FileRefused
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
 from tessera.manifests import install_manifests

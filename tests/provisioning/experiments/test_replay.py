@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod, Resource

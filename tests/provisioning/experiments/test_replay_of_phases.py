@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.provisioning.conftest import T0, condition, driver, make_node, make_pod, offering, role_pod
 
-from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
+from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import rfc3339
 from tessera.kube.resources import CAPI_MACHINES, Machine, Pod
 from tessera.provisioning.milestones import Milestone

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
 
-from tessera.api.driver.status import Strategy
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
+from tessera.api.driver.node_status import Strategy
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.node_readiness import lack
 from tessera.provisioning.options import PREFIXES, STARTUP_TAINT

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_node
 
-from tessera.api.driver.status import BUILD_PATIENCE, Phase, Strategy
+from tessera.api.driver.node_status import BUILD_PATIENCE, Phase, Strategy
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.startup.deadline import EXTENDED, Judgement, Patience, Told, judge

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, condition, driver, make_node, make_pod, offering, role_pod
 
-from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
+from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.history import encode_record

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.api.node_offers import NodeOffer, OfferKind, placement_offers
-from tessera.api.products import count_label
+from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
+from tessera.api.nodes.product_labels import count_label
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission.decision import decide
 from tessera.webhook.admission.json_patch import applied

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.placement.offered import Placed, slices, whole_card
+from tests.offers.offered import Placed, slices, whole_card
 
-from tessera.api.node_offers import NodeOffer, OfferKind
-from tessera.api.products import count_label
+from tessera.api.nodes.offers import NodeOffer, OfferKind
+from tessera.api.nodes.product_labels import count_label
 from tessera.mig.models import model_by_short_name
-from tessera.placement.offers import CardKind, Offer
+from tessera.offers.selection import CardKind, Offer
 from tessera.webhook.admission.json_patch import applied
 from tessera.webhook.admission.requirements import translate
 from tessera.webhook.base.refusal import Refused

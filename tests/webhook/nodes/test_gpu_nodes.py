@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.node_offers import NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import NodeOffer, OfferKind, encode_offers
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.resources.nodes import NodeSpec
 from tessera.kube.watch.cache import Event, EventKind

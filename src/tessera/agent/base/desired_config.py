@@ -5,8 +5,8 @@ A wish is what shall be, not what is. Whoever acts on it says afterwards what ca
 
 import msgspec
 
-from tessera.api.mig_layouts import LayoutEntry
-from tessera.api.sharing.config import SharingProfile
+from tessera.api.mig_layouts.layouts_file import LayoutEntry
+from tessera.api.sharing.profile import SharingProfile
 
 
 class AppliedProfile(msgspec.Struct, frozen=True, kw_only=True):

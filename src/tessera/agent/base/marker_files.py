@@ -1,7 +1,8 @@
 """Marker files: how the parts of the driver stack tell each other on a node that they are ready.
 
-Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.status`), so its driver containers and its
-validator are understood, and understand this agent. What a marker says is that it is there; its content is for people.
+Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.node_status`), so its driver containers and
+its validator are understood, and understand this agent. What a marker says is that it is there; its content is for
+people.
 
 A folder that is not there is one that nobody looks into: nothing is present in it, and nothing is written. It is not
 made here, so that a node whose driver belongs to the host stays as it is.
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base import folder_watch
-from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.limits import MARKER_FILE
 
 #: Which file a marker is, and since when: device, inode, time of the last write in ns.

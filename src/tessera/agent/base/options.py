@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.api.driver.status import MARKER_FOLDER
+from tessera.api.driver.node_status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.profile import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
 
 
@@ -75,7 +75,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         mig_reboot: the node may be rebooted when MIG mode cannot be changed by a reset of the card.
         memory_limits: how far the watch on the memory of shared cards goes.
         device_list_strategies: how containers learn of their devices, of
-            :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
+            :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
         device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
         pass_device_specs: device nodes are named in the answers to kubelet too.
         driver_root: where a driver container shows its files on this node, as seen here.

@@ -28,8 +28,8 @@ from tessera.agent.base.state_file import KeptFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.documents import FileRefused
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.sharing.config import SharingProfile
-from tessera.api.sharing.profiles import PROFILE_LABEL
+from tessera.api.sharing.profile import SharingProfile
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden

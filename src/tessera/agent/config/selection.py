@@ -1,8 +1,8 @@
 """Which sharing profile a node shall follow, from its label, the cluster's default and the files there are. Pure.
 
-The rules of the choice are those of :mod:`tessera.api.sharing.profiles`. What is added here: a choice that cannot be
-followed, because the name is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node with what
-was in force before, and says why.
+The rules of the choice are those of :mod:`tessera.api.sharing.profile_selection`. What is added here: a choice that
+cannot be followed, because the name is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node
+with what was in force before, and says why.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ import msgspec
 
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
 from tessera.api.documents import FileRefused
-from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
+from tessera.api.mig_layouts.layouts_file import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
-from tessera.api.sharing.config import SharingProfile
-from tessera.api.sharing.grammar import parse_profile
-from tessera.api.sharing.profiles import NoSuchProfile, choose_profile
+from tessera.api.sharing.profile import SharingProfile
+from tessera.api.sharing.profile_parser import parse_profile
+from tessera.api.sharing.profile_selection import NoSuchProfile, choose_profile
 
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
 

@@ -28,7 +28,7 @@ from tessera.agent.driver.driver_state import (
 )
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
-from tessera.api.driver.status import (
+from tessera.api.driver.node_status import (
     CUDA_READY,
     DRIVER_CONTAINER_READY,
     DRIVER_READY,
@@ -41,9 +41,9 @@ from tessera.api.driver.status import (
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
 from tessera.nvml.interface import Event, Nvml, Process
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class NvmlWithLossDetection(AsyncNvml):
-    """Another :class:`~tessera.nvml.worker.AsyncNvml`, with a memory.
+    """Another :class:`~tessera.nvml.asynchronous.async_nvml.AsyncNvml`, with a memory.
 
     Args:
         inner: does the calls.

@@ -12,14 +12,16 @@ from typing import Protocol
 
 from tessera.agent.base import folder_watch
 from tessera.agent.driver.driver_state import DriverHome
-from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
-from tessera.nvml.devicenodes import driver_nodes, make_nodes
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.asynchronous.threaded import ThreadedNvml
 from tessera.nvml.errors import LIBRARY_NOT_FOUND, DriverMismatch, NvmlError
-from tessera.nvml.library import find_library
-from tessera.nvml.real import RealNvml
-from tessera.nvml.simulated import SimulatedMachine
-from tessera.nvml.worker import AsyncNvml, InlineNvml, ThreadedNvml
+from tessera.nvml.real.device_nodes import driver_nodes, make_nodes
+from tessera.nvml.real.library import find_library
+from tessera.nvml.real.real_nvml import RealNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 _log = logging.getLogger(__name__)
 

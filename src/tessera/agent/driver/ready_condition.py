@@ -13,8 +13,8 @@ from typing import Literal
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.node_conditions import NodeCondition, manifest_of
 from tessera.agent.driver.driver_state import WaitReason
-from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
-from tessera.api.driver.status import WAITING_FOR_KUBELET
+from tessera.api.driver.node_status import ADVERTISED_CONDITION as CONDITION
+from tessera.api.driver.node_status import WAITING_FOR_KUBELET
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from tessera.agent.health.events import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.worker import AsyncNvml
 
 #: Seconds that a card has to answer. A busy card answers within milliseconds, one whose driver resets it in seconds.
 PROBE_TIMEOUT = 10.0

@@ -40,9 +40,9 @@ from tessera.agent.health.messages import HealthCondition, describe_health, heal
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import Event, GpuInfo, GpuUuid
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

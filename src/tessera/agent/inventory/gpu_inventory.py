@@ -11,15 +11,15 @@ import msgspec
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.inventory.mig_cards import geometry_of
-from tessera.api.mig_layouts import MigCard
+from tessera.api.mig_layouts.layouts_file import MigCard
 from tessera.api.sharing.devices import Gpu, MigDevice
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, Instance
-from tessera.nvml.worker import AsyncNvml
 
 
 class StockCard(msgspec.Struct, frozen=True, kw_only=True):

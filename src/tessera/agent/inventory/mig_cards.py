@@ -15,11 +15,11 @@ from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
 from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry, Profile
-from tessera.mig.layout import max_memory_gb_of_layout
+from tessera.mig.layout_planning import max_memory_gb_of_layout
 from tessera.mig.names import parse_profile_name
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, MigModeResult
-from tessera.nvml.worker import AsyncNvml
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from tessera.agent.main.wiring import Parts
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kubelet.interfaces import Kubelet
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NotSupported, NvmlError
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

@@ -45,9 +45,9 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import Kubelet
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.library import program_environment
-from tessera.nvml.worker import AsyncNvml
+from tessera.nvml.real.library import program_environment
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from tessera.agent.inventory.device_users import Holder
 from tessera.agent.memory.policy import MemoryGrant, default_share
 from tessera.api.names import PodUid
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offer
-from tessera.api.sharing.mps import client_share
+from tessera.api.sharing.mps_limits import client_share
+from tessera.api.sharing.profile import SharingKind
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Pod
 

@@ -44,9 +44,9 @@ from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid, MigUuid, Process
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.inventory.gpu_inventory import StockCard, mig_cards_of
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.documents import FileRefused
-from tessera.api.mig_defaults import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
-from tessera.api.mig_layouts import CardTarget, LayoutEntry, targets_of
+from tessera.api.mig_layouts.generated import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
+from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, targets_of
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
-from tessera.api.sharing.profiles import PROFILE_LABEL
-from tessera.mig.layout import Infeasible, plan_layout
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.mig.layout_planning import Infeasible, plan_layout
 
 #: Layouts whose name begins so leave cards to slices on demand.
 DYNAMIC_PREFIX = f"{MIG_CONFIG_DYNAMIC}-"

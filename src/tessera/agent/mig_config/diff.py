@@ -3,7 +3,8 @@
 Rules:
 
 - the card is compared as a multiset of profiles, so the same instances at other starts are no difference;
-- instances in use stay where the target allows it, then as many idle ones as possible (:mod:`tessera.mig.transition`);
+- instances in use stay where the target allows it, then as many idle ones as possible
+  (:mod:`tessera.mig.transition_planning`);
 - an instance that nobody asked for goes, whoever made it; so does a compute instance that does not span its GPU
   instance, and a GPU instance without one is completed if the target holds it and goes otherwise;
 - a change of MIG mode, a reset and the hand-over to slices on demand need the whole card: everybody must leave;
@@ -27,9 +28,9 @@ from tessera.agent.mig_config.events import (
     SetMigMode,
 )
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout import Infeasible
+from tessera.mig.layout_planning import Infeasible
 from tessera.mig.occupancy import occupancy_of, occupied_by
-from tessera.mig.transition import Held, plan_transition
+from tessera.mig.transition_planning import Held, plan_transition
 from tessera.nvml.interface import Instance
 
 #: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, as instances with media engines may call it (nvml.h).

@@ -24,9 +24,9 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.clock import Clock
 from tessera.mig.geometry import Geometry
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigModeResult
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

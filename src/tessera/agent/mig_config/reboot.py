@@ -13,8 +13,8 @@ from tessera.agent.mig_config.device_users import DeviceUserLookup
 from tessera.agent.mig_config.journal import LayoutRecord
 from tessera.agent.mig_config.status import CardStatus, LayoutState
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.worker import AsyncNvml
 
 #: Seconds after which a node that was asked to reboot and still runs is said not to reboot.
 REBOOT_TIMEOUT = 600.0

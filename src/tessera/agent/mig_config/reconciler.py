@@ -29,7 +29,7 @@ from tessera.agent.mig_config.status import APPLYING, CardStatus, LayoutState, L
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.worker import AsyncNvml
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

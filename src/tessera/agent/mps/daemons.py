@@ -20,7 +20,7 @@ from tessera.agent.mps.plan import MpsEdits, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
 from tessera.agent.mps.supervisor import DaemonSupervisor
 from tessera.clock import Clock
-from tessera.nvml.worker import AsyncNvml
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 
 
 class MpsDaemons:

@@ -12,7 +12,7 @@ from typing import NewType, Protocol
 import msgspec
 
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.api.sharing.mps import ClientShare
+from tessera.api.sharing.mps_limits import ClientShare
 
 #: Tells one daemon from every other one, over restarts of the agent and of the machine.
 DaemonId = NewType("DaemonId", str)

@@ -12,10 +12,10 @@ import msgspec
 
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.mps.interfaces import DaemonId
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import GpuLost, NotFound, NotSupported
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.worker import AsyncNvml
 
 
 class DaemonRecord(msgspec.Struct, frozen=True):

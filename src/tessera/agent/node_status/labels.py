@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.products import count_label, product_label
-from tessera.api.sharing.config import MigStrategy, SharingKind
+from tessera.api.nodes.product_labels import count_label, product_label
+from tessera.api.sharing.profile import MigStrategy, SharingKind
 from tessera.mig.names import resource_spelling
 
 PREFIX = "nvidia.com/"

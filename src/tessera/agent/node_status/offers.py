@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.agent.inventory.gpu_inventory import Stock, StockCard
 from tessera.agent.node_status.label_facts import mig_devices_of
-from tessera.api.node_offers import NodeOffer, OfferKind
+from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.api.sharing.devices import Device, Offer, Offered
 
 

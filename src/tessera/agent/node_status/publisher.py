@@ -32,7 +32,7 @@ from tessera.agent.node_status.label_facts import Sharing, node_facts
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
-from tessera.api.node_offers import OFFERS_ANNOTATION, encode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client

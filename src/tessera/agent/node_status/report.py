@@ -18,7 +18,7 @@ from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import Sharing
 from tessera.agent.sharing.resource_advertiser import Shelf
-from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.profile import MigStrategy
 
 
 class Report:

@@ -26,8 +26,8 @@ import msgspec
 
 from tessera.agent.base.cdi_files import MOUNTED_DEVICES
 from tessera.api.names import VISIBLE_DEVICES
-from tessera.api.sharing.config import AllocationPolicy, Flags
 from tessera.api.sharing.devices import Device
+from tessera.api.sharing.profile import AllocationPolicy, Flags
 from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
@@ -44,13 +44,13 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How containers learn of their devices; the installation's, where a profile does not say otherwise.
 
     Attributes:
-        list_strategies: of :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`.
+        list_strategies: of :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`.
         ids_are_uuids: containers are told UUIDs; otherwise indexes.
         pass_device_specs: device nodes are named in the answer too.
         cdi_annotation_prefix: of ``cdi-annotations``.
         dev_root: the host's folder that ``/dev`` with the driver's nodes lies in.
         allocation_policy: whether shares are spread over the cards or packed.
-        extras: of :data:`~tessera.api.sharing.config.EXTRAS`, what NVIDIA's runtime shall give beside the cards.
+        extras: of :data:`~tessera.api.sharing.profile.EXTRAS`, what NVIDIA's runtime shall give beside the cards.
         imex_channels: numbers of the IMEX channels that a container is told of.
     """
 

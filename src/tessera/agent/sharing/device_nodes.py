@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from tessera.agent.inventory.gpu_inventory import StockCard
 from tessera.agent.sharing.topology import read_topology
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import DeviceFile
-from tessera.nvml.worker import AsyncNvml
 from tessera.placement.topology import Topology
 
 #: Seconds before what could not be read is tried again.

@@ -18,9 +18,9 @@ from tessera.agent.sharing.allocate_response import AnswerOptions, ClientEdits, 
 from tessera.agent.sharing.cdi_specs import CdiSpecs
 from tessera.agent.sharing.preference import preferred
 from tessera.agent.sharing.refusals import fence
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device as Entry
 from tessera.api.sharing.devices import Offered, RequestRefused, check_request
+from tessera.api.sharing.profile import SharingKind
 from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology

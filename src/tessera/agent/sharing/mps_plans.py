@@ -9,9 +9,9 @@ client takes more than a share.
 from collections.abc import Mapping
 
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offer
-from tessera.api.sharing.mps import ClientShare, client_share, most_clients
+from tessera.api.sharing.mps_limits import ClientShare, client_share, most_clients
+from tessera.api.sharing.profile import SharingKind
 from tessera.nvml.interface import GpuInfo
 
 

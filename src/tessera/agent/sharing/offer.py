@@ -17,9 +17,9 @@ from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
-from tessera.api.sharing.config import MigStrategy, SharingProfile
 from tessera.api.sharing.devices import Offer
 from tessera.api.sharing.offer import OfferImpossible, make_offer
+from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
 class Objection(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ kubelet needs no preference to admit it.
 
 from collections.abc import Mapping, Sequence
 
-from tessera.api.sharing.allocation import NotEnough, prefer
-from tessera.api.sharing.config import AllocationPolicy
 from tessera.api.sharing.devices import Device, Offered
+from tessera.api.sharing.preferred_shares import NotEnough, prefer
+from tessera.api.sharing.profile import AllocationPolicy
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Topology
 

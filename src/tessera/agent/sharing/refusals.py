@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.agent.sharing.conflicts import Entry
-from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offered
+from tessera.api.sharing.profile import SharingKind
 
 _LOST = "the card fell off the bus; drain the node and reboot it"
 _FENCED = "it is kept free, since the layout of its card is about to change"

@@ -33,13 +33,13 @@ from tessera.agent.sharing.refusals import Grounds, refusals
 from tessera.agent.sharing.served_resources import Serving
 from tessera.agent.sharing.stale_capacity import overcounted
 from tessera.agent.sharing.withdrawn_resources import OfferedNames
-from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.profile import MigStrategy
 from tessera.clock import Clock
 from tessera.kube.resources import Node
 from tessera.kubelet.interfaces import Device as ListedDevice
 from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.worker import AsyncNvml
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

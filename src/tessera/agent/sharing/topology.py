@@ -13,10 +13,10 @@ from itertools import combinations
 
 import msgspec
 
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuUuid
-from tessera.nvml.worker import AsyncNvml
 from tessera.placement.topology import Pair, Path, Topology
 
 

@@ -20,9 +20,9 @@ from tessera.agent.slices.state_machine import Book
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Kubelet, PluginError
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.worker import AsyncNvml
 
 
 class Claims:

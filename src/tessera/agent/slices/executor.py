@@ -30,9 +30,9 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.state_machine import Book
 from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
 from tessera.nvml.interface import Instance
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

@@ -40,8 +40,8 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import Event, EventKind
 from tessera.kubelet.interfaces import Device, Kubelet
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 

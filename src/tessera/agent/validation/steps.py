@@ -12,9 +12,9 @@ from typing import Any
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation.cuda import COUNT, NO_DEVICE, Cuda, CudaError, add_vectors, load_cuda
-from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
+from tessera.api.driver.node_status import CUDA_READY, TOOLKIT_READY
 from tessera.nvml.interface import GpuInfo, Nvml
-from tessera.nvml.real import RealNvml
+from tessera.nvml.real.real_nvml import RealNvml
 
 Say = Callable[[str], None]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import chart
-from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, Component, DriverPolicy
-from tessera.api.driver.reading import Read, Reading, identity
+from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, Component, DriverPolicy
+from tessera.api.driver.field_reader import Read, Reading, identity
 from tessera.api.driver.runtime_paths import judge_toolkit_env
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
@@ -29,9 +29,9 @@ from tessera.api.driver.sections import (
     upgrade_policy,
     with_marks,
 )
-from tessera.api.operator.keys import POLICY, checked
-from tessera.api.operator.unfollowed import asks, in_cluster_policy
-from tessera.api.operator.without_effect import DAEMONSETS, DRIVER, TOOLKIT
+from tessera.api.operator_fields.keys import POLICY, checked
+from tessera.api.operator_fields.notices import asks, in_cluster_policy
+from tessera.api.operator_fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT
 
 API_VERSION = "nvidia.com/v1"
 KIND = "ClusterPolicy"

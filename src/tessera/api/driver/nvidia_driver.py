@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import shown
-from tessera.api.driver import chart
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.reading import Read, Reading, identity
+from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.field_reader import Read, Reading, identity
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
     base,
@@ -27,8 +27,8 @@ from tessera.api.driver.sections import (
     upgrade_policy,
     with_marks,
 )
-from tessera.api.operator.keys import NVIDIA_DRIVER, checked
-from tessera.api.operator.without_effect import NVIDIA_DRIVER as UNFOLLOWED
+from tessera.api.operator_fields.keys import NVIDIA_DRIVER, checked
+from tessera.api.operator_fields.without_effect import NVIDIA_DRIVER as UNFOLLOWED
 
 API_VERSION = "nvidia.com/v1alpha1"
 KIND = "NVIDIADriver"

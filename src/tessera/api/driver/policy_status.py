@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import Notice, Problem
-from tessera.api.driver.objects import Conflict
-from tessera.api.driver.status import DriverStatus, Phase
+from tessera.api.driver.assignment import Conflict
+from tessera.api.driver.node_status import DriverStatus, Phase
 from tessera.limits import POLICY_MESSAGE
 
 READY, ERROR = "Ready", "Error"

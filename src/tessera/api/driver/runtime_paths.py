@@ -6,7 +6,7 @@ Their folders are mounted into the toolkit's container, so each must be a path t
 from collections.abc import Mapping
 
 from tessera.api.documents import join, shown
-from tessera.api.driver.reading import Reading
+from tessera.api.driver.field_reader import Reading
 
 FILE_VARIABLES = (
     "RUNTIME_CONFIG",

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import join, shown
-from tessera.api.driver import chart
-from tessera.api.driver.policy import (
+from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
     BUILD_SECRET_ANNOTATION,
     CANARY_ANNOTATION,
@@ -27,7 +27,7 @@ from tessera.api.driver.policy import (
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.api.driver.reading import Reading
+from tessera.api.driver.field_reader import Reading
 from tessera.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")

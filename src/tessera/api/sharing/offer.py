@@ -20,7 +20,9 @@ import msgspec
 
 from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.names import resource_of
-from tessera.api.sharing.config import (
+from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.mps_limits import most_clients
+from tessera.api.sharing.profile import (
     MigStrategy,
     ResourcePattern,
     Selection,
@@ -29,8 +31,6 @@ from tessera.api.sharing.config import (
     SharingKind,
     SharingProfile,
 )
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
-from tessera.api.sharing.mps import most_clients
 from tessera.limits import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpu_labels import CAPI_ACCELERATOR
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
-from tessera.api.operator.settings import SYSTEM_NAMESPACE
+from tessera.api.nodes.gpu_labels import CAPI_ACCELERATOR
 from tessera.cli.autoscaling.durations import parse_duration
 from tessera.cli.autoscaling.offers import accelerator, labels_of_groups, sliced_groups, unmanaged
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift

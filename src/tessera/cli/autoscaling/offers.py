@@ -7,8 +7,8 @@ that it manages, it cannot say either how many cards are to come, and no group o
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tessera.api.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
 from tessera.cli.autoscaling.sets import SetFacts
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Node

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from tessera.api.documents import FileRefused, join, load, load_all, shown
-from tessera.api.operator.keys import VALUES
-from tessera.api.values import POLICY_KIND
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND
+from tessera.api.operator_fields.keys import VALUES
 from tessera.cli.checks import others
 from tessera.cli.checks.layouts import check_layouts
 from tessera.cli.checks.operator import (

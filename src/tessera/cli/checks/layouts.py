@@ -10,13 +10,20 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, Problem
-from tessera.api.mig_layouts import DeviceFilter, LayoutEntry, MigCard, MigLayouts, layouts_from, targets_of
+from tessera.api.mig_layouts.layouts_file import (
+    DeviceFilter,
+    LayoutEntry,
+    MigCard,
+    MigLayouts,
+    layouts_from,
+    targets_of,
+)
 from tessera.api.names import resource_of
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.layout_tiles import layout_row
 from tessera.mig.geometry import Placement
 from tessera.mig.gpu_model import GpuModel
-from tessera.mig.layout import Infeasible, plan_layout
+from tessera.mig.layout_planning import Infeasible, plan_layout
 from tessera.mig.models import MODELS
 
 #: The vendor in every PCI id of NVIDIA's cards.

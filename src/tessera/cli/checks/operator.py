@@ -5,14 +5,14 @@ from typing import Any
 
 from tessera.agent.health.policy import unknown_words
 from tessera.api.documents import FileRefused, load
-from tessera.api.driver.chart import DRIVER_ROOT
+from tessera.api.driver.chart_defaults import DRIVER_ROOT
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
+from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND, settings_from
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
-from tessera.api.sharing.profiles import PROFILE_LABEL
-from tessera.api.values import POLICY_KIND, settings_from
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.checks.layouts import check_layouts
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing

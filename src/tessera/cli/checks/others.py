@@ -11,7 +11,7 @@ from typing import Any
 
 from tessera.api.documents import FileRefused, load, shown
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
-from tessera.api.values import POLICY_KIND
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing
 from tessera.text import one_line

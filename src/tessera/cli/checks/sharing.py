@@ -9,11 +9,11 @@ from typing import Any
 
 from tessera.api.documents import FileRefused, Problem
 from tessera.api.names import profile_of
-from tessera.api.sharing.config import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
 from tessera.api.sharing.devices import Gpu, Offer
-from tessera.api.sharing.grammar import profile_from
-from tessera.api.sharing.mps import client_share
+from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.offer import GPU_RESOURCE, make_offer
+from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
+from tessera.api.sharing.profile_parser import profile_from
 from tessera.cli.checks.part import Node, Part, refused_part
 
 

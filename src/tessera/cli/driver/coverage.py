@@ -14,7 +14,7 @@ from tessera.cli.driver.access import Access, registries, registry_options
 from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 
 if TYPE_CHECKING:
-    from tessera.api.driver.policy import DriverPolicy
+    from tessera.api.driver.driver_policy import DriverPolicy
     from tessera.driver.coverage.kernels import NextKernel
     from tessera.driver.coverage.report import CoverageReport, ExpectedKernel
     from tessera.driver.resolution import Resolver
@@ -129,7 +129,7 @@ def command(
 
 
 def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
-    from tessera.api.driver.policy import ImageSource
+    from tessera.api.driver.driver_policy import ImageSource
     from tessera.cli.driver.subject import command_line
 
     return command_line(ImageSource(repository=repository, image=image, version=version))

@@ -13,7 +13,7 @@ from tessera.cli.driver.access import Access, Registries, registries, registry_o
 from tessera.cli.driver.naming import REPOSITORY, image_option, output_option, version_option
 
 if TYPE_CHECKING:
-    from tessera.api.driver.policy import ImageSource
+    from tessera.api.driver.driver_policy import ImageSource
     from tessera.cli.driver.answers import Images
     from tessera.cli.driver.subject import Seen, Subject
 
@@ -61,7 +61,7 @@ def command(
       tessera driver images --repository registry.redhat.io/nvidia --image gpu-driver-rhel9 --version 580
       tessera driver images --cluster
     """
-    from tessera.api.driver.policy import ImageSource
+    from tessera.api.driver.driver_policy import ImageSource
     from tessera.cli.driver.listing import listed
 
     source = ImageSource(repository=repository, image=image, version=driver)

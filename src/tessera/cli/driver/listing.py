@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.cli.connect import Failure
 from tessera.cli.console import say, say_json
 from tessera.cli.driver.access import Access, Registries, registries

@@ -94,7 +94,7 @@ def _named(
     source: tuple[str, str, str], nodes: tuple[Sequence[str], str | None, Sequence[str]], file: Path | None
 ) -> list["Subject"]:
     """The nodes that the command line names."""
-    from tessera.api.driver.policy import ImageSource
+    from tessera.api.driver.driver_policy import ImageSource
     from tessera.cli.driver.subject import Subject, command_line, kernels_in, pool
 
     repository, image, version = source

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import ImageSource
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.cli.driver.access import Registries
 from tessera.cli.driver.subject import Subject
 from tessera.driver.planning.strategy import queries

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.api.driver.status import Phase, Rejected
+from tessera.api.driver.node_status import Phase, Rejected
 from tessera.clock import parse_rfc3339
 from tessera.driver.nodes.node_facts import node_facts
 from tessera.driver.nodes.node_status import read_status

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.checks.source import text_of
 from tessera.cli.connect import Failure
 from tessera.cli.driver.labs import say_where_registries_are
@@ -131,7 +131,7 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | No
 
 async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
     """ClusterPolicies and NVIDIADrivers; None for a kind that the API server does not have."""
-    from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+    from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
     from tessera.kube.client.errors import NotFound
 
     found: list[Sequence[Obj] | None] = []

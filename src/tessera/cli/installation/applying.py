@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.cli.installation.foreign import is_left_alone, is_ours
 from tessera.cli.installation.manifests import BINDING_KIND, CONFIG_ROLE, Manifest
 from tessera.cli.installation.ownership import LAST_APPLIED, taken_over

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
-from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
+from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
+from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.cli.installation.trust import config_map, trusting
 
 Manifest = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli.installation.applying import driver_objects, listed
 from tessera.cli.installation.manifests import Choices
 from tessera.kube.client.client import Client

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.operator.settings import SYSTEM_NAMESPACE
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 
 #: The ConfigMap and its key. Builds mount the same one, and trust what is called ``*.crt`` in it.
 CONFIG_MAP = "tessera-registry-ca"

@@ -2,8 +2,8 @@
 
 A set of nodes is a bit mask: an ``int`` with one bit a node. For every label key and value there is the mask of the
 nodes that have it; a test of a pod's affinity is a few operations on such masks, whatever the number of nodes. So what
-a pod costs follows from what is written in it, which is bounded (:mod:`tessera.api.pod_bounds`), and it costs that
-once: the answer is remembered until a label that it depends on, a taint, or the set of nodes changes.
+a pod costs follows from what is written in it, which is bounded (:mod:`tessera.api.pods.size_limits`), and it costs
+that once: the answer is remembered until a label that it depends on, a taint, or the set of nodes changes.
 """
 
 from bisect import bisect_left, bisect_right

@@ -21,7 +21,7 @@ AVOIDED = "node(s) where the scheduler refused the owner's last pod"
 
 
 class Judge(Protocol):
-    """One rule. What it costs must not grow with the pod's text, which :mod:`tessera.api.pod_bounds` bounds.
+    """One rule. What it costs must not grow with the pod's text, which :mod:`tessera.api.pods.size_limits` bounds.
 
     Attributes:
         of_cards: what it judges comes free with the cards, so it says nothing about a node whose cards have no room.

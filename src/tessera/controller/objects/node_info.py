@@ -14,7 +14,7 @@ from tessera.api.names import (
     is_on_demand,
     profile_of,
 )
-from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import Amounts, amounts, offered_by_agent
 from tessera.kube.resources import Condition, Node, Taint
 

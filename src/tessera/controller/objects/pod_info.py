@@ -6,7 +6,6 @@ kind (a quantity that is no number) is kept as a text, so that it stops one pod 
 
 from dataclasses import dataclass, field
 
-from tessera.api.agents import is_agent, is_ready
 from tessera.api.names import (
     GATE,
     HOSTNAME_LABEL,
@@ -15,8 +14,9 @@ from tessera.api.names import (
     NodeName,
     PodUid,
 )
-from tessera.api.pod_bounds import excess
-from tessera.api.requests import SliceRequestError, pod_slices, slices_of
+from tessera.api.nodes.agent_pod import is_agent, is_ready
+from tessera.api.pods.size_limits import excess
+from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.objects.node_constraints import ANYWHERE, Constraints, constraints_of
 from tessera.controller.objects.pod_relations import (
     NONE,

@@ -1,15 +1,15 @@
 """A pod's rules about other pods, and what it takes of a node, compiled: equal rules are equal values.
 
 Read once, when the pod arrives. A pod that wants slices and says more than is considered is refused by
-:mod:`tessera.api.pod_bounds`. Of other pods, whose rules only keep ours away, the first terms count; what is beyond is
-the scheduler's business, as is everything else that is not judged here.
+:mod:`tessera.api.pods.size_limits`. Of other pods, whose rules only keep ours away, the first terms count; what is
+beyond is the scheduler's business, as is everything else that is not judged here.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tessera.api.pod_bounds import selector_values
+from tessera.api.pods.size_limits import selector_values
 from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
 from tessera.kube.selectors import Requirement, selector_from
 from tessera.limits import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES

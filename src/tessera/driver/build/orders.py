@@ -4,7 +4,7 @@ import hashlib
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.build import families
 from tessera.driver.build.families import Family, family_of
 from tessera.driver.build.settings import (

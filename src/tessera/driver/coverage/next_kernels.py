@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.orders import BuildOrder, order_for

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.planning.strategy import queries
 from tessera.driver.pool import PoolKey

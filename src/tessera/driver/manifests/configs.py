@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import Strategy
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import Strategy
 from tessera.driver.driver_sets import DriverSet
 
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ pods yet. They are replaced by moving a node's label only: the update strategy i
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.driver.policy import Component, DriverPolicy
-from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.driver_policy import Component, DriverPolicy
+from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, Strategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import Keys, extras

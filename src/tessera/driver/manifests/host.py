@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
+from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
 from tessera.kube.resources.meta import ObjectMeta
 

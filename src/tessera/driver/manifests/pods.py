@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tessera.api.driver.status import DRIVER_SET_LABEL, VALIDATION_APP
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.driver.manifests.host import MARKERS
 from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, app_labels, validation_name
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.driver.status import DRIVER_CONTAINER_READY, MARKER_FOLDER
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY, MARKER_FOLDER
 
 Json = dict[str, Any]
 

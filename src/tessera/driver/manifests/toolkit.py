@@ -7,8 +7,8 @@ container's word, too; the agent's would not come while it is paused for an upgr
 
 from typing import Any
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
 from tessera.driver.manifests.host import HOST_ROOT, MARKERS, Mount
 from tessera.driver.manifests.names import (

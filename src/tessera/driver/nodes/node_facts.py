@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
-from tessera.api.gpu_labels import labels_say_gpu
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX
+from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.driver.nodes.os_image import OsRelease, parse_os_image
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.pool import PoolKey

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.nodes.pod_facts import DriverPod, NodePods, Progress

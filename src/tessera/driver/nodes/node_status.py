@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_CONDITION, DriverStatus, Phase
+from tessera.api.driver.node_status import DRIVER_CONDITION, DriverStatus, Phase
 from tessera.clock import rfc3339
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE, DRIVER_STATUS

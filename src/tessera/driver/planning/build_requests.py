@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import BUILD_PATIENCE
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import BUILD_PATIENCE
 from tessera.clock import Clock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.api.driver.assignment import NVIDIA_DRIVERS
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.objects import NVIDIA_DRIVERS
-from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.policy_status import status_patch
-from tessera.api.driver.status import DriverStatus
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import Choice, DriverSet, settings_digest
 from tessera.driver.manifests.names import NAMESPACE

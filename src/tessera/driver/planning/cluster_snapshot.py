@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import DriverStatus
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DriverStatus
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.nodes.pod_facts import NodePods

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import DriverStatus
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DriverStatus
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests.runtimes import Runtime
 from tessera.kube.resources.meta import Resource

@@ -19,8 +19,8 @@ gets that set at once, through the rollout, or later. Rules:
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DriverStatus, Phase, Rejected, Strategy
 from tessera.driver.driver_sets import Choice, DriverSet
 from tessera.driver.nodes.node_state import Seen, fault_of, may_validate, progress_of
 from tessera.driver.nodes.pod_facts import Progress

@@ -20,8 +20,8 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.api.driver.status import Rejected, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
+from tessera.api.driver.node_status import Rejected, Strategy
 from tessera.driver.driver_sets import Choice, make_set
 from tessera.driver.image_tags import mirrored
 from tessera.driver.nodes.node_facts import NodeFacts

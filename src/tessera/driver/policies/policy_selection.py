@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, Notice
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS, Assignment, assign, governing
 from tessera.api.driver.cluster_policy import left_to, read_cluster_policy
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS, Assignment, assign, governing
-from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.policy_status import Verdict, conflicting, disabled, ignored, of_nodes, refused, unmanaged
-from tessera.api.driver.status import DriverStatus
 from tessera.driver.nodes.node_facts import opted_out
 from tessera.kube.resources.meta import Resource
 

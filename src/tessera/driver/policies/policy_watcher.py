@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Governance, Labels, Objects, govern

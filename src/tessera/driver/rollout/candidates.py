@@ -7,7 +7,7 @@ a node begins like the others, but failures of the set on other nodes do not hol
 import math
 from collections.abc import Iterable
 
-from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, State
 from tessera.driver.rollout.drain import obstacle
 from tessera.driver.rollout.node_view import NodeView, Pull

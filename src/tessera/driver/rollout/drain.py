@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import Drain, UpgradePolicy
+from tessera.api.driver.driver_policy import Drain, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, Record, State
 from tessera.driver.rollout.instructions import EvictPod
 from tessera.driver.rollout.node_patches import Step, fail, onward, write

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import State
 from tessera.driver.rollout.candidates import proven
 from tessera.driver.rollout.instructions import Forget, Remember

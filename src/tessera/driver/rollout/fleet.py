@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import State
 from tessera.driver.rollout.candidates import Room, content, in_progress, order, proven, refusal, wants
 from tessera.driver.rollout.failure_history import Failures, lesson, stalled

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tessera.api.driver.status import (
+from tessera.api.driver.node_status import (
     ADVERTISED_CONDITION,
     AGENT_APP,
     DRIVER_APP,

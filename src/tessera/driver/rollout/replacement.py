@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED
 from tessera.driver.nodes.upgrade_record import CHANGING, Record, State
 from tessera.driver.rollout.node_patches import Step, fail, finish, onward, patience, relabel, unpaused, write
 from tessera.driver.rollout.node_view import NodeView

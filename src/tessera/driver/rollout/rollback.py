@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, text_of
 from tessera.driver.rollout.instructions import PatchNode
 from tessera.driver.rollout.node_patches import Step, finish, onward, relabel

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
-from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.clock import Clock
 from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.fleet import Decision, decide

@@ -36,8 +36,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.policy import UpgradePolicy
-from tessera.api.driver.status import PAUSE_LABEL, PAUSED
+from tessera.api.driver.driver_policy import UpgradePolicy
+from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     CORDONED_ANNOTATION,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound

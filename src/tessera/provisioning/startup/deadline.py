@@ -19,8 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.driver.status import BUILD_PATIENCE, DriverStatus
-from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStatus
+from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
 from tessera.limits import CONDITION_MESSAGE

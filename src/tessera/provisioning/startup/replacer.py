@@ -8,7 +8,7 @@ less than it counts, never more.
 
 from collections.abc import Callable, Iterable
 
-from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.policy_status import ERROR
 from tessera.clock import Clock
 from tessera.kube.client.client import Client

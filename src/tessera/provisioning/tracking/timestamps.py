@@ -10,11 +10,11 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverStatus, Phase, Strategy
-from tessera.api.gpu_labels import labels_say_gpu
+from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverStatus, Phase, Strategy
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
-from tessera.api.node_offers import OFFERS_ANNOTATION
-from tessera.api.operator.settings import SYSTEM_NAMESPACE
+from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits import RECORD_TEXT

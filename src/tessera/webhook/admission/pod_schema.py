@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.pod_bounds import PodSize
+from tessera.api.pods.size_limits import PodSize
 
 Text = str | None
 #: A quantity is text on the wire; numbers are taken too, as the API server does in manifests.

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-from tessera.api.requests import ContainerSlices
+from tessera.api.pods.slice_requests import ContainerSlices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.text import one_line

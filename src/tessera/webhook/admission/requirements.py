@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import HOSTNAME_LABEL
-from tessera.api.pod_bounds import PodSize
-from tessera.api.products import count_label
-from tessera.api.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
-from tessera.placement.offers import Choice, Impossible, KeptBy, Nodes, choose
-from tessera.placement.requirements import Requirements
+from tessera.api.nodes.product_labels import count_label
+from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
+from tessera.api.pods.size_limits import PodSize
+from tessera.offers.requirements import Requirements
+from tessera.offers.selection import Choice, Impossible, KeptBy, Nodes, choose
 from tessera.webhook.admission.json_patch import Operation, added
 from tessera.webhook.base.budget import Spend, check_size, free
 from tessera.webhook.base.refusal import Refused

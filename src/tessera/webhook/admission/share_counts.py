@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.kube.quantity import parse_quantity
-from tessera.placement.offers import Nodes
+from tessera.offers.selection import Nodes
 from tessera.text import one_line
 from tessera.webhook.nodes.capabilities import Capabilities
 

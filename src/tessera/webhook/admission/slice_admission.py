@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import GATE, MIG_RESOURCE_PREFIX
-from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
-from tessera.api.sharing.grammar import SHARED_SUFFIX
+from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
+from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
-from tessera.placement.offers import Nodes
+from tessera.offers.selection import Nodes
 from tessera.text import one_line
 from tessera.webhook.admission.foreign_names import refuse_foreign
 from tessera.webhook.admission.json_patch import Operation

@@ -7,7 +7,7 @@ container and alternative in it, checks the time first. A review that has used i
 import time
 from collections.abc import Callable
 
-from tessera.api.pod_bounds import PodSize, excess_of
+from tessera.api.pods.size_limits import PodSize, excess_of
 from tessera.limits import REVIEW_TIME
 from tessera.webhook.base.refusal import Refused
 

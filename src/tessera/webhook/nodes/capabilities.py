@@ -14,7 +14,7 @@ from tessera.api.names import GPU_RESOURCES
 from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
-from tessera.placement.offers import Nodes, OfferTable
+from tessera.offers.selection import Nodes, OfferTable
 from tessera.webhook.base.budget import Spend, free
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.label_index import LabelIndex

@@ -16,10 +16,10 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, meant_resource, profile_of, resource_of
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import Event, EventKind
-from tessera.placement.offers import Offer
+from tessera.offers.selection import Offer
 
 _log = logging.getLogger(__name__)
 

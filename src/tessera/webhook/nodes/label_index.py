@@ -13,7 +13,7 @@ from operator import or_
 import msgspec
 
 from tessera.kube.selectors import Operator
-from tessera.placement.offers import Nodes
+from tessera.offers.selection import Nodes
 
 #: The integers that ``Gt`` and ``Lt`` compare: those of 64 bits, as in Kubernetes (``strconv.ParseInt``).
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

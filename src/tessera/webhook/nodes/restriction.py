@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.selectors import operator
-from tessera.placement.offers import Nodes
+from tessera.offers.selection import Nodes
 from tessera.webhook.base.budget import Spend, free
 from tessera.webhook.nodes.label_index import LabelIndex, LabelTest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.runtime import Created
 from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc
 from tessera_lab.kubelet.images.catalogue import ImageProgram

@@ -16,8 +16,8 @@ import msgspec
 
 from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.hardware import SimulatedHardware
 from tessera.nvml.interface import MigUuid
+from tessera.nvml.simulated.hardware import SimulatedHardware
 from tessera_lab.kubelet.containers.cdi import CdiRegistry, Edits
 from tessera_lab.kubelet.containers.simulated_command import program
 from tessera_lab.kubelet.images.node_images import NodeImages

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import Direct, Grpc
 from tessera_lab.simulation.virtual_time import CountedClock
 

@@ -18,7 +18,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.containers.launcher import Launcher
 from tessera_lab.kubelet.containers.runtime import Runtime

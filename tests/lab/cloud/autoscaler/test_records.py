@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli import agent, controller, webhook
 from tessera.cli.autoscaling.facts import ClusterFacts, look
 from tessera.kube.resources import PODS

@@ -10,7 +10,7 @@ import pytest
 from tessera.kube.resources import PODS
 from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import InUse
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import Direct
 
 InLab = Callable[[Callable[[Any], Any]], None]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.kube.resources import EVENTS, NODES, PODS
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import Direct
 from tessera_lab.kubelet.node.node import SHUTDOWN
 from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, gone_down, records

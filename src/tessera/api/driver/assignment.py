@@ -1,0 +1,148 @@
+"""The objects that say which drivers a cluster has, and which of several counts.
+
+- Of ClusterPolicies the oldest counts, by name where two are of the same second; the others are ignored.
+- An NVIDIADriver is for the nodes that its selector and its affinity mean; one without either is for all.
+- The default one is for the nodes that no other means. Of several default ones the oldest counts.
+- A node that several mean stays with the one that it has (label :data:`OWNER_LABEL`), or has none: nobody guesses, and
+  no other node is held up. NVIDIA's operator stops all of them instead.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver import cluster_policy, nvidia_driver
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
+from tessera.kube.resources.meta import Resource
+from tessera.kube.selectors import Requirement, operator
+
+#: Untyped: every field counts, also those that Tessera does not know.
+CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", cluster_policy.KIND, False, dict[str, Any])
+NVIDIA_DRIVERS = Resource("nvidia.com", "v1alpha1", "nvidiadrivers", nvidia_driver.KIND, False, dict[str, Any])
+
+#: Names in one message; more are counted.
+_NAMED = 10
+
+
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+    """NVIDIADrivers that cannot all be followed.
+
+    Attributes:
+        drivers: their names.
+        nodes: the nodes that all of them mean; none where the objects contradict each other by themselves.
+        text: what is wrong, and what to do.
+    """
+
+    drivers: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    text: str
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Which NVIDIADriver is for which node.
+
+    Attributes:
+        nodes: by name of the node; a node that is missing is meant by none, or by several.
+        conflicts: why some are missing.
+    """
+
+    nodes: Mapping[str, DriverPolicy] = {}
+    conflicts: tuple[Conflict, ...] = ()
+
+    def of(self, driver: str) -> tuple[str, ...]:
+        """The nodes of an NVIDIADriver, by name."""
+        return tuple(sorted(node for node, policy in self.nodes.items() if policy.name == driver))
+
+    def conflict_of(self, driver: str) -> Conflict | None:
+        """The first conflict that an NVIDIADriver is part of."""
+        return next((each for each in self.conflicts if driver in each.drivers), None)
+
+
+def governing(policies: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | None, Sequence[Mapping[str, Any]]]:
+    """The ClusterPolicy that counts, and the others; ones that are being deleted count last."""
+    order = sorted(policies, key=_age)
+    return (order[0], order[1:]) if order else (None, [])
+
+
+def _age(obj: Mapping[str, Any]) -> tuple[bool, str, str]:
+    metadata = obj.get("metadata") or {}
+    return bool(metadata.get("deletionTimestamp")), metadata.get("creationTimestamp") or "~", metadata.get("name", "")
+
+
+def assign(drivers: Sequence[DriverPolicy], nodes: Mapping[str, Mapping[str, str]]) -> Assignment:
+    """Divides nodes among NVIDIADrivers.
+
+    Args:
+        drivers: those that could be read, in any order.
+        nodes: labels of the nodes with cards, by name.
+    """
+    ordered = sorted(drivers, key=lambda each: (each.created or "~", each.name))
+    defaults = [each for each in ordered if each.default]
+    selecting = [each for each in ordered if not each.default]
+    found: dict[str, DriverPolicy] = {}
+    contested: dict[tuple[str, ...], list[str]] = {}
+    for node, labels in sorted(nodes.items()):
+        meaning = [each for each in selecting if _means(each, node, labels)]
+        chosen = _chosen(meaning or defaults[:1], labels)
+        if chosen is not None:
+            found[node] = chosen
+        if len(meaning) > 1:
+            contested.setdefault(tuple(each.name for each in meaning), []).append(node)
+    return Assignment(nodes=found, conflicts=(*_defaults(defaults), *_overlaps(contested)))
+
+
+def _means(driver: DriverPolicy, node: str, labels: Mapping[str, str]) -> bool:
+    selected = all(labels.get(key) == value for key, value in driver.node_selector.items())
+    return selected and _attracts(driver.node_affinity, node, labels)
+
+
+def _attracts(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str]) -> bool:
+    """Whether what node affinity requires holds; what it prefers excludes no node.
+
+    Terms that Kubernetes would refuse hold nowhere.
+    """
+    try:
+        required = msgspec.convert(affinity, NodeAffinity).required
+        if required is None:
+            return True
+        name = {"metadata.name": node}
+        return any(
+            (term.match_expressions or term.match_fields)
+            and all(_holds(each, labels) for each in term.match_expressions)
+            and all(_holds(each, name) for each in term.match_fields)
+            for term in required.node_selector_terms
+        )
+    except (msgspec.ValidationError, ValueError):
+        return False
+
+
+def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    return Requirement(test.key, operator(test.operator), test.values).matches(labels)
+
+
+def _chosen(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> DriverPolicy | None:
+    if len(meaning) == 1:
+        return meaning[0]
+    return next((each for each in meaning if each.name == labels.get(OWNER_LABEL)), None)
+
+
+def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[Conflict]:
+    if len(defaults) > 1:
+        names = tuple(each.name for each in defaults)
+        are = f"{' and '.join(names)} are {_all_of(names)} default"
+        text = f"{are}; {names[0]}, the oldest, counts: take default from the others"
+        yield Conflict(drivers=names, text=text)
+
+
+def _overlaps(contested: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Conflict]:
+    for names, nodes in contested.items():
+        which = ", ".join(nodes[:_NAMED]) + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
+        text = f"{' and '.join(names)} {_all_of(names)} select {which}; give each a nodeSelector of its own"
+        yield Conflict(drivers=names, nodes=tuple(nodes), text=text)
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return "both" if len(names) == 2 else "all"

@@ -1,0 +1,71 @@
+"""What NVIDIA's Helm chart says about drivers where its user says nothing: the defaults of chart v26.7.0.
+
+The chart renders them into the ``ClusterPolicy``, so they count wherever values do. An object that somebody wrote by
+hand has none of them; there the images alone are taken from here, since Tessera has no images of its own for these
+parts.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tessera.api.driver.driver_policy import ImageSource
+
+CHART_VERSION = "v26.7.0"
+
+DRIVER_SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="595.91.07")
+MANAGER_SOURCE = ImageSource(repository="nvcr.io/nvidia/cloud-native", image="k8s-driver-manager", version="v0.12.0")
+TOOLKIT_SOURCE = ImageSource(repository="nvcr.io/nvidia/k8s", image="container-toolkit", version="v1.20.0")
+INSTALL_DIR = "/usr/local/nvidia"
+DRIVER_ROOT = "/run/nvidia/driver"
+PRIORITY_CLASS = "system-node-critical"
+
+#: Of the driver container: 60 s before the first look, then one every 10 s, 20 minutes long.
+STARTUP_PROBE: Mapping[str, int] = MappingProxyType(
+    {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120}
+)
+
+
+def _image(source: ImageSource) -> dict[str, Any]:
+    named = {"repository": source.repository, "image": source.image, "version": source.version}
+    return {**named, "imagePullPolicy": source.pull_policy}
+
+
+#: The chart's values, as far as its ``ClusterPolicy`` takes drivers from them.
+VALUES: Mapping[str, Any] = MappingProxyType(
+    {
+        "daemonsets": {
+            "priorityClassName": PRIORITY_CLASS,
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "updateStrategy": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": "1"},
+        },
+        "hostPaths": {"rootFS": "/", "driverInstallDir": DRIVER_ROOT},
+        "driver": {
+            "enabled": True,
+            "nvidiaDriverCRD": {"enabled": False, "deployDefaultCR": True, "driverType": "gpu", "nodeSelector": {}},
+            "kernelModuleType": "auto",
+            "usePrecompiled": False,
+            **_image(DRIVER_SOURCE),
+            "startupProbe": dict(STARTUP_PROBE),
+            "rdma": {"enabled": False, "useHostMofed": False},
+            "upgradePolicy": {
+                "autoUpgrade": True,
+                "maxParallelUpgrades": 1,
+                "maxUnavailable": "25%",
+                "waitForCompletion": {"timeoutSeconds": 0, "podSelector": ""},
+                "gpuPodDeletion": {"force": False, "timeoutSeconds": 300, "deleteEmptyDir": False},
+                "drain": {
+                    "enable": False,
+                    "force": False,
+                    "podSelector": "",
+                    "timeoutSeconds": 300,
+                    "deleteEmptyDir": False,
+                },
+            },
+            "manager": {**_image(MANAGER_SOURCE), "env": []},
+            "licensingConfig": {"secretName": "", "nlsEnabled": True},
+        },
+        "toolkit": {"enabled": True, **_image(TOOLKIT_SOURCE), "env": [], "installDir": INSTALL_DIR},
+    }
+)

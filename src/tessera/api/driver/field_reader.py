@@ -1,0 +1,197 @@
+"""The small parts of a ClusterPolicy or NVIDIADriver, read with every mistake and every notice under its path.
+
+A mistake is what cannot be carried out as written; it refuses the object. A notice is what is carried out otherwise, or
+not at all. Keys are known already (:func:`tessera.api.operator_fields.keys.checked`); here their values are judged.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.operator_fields.notices import asks
+from tessera.kube.quantity import parse_quantity
+from tessera.kube.selectors import parse_selector
+from tessera.limits import POLICY_TEXT
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that was read.
+
+    Attributes:
+        policy: what it asks for.
+        notices: what of it has no effect, or another one than written; sorted by path.
+    """
+
+    policy: DriverPolicy
+    notices: tuple[Notice, ...] = ()
+
+
+class Reading:
+    """One object being read: its mistakes and its notices, wherever they are met."""
+
+    def __init__(self) -> None:
+        self.found = Gathered()
+        self.notices: list[Notice] = []
+
+    def wrong(self, path: str, text: str) -> None:
+        """Notes a mistake."""
+        self.found.add(path, text)
+
+    def note(self, path: str, text: str) -> None:
+        """Notes what the author should know."""
+        self.notices.append(Notice(path, text))
+
+    def settle(self, policy: DriverPolicy) -> Read:
+        """Ends the reading.
+
+        Raises:
+            FileRefused: there was a mistake.
+        """
+        self.found.settle()
+        return Read(policy=policy, notices=tuple(sorted(set(self.notices))))
+
+    def set_aside(self, mattering: tuple[str, ...]) -> None:
+        """Makes notices of the mistakes that lie below no path that matters."""
+        for problem in self.found.problems:
+            if not matters(problem, mattering):
+                self.note(problem.path, f"no effect: {problem.text}")
+        self.found.problems = [each for each in self.found.problems if matters(each, mattering)]
+
+    def without_effect(self, fields: Mapping[str, Any], path: str, reasons: Mapping[str, str]) -> None:
+        """Notes those of the keys that ask for something."""
+        for key, reason in reasons.items():
+            if asks(fields.get(key)):
+                self.note(join(path, key), f"no effect: {reason}")
+
+    # Values
+
+    def text(self, fields: Mapping[str, Any], key: str, path: str) -> str:
+        """A text of bounded length; empty where nothing stands."""
+        value = fields.get(key, "")
+        found = self.found.text(value, join(path, key))
+        if len(found) > POLICY_TEXT:
+            self.wrong(join(path, key), f"has {len(found):,} characters; {POLICY_TEXT} are allowed")
+            return ""
+        return found
+
+    def name(self, fields: Mapping[str, Any], key: str, path: str) -> str:
+        """The name of a ConfigMap, Secret or class; empty where none is written."""
+        value = fields.get(key, "")
+        return "" if value == "" else self._name(value, join(path, key))
+
+    def names(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
+        """A list of names of objects."""
+        return tuple(self._name(item, at) for item, at in self.found.items(fields.get(key), join(path, key)))
+
+    def _name(self, value: Any, path: str) -> str:
+        if isinstance(value, str) and _OBJECT_NAME.fullmatch(value):
+            return value
+        rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+        self.wrong(path, f"{shown(value)} is no name of an object: {rule}")
+        return ""
+
+    def flag(self, fields: Mapping[str, Any], key: str, path: str, *, otherwise: bool = False) -> bool:
+        """True or false."""
+        value = fields.get(key)
+        return otherwise if value is None else self.found.boolean(value, join(path, key))
+
+    def whole(self, fields: Mapping[str, Any], key: str, path: str, otherwise: int, *, least: int = 0) -> int:
+        """A whole number of at least ``least`` that fits a Kubernetes int32."""
+        value = fields.get(key)
+        if value is None:
+            return otherwise
+        found = self.found.whole(value, join(path, key), least)
+        if found is not None and found >= 2**31:
+            self.wrong(join(path, key), f"must be less than {2**31}, not {shown(value)}")
+            return otherwise
+        return otherwise if found is None else found
+
+    def texts(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
+        """A list of texts."""
+        return tuple(self.found.text(item, at) for item, at in self.found.items(fields.get(key), join(path, key)))
+
+    def labels(self, fields: Mapping[str, Any], key: str, path: str) -> dict[str, str]:
+        """A mapping of texts to texts."""
+        at = join(path, key)
+        return {
+            name: self.found.text(value, join(at, name))
+            for name, value in self.found.free_mapping(fields.get(key), at).items()
+        }
+
+    def selector(self, fields: Mapping[str, Any], key: str, path: str) -> str:
+        """A label selector as kubectl takes it; empty where none is written."""
+        found = self.text(fields, key, path)
+        try:
+            parse_selector(found)
+        except ValueError as error:
+            self.wrong(join(path, key), str(error))
+        return found
+
+    def objects(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[Mapping[str, Any], ...]:
+        """A list of objects of Kubernetes' own kinds, as they stand; the API server judges them where they are used."""
+        items = self.found.items(fields.get(key), join(path, key))
+        return tuple(self.found.free_mapping(item, at) for item, at in items)
+
+    def resources(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+        """Requests and limits of a container."""
+        at = join(path, "resources")
+        found = self.found.mapping(fields.get("resources"), at, ("limits", "requests", "claims"))
+        for part in ("limits", "requests"):
+            for name, amount in self.found.free_mapping(found.get(part), join(at, part)).items():
+                self._quantity(amount, join(join(at, part), name))
+        return found
+
+    def _quantity(self, amount: Any, path: str) -> None:
+        if isinstance(amount, bool) or not isinstance(amount, int | float | str):
+            self.wrong(path, f"must be an amount such as 500m or 2Gi, not {shown(amount)}")
+            return
+        try:
+            parse_quantity(str(amount))
+        except ValueError:
+            self.wrong(path, f"{shown(amount)} is no amount; write one such as 500m or 2Gi")
+
+    def environment(self, value: Any, path: str) -> tuple[Mapping[str, Any], ...]:
+        """Environment variables as they stand, each with a name; what is wrong with them is noted elsewhere.
+
+        The list was judged by :func:`~tessera.api.operator_fields.keys.checked`, which keeps names and values alone.
+        """
+        return tuple(self._variables(value, path))
+
+    def _variables(self, value: Any, path: str) -> Iterator[Mapping[str, Any]]:
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            name = item.get("name") if isinstance(item, Mapping) else None
+            if isinstance(name, str) and not _ENV_NAME.fullmatch(name):
+                self.wrong(f"{path}[{number}].name", f"{shown(name)} is no name of an environment variable")
+            elif isinstance(name, str):
+                yield dict(item)
+
+    def values_of(self, variables: Mapping[str, str], raw: Any, path: str) -> dict[str, str]:
+        """Environment variables by name, for a part whose variables are values only."""
+        for number, item in enumerate(raw if isinstance(raw, list) else ()):
+            if isinstance(item, Mapping) and item.get("valueFrom"):
+                self.note(f"{path}[{number}].valueFrom", "no effect: only values are handed on")
+        return dict(variables)
+
+
+def matters(problem: Problem, paths: tuple[str, ...]) -> bool:
+    """Whether a mistake lies at one of the paths, below it, or above all."""
+    return any(problem.path == each or problem.path.startswith((f"{each}.", f"{each}[")) for each in paths)
+
+
+def identity(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``metadata`` of an object.
+
+    Raises:
+        FileRefused: it has none, or no name.
+    """
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
+        raise FileRefused([Problem("metadata.name", "missing; every object has a name")])
+    return metadata

@@ -1,0 +1,1 @@
+"""Reads an installation of NVIDIA's gpu-operator: Helm values or a ClusterPolicy, as Tessera's settings."""

@@ -1,0 +1,243 @@
+"""The objects by which an installation has drivers: what NVIDIA's chart would render of values, or a ClusterPolicy.
+
+When there are any:
+
+- ``driver.enabled`` is not false, and the file names a driver: ``version``, ``repository``, ``image`` or
+  ``usePrecompiled``. Values that say nothing of drivers leave those of the hosts alone, though the chart's default is
+  to install one;
+- or the user asks for drivers, whatever the file names. Nobody gets any who asks for none.
+
+What values leave out is the chart's (:mod:`tessera.api.driver.chart_defaults`). The components that are Tessera's own
+are rendered as switched off, so that the object is whole for NVIDIA's definition of the kind, and asks NVIDIA's
+operator for nothing that Tessera does.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Notice, Problem
+from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.field_reader import Read
+from tessera.api.driver.nvidia_driver import API_VERSION as DRIVER_API
+from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
+from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.operator_fields.notices import as_here, asks
+from tessera.api.operator_fields.without_effect import WITHOUT_DRIVERS
+
+Manifest = dict[str, Any]
+
+#: The name that NVIDIA's chart gives its ClusterPolicy, and its NVIDIADriver.
+POLICY_NAME = "cluster-policy"
+DRIVER_NAME = "default"
+LABELS = {"app.kubernetes.io/part-of": "tessera"}
+
+#: Components of a ClusterPolicy that NVIDIA's definition requires and Tessera replaces.
+_OWN = ("dcgm", "dcgmExporter", "devicePlugin", "gfd", "nodeStatusExporter")
+#: What the server writes into ``metadata``; the rest is its author's.
+_OF_AUTHOR = ("name", "labels", "annotations")
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_UNNAMED = "the file names no version, repository or usePrecompiled; tessera install --drivers has Tessera install them"
+
+
+class DriverPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What an installation says about drivers.
+
+    Attributes:
+        objects: to be applied; none where drivers stay the hosts' business.
+        policies: what the objects mean, in their order.
+        notices: what has no effect, under the paths of the file.
+    """
+
+    objects: tuple[Manifest, ...] = ()
+    policies: tuple[DriverPolicy, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> DriverPart:
+    """What values of the Helm chart say about drivers.
+
+    Args:
+        values: as they were loaded.
+        wanted: whether the user asks for drivers; None leaves it to the file.
+
+    Raises:
+        FileRefused: what they say cannot be.
+    """
+    if wanted is None and not _deployed(values):
+        wanted = False
+    if not _is_wanted(values, "driver.enabled", wanted):
+        return DriverPart(notices=tuple(_without(values, wanted)))
+    objects = tuple(_rendered(values))
+    try:
+        found = tuple(
+            read_cluster_policy(each) if each["kind"] == KIND else read_nvidia_driver(each) for each in objects
+        )
+    except FileRefused as refused:
+        raise FileRefused([Problem(_in_values(each.path), each.text) for each in refused.problems]) from refused
+    notices = tuple(Notice(_in_values(each.path), each.text) for read in found for each in read.notices)
+    return DriverPart(objects=objects, policies=tuple(each.policy for each in found), notices=notices)
+
+
+def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> DriverPart:
+    """What a ClusterPolicy in a file says about drivers. The object to apply is the file's, without its state.
+
+    Raises:
+        FileRefused: what it says cannot be.
+    """
+    spec = obj.get("spec")
+    fields = spec if isinstance(spec, Mapping) else {}
+    if not _is_wanted(fields, "spec.driver.enabled", wanted):
+        notices = (Notice(f"spec.{each.path}", each.text) for each in _without(fields, wanted))
+        return DriverPart(notices=tuple(notices))
+    found: Read = read_cluster_policy(obj)
+    about = ("metadata", "spec.driver", "spec.toolkit", "spec.daemonsets")
+    notices_ = tuple(each for each in found.notices if each.path.startswith(about))
+    return DriverPart(objects=(_cleaned(obj),), policies=(found.policy,), notices=notices_)
+
+
+def _is_wanted(fields: Mapping[str, Any], path: str, wanted: bool | None) -> bool:
+    driver = fields.get("driver")
+    off = isinstance(driver, Mapping) and driver.get("enabled") is False
+    if wanted and off:
+        raise FileRefused([Problem(path, "is false, while --drivers asks for drivers; leave one of the two out")])
+    return asks_for_drivers(fields) if wanted is None else wanted
+
+
+def _deployed(values: Mapping[str, Any]) -> bool:
+    """Whether the chart would render a ClusterPolicy at all."""
+    written = values.get("clusterPolicy")
+    return not isinstance(written, Mapping) or written.get("deployCR") is not False
+
+
+def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]:
+    for part, reason in WITHOUT_DRIVERS.items():
+        if asks(fields.get(part)) and not as_here(fields, part):
+            more = f": {_UNNAMED}" if part == "driver" and wanted is None else ""
+            yield Notice(part, f"no effect: {reason}{more}")
+    paths = fields.get("hostPaths")
+    root = paths.get("driverInstallDir") if isinstance(paths, Mapping) else None
+    if root and root != chart.DRIVER_ROOT:
+        yield Notice("hostPaths.driverInstallDir", f"no effect: {WITHOUT_DRIVERS['driver']}")
+
+
+def _in_values(path: str) -> str:
+    """Where in the values stands what an object has at a path."""
+    return path.removeprefix("spec.").replace("upgradePolicy.podDeletion", "upgradePolicy.gpuPodDeletion")
+
+
+def _cleaned(obj: Mapping[str, Any]) -> Manifest:
+    metadata = obj.get("metadata") or {}
+    kept = {key: copy.deepcopy(metadata[key]) for key in _OF_AUTHOR if metadata.get(key)}
+    kept.get("annotations", {}).pop(_APPLIED, None)
+    kept["labels"] = {**kept.get("labels", {}), **LABELS}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": kept,
+        "spec": copy.deepcopy(dict(obj.get("spec") or {})),
+    }
+
+
+# As the chart renders it (templates/clusterpolicy.yaml, templates/nvidiadriver.yaml of chart v26.7.0)
+
+
+def _rendered(values: Mapping[str, Any]) -> Iterator[Manifest]:
+    known = ("driver", "toolkit", "daemonsets", "hostPaths", "gds", "gdrcopy")
+    written = {part: values[part] for part in known if isinstance(values.get(part), Mapping)}
+    merged = _merged(chart.VALUES, written)
+    driver = dict(merged["driver"])
+    crd, upgrade = driver.pop("nvidiaDriverCRD", None) or {}, driver.pop("upgradePolicy", None) or {}
+    by_objects = crd.get("enabled") is True
+    rest = _filled(driver, written.get("driver", {}))
+    upgrade = {("podDeletion" if key == "gpuPodDeletion" else key): value for key, value in upgrade.items()}
+    own: Manifest = {"enabled": True, "useNvidiaDriverCRD": by_objects, "upgradePolicy": _filled(upgrade)}
+    features = {part: _filled(merged[part]) for part in ("gds", "gdrcopy") if merged.get(part, {}).get("enabled")}
+    spec = {
+        "operator": {},
+        "daemonsets": _filled(merged["daemonsets"]),
+        "hostPaths": _filled(merged["hostPaths"]),
+        "driver": own if by_objects else {**rest, **own},
+        "toolkit": _filled(merged["toolkit"]),
+        **_nri(values),
+        **features,
+        **{part: {"enabled": False} for part in _OWN},
+    }
+    yield _object(API_VERSION, KIND, POLICY_NAME, spec)
+    if by_objects and crd.get("deployDefaultCR") is not False:
+        yield _object(
+            DRIVER_API, DRIVER_KIND, DRIVER_NAME, _default_driver(rest, own["upgradePolicy"], crd, merged, features)
+        )
+
+
+def _nri(values: Mapping[str, Any]) -> Manifest:
+    """Toolkit variables that ``cdi`` sets; agents take the rest of ``cdi`` as options."""
+    cdi = values.get("cdi")
+    asked = isinstance(cdi, Mapping) and cdi.get("nriPluginEnabled") is True
+    return {"cdi": {"nriPluginEnabled": True}} if asked else {}
+
+
+def _object(api_version: str, kind: str, name: str, spec: Manifest) -> Manifest:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "labels": dict(LABELS)}, "spec": spec}
+
+
+def _default_driver(
+    rest: Manifest, upgrade: Manifest, crd: Mapping[str, Any], merged: Mapping[str, Any], features: Manifest
+) -> Manifest:
+    """The NVIDIADriver for all nodes; its references to ConfigMaps have other keys than a ClusterPolicy's."""
+    spec = {key: value for key, value in rest.items() if key != "enabled"}
+    for there, here, key in (
+        ("repoConfig", "repoConfig", "configMapName"),
+        ("virtualTopology", "virtualTopologyConfig", "config"),
+    ):
+        if there in spec:
+            spec[here] = {"name": spec.pop(there).get(key, "")}
+    if "configMapName" in spec.get("licensingConfig", {}):
+        licence = dict(spec["licensingConfig"])
+        spec["licensingConfig"] = {"name": licence.pop("configMapName"), **licence}
+    pods = {
+        key: merged["daemonsets"][key]
+        for key in ("labels", "annotations", "tolerations")
+        if merged["daemonsets"].get(key)
+    }
+    kind = crd.get("driverType") or "gpu"
+    return {"default": True, "driverType": kind, **spec, **pods, "upgradePolicy": upgrade, **features}
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Values over the chart's: mappings are joined, a null takes a key away."""
+    found = copy.deepcopy(dict(under))
+    for key, value in over.items():
+        below = found.get(key)
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(below, Mapping):
+            found[key] = _merged(below, value)
+        else:
+            found[key] = copy.deepcopy(value)
+    return found
+
+
+def _filled(fields: Mapping[str, Any], written: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The keys that have a value, as the template's conditions leave them; versions as text."""
+    found = {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+    for key in ("repoConfig", "certConfig", "virtualTopology", "kernelModuleConfig"):
+        if key in found and not asks(found[key]):
+            del found[key]
+    licence = found.get("licensingConfig")
+    if isinstance(licence, Mapping) and not any(licence.get(key) for key in ("secretName", "configMapName")):
+        del found["licensingConfig"]
+    if written is not None and not written.get("startupProbe"):
+        found.pop("startupProbe", None)  # the chart's, which nobody asked for
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            found[key] = {name: below for name, below in value.items() if below not in (None, "", [])}
+    version = found.get("version")
+    if isinstance(version, int) and not isinstance(version, bool):
+        found["version"] = str(version)
+    return found

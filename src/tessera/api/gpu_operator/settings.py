@@ -1,0 +1,74 @@
+"""Settings that Tessera follows of an installation of NVIDIA's gpu-operator, as values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Notice
+from tessera.api.driver.chart_defaults import DRIVER_ROOT
+from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.sharing.profile import MigStrategy
+
+#: Where Tessera runs, and its own ConfigMaps there, which count where the file names none.
+SYSTEM_NAMESPACE = "tessera-system"
+OWN_PROFILES = "sharing-profiles"
+OWN_LAYOUTS = "mig-layouts"
+
+DEVICE_ID_STRATEGIES = ("uuid", "index")
+
+
+class NamedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A ConfigMap that the settings name.
+
+    Attributes:
+        name: empty for Tessera's own.
+        default: the entry for nodes without a label; empty for none.
+        data: what the ConfigMap is to hold; None where somebody else makes it.
+    """
+
+    name: str = ""
+    default: str = ""
+    data: Mapping[str, str] | None = None
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What Tessera follows.
+
+    Attributes:
+        mig_strategy: how cards in MIG mode are advertised.
+        sharing: the sharing profiles.
+        layouts: the MIG layouts.
+        mig_reboot: a node may be rebooted for a change of layout.
+        device_list_strategies: how containers learn of their devices; None for the agent's default.
+        device_id_strategy: of :data:`DEVICE_ID_STRATEGIES`; None for the agent's default.
+        pass_device_specs: device nodes are named in the answers to kubelet too.
+        mps_root: the folder of the MPS daemons on the host; None for the agent's default.
+        kubelet_root: kubelet's ``--root-dir``; None for the usual one.
+        health: the environment variables that choose which errors count, with their values.
+        namespace: where the operator runs, if the file knows.
+        driver_objects: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none where the hosts
+            have theirs.
+        drivers: what these objects mean.
+        notices: what has no effect, or another one than upstream.
+    """
+
+    mig_strategy: MigStrategy
+    sharing: NamedConfig = NamedConfig()
+    layouts: NamedConfig = NamedConfig()
+    mig_reboot: bool = False
+    device_list_strategies: tuple[str, ...] | None = None
+    device_id_strategy: str | None = None
+    pass_device_specs: bool = False
+    mps_root: str | None = None
+    kubelet_root: str | None = None
+    health: Mapping[str, str] = {}
+    namespace: str = ""
+    driver_objects: tuple[dict[str, Any], ...] = ()
+    drivers: tuple[DriverPolicy, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def driver_root(self) -> str:
+        """Where driver containers show their files on the host; empty for the usual place, and for no drivers."""
+        return next((each.driver_root for each in self.drivers if each.driver_root != DRIVER_ROOT), "")

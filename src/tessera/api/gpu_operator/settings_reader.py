@@ -1,0 +1,258 @@
+"""What Tessera takes from an installation of NVIDIA's gpu-operator: its Helm values file, or its ``ClusterPolicy``.
+
+Followed are the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
+defaults, how containers learn of their devices, and which errors count as ill health; and those of drivers, which
+become objects (:mod:`tessera.api.gpu_operator.driver_objects`). Everything else is checked as
+:mod:`tessera.api.operator_fields.keys` knows it, and reported with the reason for which it has no effect
+(:mod:`tessera.api.operator_fields.without_effect`). A component that is switched off is off here too, and not reported.
+
+A values file lies on top of the chart's own values, so a key that it leaves out means the chart's value. There are two
+exceptions, both told in a notice. The chart's layout for nodes without a label, which takes MIG off their cards, counts
+only where the file writes it. A ConfigMap that the file does not name is Tessera's own.
+
+Where the ConfigMaps lie is said by neither file but by ``helm --namespace``; an operator that runs has it in the status
+of its ClusterPolicy.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
+from tessera.api.driver.cluster_policy import API_VERSION, KIND
+from tessera.api.gpu_operator.driver_objects import DriverPart, drivers_of_policy, drivers_of_values
+from tessera.api.gpu_operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, OperatorSettings
+from tessera.api.mig_layouts.layouts_file import parse_layouts
+from tessera.api.operator_fields.keys import POLICY, VALUES, checked
+from tessera.api.operator_fields.notices import unfollowed
+from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
+from tessera.text import one_line
+
+#: The chart's value of ``mig.strategy`` since its version 1.7; a ClusterPolicy without one leaves it to the device
+#: plugin, whose own is ``none``.
+CHART_STRATEGY = MigStrategy.SINGLE
+POLICY_STRATEGY = MigStrategy.NONE
+
+POLICY_API = API_VERSION
+POLICY_KIND = KIND
+
+T = TypeVar("T")
+
+_HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
+_SPECS = "PASS_DEVICE_SPECS"
+
+#: As Go's ``strconv.ParseBool`` reads the environment.
+_TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+           **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False", ""), False)}  # fmt: skip
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+def settings_from(document: Any, drivers: bool | None = None) -> OperatorSettings:
+    """The settings in a document that is already loaded: values, or a ClusterPolicy if it says that it is one.
+
+    Args:
+        document: what was loaded.
+        drivers: whether Tessera is to install drivers; None leaves it to the document.
+
+    Raises:
+        FileRefused: it has mistakes; all of them are listed.
+    """
+    problems: list[Problem] = []
+    settings = _kept(problems, lambda: _settings(document))
+    part = _kept(problems, lambda: _drivers(document, drivers))
+    if settings is None or part is None:
+        raise FileRefused(list(dict.fromkeys(problems)))
+    return msgspec.structs.replace(
+        settings,
+        driver_objects=part.objects,
+        drivers=part.policies,
+        notices=tuple(sorted({*settings.notices, *part.notices})),
+    )
+
+
+def _kept(problems: list[Problem], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except FileRefused as refused:
+        problems.extend(refused.problems)
+        return None
+
+
+def _drivers(document: Any, wanted: bool | None) -> DriverPart:
+    if not isinstance(document, Mapping):
+        return drivers_of_values({}, wanted)
+    return drivers_of_policy(document, wanted) if "kind" in document else drivers_of_values(document, wanted)
+
+
+def _settings(document: Any) -> OperatorSettings:
+    found = Gathered()
+    if not isinstance(document, Mapping) or "kind" not in document:
+        fields = checked(found, document, "", VALUES)
+        return _Reading(found, fields, "", CHART_STRATEGY).settings()
+    if (document.get("apiVersion"), document["kind"]) != (POLICY_API, POLICY_KIND):
+        text = f"must be a values file or a {POLICY_KIND} of {POLICY_API}, not a {shown(document['kind'])}"
+        raise FileRefused([Problem("kind", text)])
+    fields = checked(found, document.get("spec"), "spec", POLICY)
+    status = document.get("status")
+    namespace = status.get("namespace") if isinstance(status, Mapping) else None
+    settings = _Reading(found, fields, "spec", POLICY_STRATEGY).settings()
+    return msgspec.structs.replace(settings, namespace=namespace if isinstance(namespace, str) else "")
+
+
+class _Reading:
+    """One file being read: its mistakes and its notices, wherever they are met."""
+
+    def __init__(self, found: Gathered, fields: Mapping[str, Any], path: str, strategy: MigStrategy) -> None:
+        self.found = found
+        self.fields = fields
+        self.path = path
+        self.strategy = strategy
+        self.notices: list[Notice] = []
+
+    def settings(self) -> OperatorSettings:
+        """Everything that Tessera follows; ends the reading."""
+        plugin_env, mig_env = self._env("devicePlugin"), self._env("migManager")
+        lists = plugin_env.get("DEVICE_LIST_STRATEGY")
+        ids = plugin_env.get("DEVICE_ID_STRATEGY")
+        settings = OperatorSettings(
+            mig_strategy=self._mig_strategy(plugin_env.get("MIG_STRATEGY")),
+            sharing=self._sharing(),
+            layouts=self._layouts(),
+            mig_reboot=self._truth(mig_env.get("WITH_REBOOT", ""), "migManager.env.WITH_REBOOT"),
+            device_list_strategies=None if not lists else self._list_strategies(lists),
+            device_id_strategy=None
+            if not ids
+            else self._choice(ids, _env_path("DEVICE_ID_STRATEGY"), *DEVICE_ID_STRATEGIES),
+            pass_device_specs=self._truth(plugin_env.get(_SPECS, ""), _env_path(_SPECS)),
+            mps_root=self._mps_root(plugin_env),
+            kubelet_root=self._folder("hostPaths.kubeletRootDir", self._text("hostPaths", "kubeletRootDir")),
+            health={name: plugin_env[name] for name in _HEALTH_ENV if name in plugin_env},
+        )
+        self.notices += unfollowed(self.fields, self.path)
+        self.found.settle()
+        return msgspec.structs.replace(settings, notices=tuple(sorted(self.notices)))
+
+    # Places
+
+    def _at(self, path: str) -> str:
+        return f"{self.path}.{path}" if self.path else path
+
+    def _note(self, path: str, text: str) -> None:
+        self.notices.append(Notice(self._at(path), text))
+
+    def _under(self, component: str, key: str) -> Mapping[str, Any]:
+        value = self.fields.get(component, {}).get(key)
+        return value if isinstance(value, Mapping) else {}
+
+    def _text(self, component: str, key: str) -> str:
+        return str(self.fields.get(component, {}).get(key, ""))
+
+    def _env(self, component: str) -> Mapping[str, str]:
+        return self._under(component, "env")
+
+    def _off(self, component: str) -> bool:
+        return self.fields.get(component, {}).get("enabled") is False
+
+    def _choice(self, value: Any, path: str, *allowed: str) -> str:
+        return self.found.choice(value, self._at(path), allowed)
+
+    def _truth(self, text: str, path: str) -> bool:
+        if text not in _TRUTHS:
+            self.found.add(self._at(path), f'must be "true" or "false", not {shown(text)}')
+        return _TRUTHS.get(text, False)
+
+    # What is followed
+
+    def _mig_strategy(self, env: str | None) -> MigStrategy:
+        names = tuple(each.value for each in MigStrategy)
+        written = self.fields.get("mig", {}).get("strategy")
+        if written:
+            if env and env != written:
+                self._note(_env_path("MIG_STRATEGY"), f"no effect: mig.strategy is {written}, and counts")
+            return MigStrategy(self._choice(written, "mig.strategy", *names))
+        if env:
+            return MigStrategy(self._choice(env, _env_path("MIG_STRATEGY"), *names))
+        self._note("mig.strategy", f"not set, which is {self.strategy.value} as with NVIDIA's operator")
+        return self.strategy
+
+    def _sharing(self) -> NamedConfig:
+        config = self._config("devicePlugin", parse_profile)
+        if config.default and not config.name:
+            self._note("devicePlugin.config.default", "no effect: devicePlugin.config.name names no ConfigMap")
+            return NamedConfig()
+        if self._off("devicePlugin"):
+            self._note("devicePlugin.enabled", "no effect: the agent offers the cards of every node that it runs on")
+        return config
+
+    def _layouts(self) -> NamedConfig:
+        config = self._config("migManager", parse_layouts)
+        if self._off("migManager"):
+            text = (
+                "cards of nodes without the label nvidia.com/mig.config stay as they are; the label is still followed"
+            )
+            self._note("migManager.enabled", text)
+            return NamedConfig()
+        if not config.default:
+            text = "not set: cards of nodes without a label stay as they are; NVIDIA's operator takes MIG off them"
+            self._note("migManager.config.default", text)
+        return config
+
+    def _config(self, component: str, parse: Any) -> NamedConfig:
+        path = f"{component}.config"
+        config = self._under(component, "config")
+        name, default = config.get("name", ""), config.get("default", "")
+        if name and not _OBJECT_NAME.fullmatch(name):
+            rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+            self.found.add(self._at(f"{path}.name"), f"{shown(name)} is no name of a ConfigMap: {rule}")
+        data = dict(self._files(config.get("data"), f"{path}.data"))
+        if not config.get("create"):
+            if data:
+                self._note(f"{path}.data", "no effect: config.create is not true")
+            return NamedConfig(name=name, default=default)
+        if data and not name:
+            self.found.add(self._at(f"{path}.name"), "missing; config.create needs the name of the ConfigMap to make")
+        for key, text in data.items():
+            self._judged(text, join(self._at(f"{path}.data"), key), parse)
+        if data and default and component == "devicePlugin" and default not in data:
+            names = one_line(", ".join(sorted(data)))
+            self.found.add(self._at(f"{path}.default"), f"{shown(default)} is none of config.data: {names}")
+        return NamedConfig(name=name, default=default, data=data or None)
+
+    def _files(self, value: Any, path: str) -> Iterator[tuple[str, str]]:
+        for key, text in self.found.free_mapping(value, self._at(path)).items():
+            yield key, self.found.text(text, join(self._at(path), key))
+
+    def _judged(self, text: str, path: str, parse: Any) -> None:
+        try:
+            parse(text)
+        except FileRefused as refused:
+            for problem in refused.problems:
+                self.found.add(path, str(problem))
+
+    def _list_strategies(self, text: str) -> tuple[str, ...]:
+        path = _env_path("DEVICE_LIST_STRATEGY")
+        chosen = tuple(self._choice(each.strip(), path, *DEVICE_LIST_STRATEGIES) for each in text.split(","))
+        if "envvar" in chosen:
+            text = (
+                "envvar: where the NVIDIA runtime reads it, containers can name any device themselves; not so cdi-cri"
+            )
+            self._note(path, text)
+        return tuple(dict.fromkeys(chosen))
+
+    def _mps_root(self, env: Mapping[str, str]) -> str | None:
+        written = self._under("devicePlugin", "mps").get("root")
+        if written:
+            return self._folder("devicePlugin.mps.root", written)
+        return self._folder(_env_path("MPS_ROOT"), env.get("MPS_ROOT", ""))
+
+    def _folder(self, path: str, folder: str) -> str | None:
+        if folder and not folder.startswith("/"):
+            self.found.add(self._at(path), f"{shown(folder)} is no folder of the host; begin it with /")
+        return folder or None
+
+
+def _env_path(name: str, component: str = "devicePlugin") -> str:
+    return f"{component}.env.{name}"

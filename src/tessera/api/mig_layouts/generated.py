@@ -1,0 +1,112 @@
+"""The layouts that exist without a file: what NVIDIA's MIG manager generates for the cards of a node.
+
+A node that has no file of layouts, or whose file does not have the one that its label names, still knows these
+(mig-parted ``generate-config``): ``all-disabled``, ``all-enabled``, ``all-<profile>`` with as many as a card holds, and
+``all-balanced``. A node of several models gets one entry for each model that has the profile, told apart by PCI id.
+
+Beside these a name may say itself what a card is to be cut into, as people call their layouts anyway: ``7x1g.5gb``,
+``2x2g.10gb-3x1g.5gb``. That is a layout without a file, too.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry
+from tessera.mig.geometry import Geometry, Profile
+from tessera.mig.layout_planning import feasible
+
+#: ``3x1g.5gb``; the suffixes are those of NVIDIA's profiles, with a dot for the plus that a label cannot have.
+_PART = re.compile(r"([1-9][0-9]?)x([0-9]g\.[0-9]+gb(?:\.me\.all|\.me|\.gfx|-me)?)")
+_SPELLED = re.compile(rf"{_PART.pattern}(?:-{_PART.pattern})*")
+
+DISABLED, ENABLED, BALANCED = "all-disabled", "all-enabled", "all-balanced"
+
+#: Compute slices of the instances of ``all-balanced``, by compute slices of the whole card.
+_BALANCED: Mapping[int, Mapping[int, int]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
+
+
+class CardKind(msgspec.Struct, frozen=True):
+    """Cards of a node that are alike.
+
+    Attributes:
+        pci_device_id: device and vendor as one number.
+        geometry: what they can be cut into, as NVML reported it.
+    """
+
+    pci_device_id: int
+    geometry: Geometry
+
+
+def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry, ...]]:
+    """Named layouts for a node with these kinds of cards, small instances before large ones.
+
+    Args:
+        kinds: one for each PCI id; the order does not matter to what a name means.
+    """
+    several = len(kinds) > 1
+    layouts: dict[str, list[LayoutEntry]] = {
+        DISABLED: [LayoutEntry(devices=None, mig_enabled=False, counts={})],
+        ENABLED: [LayoutEntry(devices=None, mig_enabled=True, counts={})],
+    }
+    for kind in sorted(kinds, key=lambda each: each.pci_device_id):
+        filters = (DeviceFilter(f"0x{kind.pci_device_id:08X}", kind.pci_device_id),) if several else ()
+        for name, counts in _of_one_kind(kind.geometry).items():
+            entry = LayoutEntry(devices=None, mig_enabled=True, counts=counts, filters=filters)
+            layouts.setdefault(name, []).append(entry)
+    return {name: tuple(entries) for name, entries in layouts.items()}
+
+
+def spelled_layout(name: str, kinds: Sequence[CardKind]) -> tuple[LayoutEntry, ...] | None:
+    """The layout that a name spells out, for the cards that have all of its profiles.
+
+    Args:
+        name: counts and profiles in the resource's spelling, ``2x2g.10gb-3x1g.5gb``.
+        kinds: one for each PCI id.
+
+    Returns:
+        One entry for each kind of card that it is for; ``None`` if the name is of another form, or for no card here.
+    """
+    if not _SPELLED.fullmatch(name):
+        return None
+    counts: Counter[str] = Counter()
+    for count, profile in _PART.findall(name):
+        counts[profile] += int(count)
+    entries = []
+    for kind in sorted(kinds, key=lambda each: each.pci_device_id):
+        rows = {profile: kind.geometry.find(profile) for profile in counts}
+        named = {row.name: counts[profile] for profile, row in rows.items() if row is not None}
+        if len(named) == len(counts):
+            filters = (DeviceFilter(f"0x{kind.pci_device_id:08X}", kind.pci_device_id),) if len(kinds) > 1 else ()
+            entries.append(LayoutEntry(devices=None, mig_enabled=True, counts=named, filters=filters))
+    return tuple(entries) or None
+
+
+def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
+    # A card tells its profiles in another order once MIG mode is on; names that are listed to people stay in theirs.
+    ordered = sorted(geometry.profiles, key=lambda each: (each.compute_slices, each.size, each.name))
+    found: dict[str, Mapping[str, int]] = {
+        f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in ordered
+    }
+    balanced = _balanced(geometry)
+    return found | ({BALANCED: balanced} if balanced else {})
+
+
+def _balanced(geometry: Geometry) -> dict[str, int]:
+    """A mix of sizes; empty where the card lacks one of them or they do not fit together."""
+    whole = max((profile.compute_slices for profile in geometry.profiles), default=0)
+    counts: dict[str, int] = {}
+    for slices, count in _BALANCED.get(whole, {}).items():
+        profile = _plain(geometry, slices)
+        if profile is None:
+            return {}
+        counts[profile.name] = count
+    return counts if feasible(geometry, counts) else {}
+
+
+def _plain(geometry: Geometry, slices: int) -> Profile | None:
+    """The profile of so many slices that takes the least memory and has no suffix."""
+    plain = [each for each in geometry.profiles if each.compute_slices == slices and each.name.endswith("gb")]
+    return min(plain, key=lambda each: each.size, default=None)

@@ -1,0 +1,211 @@
+"""What a node's cards offer, as the annotation ``tessera.dev/offers`` of the node says it: a JSON list.
+
+Written by the agent of the node; read at admission, for the smallest offer that fulfils a pod's requirements and for
+requests above one, and to explain a node. A capacity alone does not say what one ``nvidia.com/gpu`` is; this does.
+
+Rules:
+
+- one entry for each resource and kind of device behind it, so a node that gives out two models under one name has two;
+- the same offers make the same text, so a node is written only when something has changed;
+- a text of more bytes than `OFFERS_TEXT` is refused and numbers are bounded: whoever may write a node's annotation
+  cannot keep its readers busy;
+- keys that are not known are passed over, so that a newer agent may say more.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated
+
+import msgspec
+
+from tessera.limits import OFFERS, OFFERS_TEXT
+from tessera.mig.models import model_by_product
+from tessera.mig.names import ProfileName, parse_profile_name
+from tessera.offers.requirements import GIB
+from tessera.offers.selection import CardKind, Kind, Offer
+from tessera.text import one_line
+
+OFFERS_ANNOTATION = "tessera.dev/offers"
+
+#: Compute slices of a card whose model is not in the table: those of every MIG card but A30 and the RTX PRO ones.
+_COMPUTE_SLICES = 7
+#: A share that gets less than this part of what an even division gives has had its memory pinned lower.
+_EVEN = Fraction(9, 10)
+_MIB = 2**20
+
+
+class OfferKind(StrEnum):
+    """What one of a resource is."""
+
+    WHOLE = "whole"
+    SHARE = "share"
+    SLICE = "slice"
+    DYNAMIC_SLICE = "dynamic-slice"
+
+
+_KINDS = {
+    OfferKind.WHOLE: Kind.WHOLE,
+    OfferKind.SHARE: Kind.SHARE,
+    OfferKind.SLICE: Kind.FIXED_SLICE,
+    OfferKind.DYNAMIC_SLICE: Kind.DYNAMIC_SLICE,
+}
+
+Text = Annotated[str, msgspec.Meta(max_length=253)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=317, pattern=r"^[A-Za-z0-9][A-Za-z0-9./_-]*$")]
+Memory = Annotated[int, msgspec.Meta(ge=0, le=2**24)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
+Replicas = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+
+
+class NodeOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, order=True):
+    """A resource of a node, and what one of it is.
+
+    Attributes:
+        resource: the extended resource, ``nvidia.com/gpu.shared``.
+        kind: what one of it is; a share of a MIG slice is a share.
+        product: NVML's name of the card.
+        card_memory_mib: of the whole card, MiB as NVML reports it.
+        memory_mib: what one of the resource gets, MiB; a share without a limit of its own gets its even part.
+        compute_capability: ``8.0``.
+        nvlink: the card is joined to other cards.
+        ecc: the card's memory is protected.
+        count: how many the node has in all, in use or not, healthy or not: shares, not cards. Of slices on demand the
+            most that fit when nothing else is there.
+        replicas: among how many one device is divided; 1 if it is not.
+        one_per_request: a container that asks for more than one is refused.
+        profile: of a slice, or of the slice that is shared, as NVML writes it: ``1g.5gb+me``.
+    """
+
+    resource: Name
+    kind: OfferKind
+    product: Text
+    card_memory_mib: Memory
+    memory_mib: Memory
+    compute_capability: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")]
+    nvlink: bool = False
+    ecc: bool = False
+    count: Count
+    replicas: Replicas = 1
+    one_per_request: bool = False
+    profile: Annotated[str, msgspec.Meta(max_length=63)] = ""
+
+
+#: The next step in the message about a wrong annotation.
+_REMEDY = "the node's agent writes it again"
+
+_DECODER = msgspec.json.Decoder(tuple[NodeOffer, ...])
+
+
+def encode_offers(offers: Iterable[NodeOffer]) -> str:
+    """The annotation's value: compact, in an order that follows from the offers alone.
+
+    Raises:
+        ValueError: it would be longer than readers accept.
+    """
+    text = msgspec.json.encode(sorted(offers)).decode()
+    _check_size(text)
+    return text
+
+
+def decode_offers(text: str) -> tuple[NodeOffer, ...]:
+    """The offers of an annotation's value.
+
+    Raises:
+        ValueError: it is too long or not of its form; the text names annotation, entry, field and rule.
+    """
+    try:
+        _check_size(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_REMEDY}") from None
+    try:
+        found = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_located(str(error))}; {_REMEDY}") from None
+    if len(found) > OFFERS:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {len(found):,} entries; {OFFERS} are allowed; {_REMEDY}")
+    for number, offer in enumerate(found):
+        _check_profile(number, offer)
+    return found
+
+
+def _check_size(text: str) -> None:
+    size = len(text.encode(errors="replace"))
+    if size > OFFERS_TEXT:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {size:,} bytes; {OFFERS_TEXT} are allowed")
+
+
+def _located(error: str) -> str:
+    """The decoder's text with the path in front of it."""
+    text, _, path = error.partition(" - at `$")
+    return f"{one_line(path.rstrip('`'))}: {one_line(text)}" if path else one_line(text)
+
+
+def _check_profile(number: int, offer: NodeOffer) -> None:
+    sliced = offer.kind in {OfferKind.SLICE, OfferKind.DYNAMIC_SLICE}
+    try:
+        if sliced or offer.profile:
+            _profile(offer.profile)
+    except ValueError as error:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: [{number}].profile: {one_line(error)}") from None
+
+
+def _profile(text: str) -> tuple[ProfileName, int]:
+    """A profile, and the compute slices of the instance: one of ``1c.3g.20gb``, three of ``3g.20gb``."""
+    compute, divided, rest = text.partition("c.")
+    if divided and compute.isdecimal():
+        return parse_profile_name(rest), int(compute)
+    name = parse_profile_name(text)
+    return name, name.slices
+
+
+def placement_offers(offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
+    """The offers of a node in the terms in which requirements are compared with them.
+
+    Memory counts as cards and profiles state it, whatever NVML reports of it; a share counts with its part of that, or
+    with the limit that was pinned for it.
+
+    Args:
+        offers: well-formed ones, as from :func:`decode_offers`.
+
+    Raises:
+        ValueError: a slice without a profile's name.
+    """
+    return tuple(_placement_offer(offer) for offer in offers)
+
+
+def _placement_offer(offer: NodeOffer) -> Offer:
+    major, _, minor = offer.compute_capability.partition(".")
+    card = CardKind(
+        product=offer.product,
+        memory_mib=offer.card_memory_mib,
+        compute_capability=(int(major), int(minor)),
+        nvlink=offer.nvlink,
+        ecc=offer.ecc,
+    )
+    memory, portion, suffix = card.memory, Fraction(1), ""
+    if offer.profile:
+        name, compute = _profile(offer.profile)
+        memory, suffix = name.memory_gb * GIB, name.suffix
+        portion = min(Fraction(1), Fraction(compute, _compute_slices(offer.product)))
+    return Offer(
+        resource=offer.resource,
+        kind=_KINDS[offer.kind],
+        card=card,
+        memory=_share_memory(offer, memory // offer.replicas),
+        portion=portion / offer.replicas,
+        count=offer.count,
+        suffix=suffix,
+    )
+
+
+def _share_memory(offer: NodeOffer, even: int) -> int:
+    pinned = offer.memory_mib * _MIB
+    return pinned if offer.kind is OfferKind.SHARE and pinned < even * _EVEN else even
+
+
+def _compute_slices(product: str) -> int:
+    model = model_by_product(product)
+    if model is None or model.table is None:
+        return _COMPUTE_SLICES
+    return max(row.compute_slices for row in model.table.profiles)

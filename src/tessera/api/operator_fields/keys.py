@@ -1,0 +1,229 @@
+"""The keys of NVIDIA's gpu-operator: those of its Helm chart's values and of its ``ClusterPolicy``, from 1.7 to 26.7.
+
+Upstream ignores a key that it does not know: ``migManger:`` there means the defaults, without a message. So all keys
+are listed here, and what is not listed is refused. Below some keys everything is allowed, since Kubernetes or another
+chart defines it (labels, tolerations, resources, the values of node feature discovery).
+
+Which keys Tessera follows is not known here, but in :mod:`tessera.api.gpu_operator.settings_reader`.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+from tessera.api.documents import Gathered, Notice, join, meant, shown
+
+
+class Leaf(Enum):
+    """What stands at a key that is no mapping of known keys."""
+
+    ANY = "anything"
+    FLAG = "true or false"
+    TEXT = "text"
+    ENV = "a list of environment variables"
+
+
+Shape: TypeAlias = "Mapping[str, Shape] | Leaf"
+
+ANY, FLAG, TEXT, ENV = Leaf.ANY, Leaf.FLAG, Leaf.TEXT, Leaf.ENV
+
+
+def _each(names: str, shape: Shape = ANY) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), shape)
+
+
+IMAGE_KEYS = ("repository", "image", "version", "imagePullPolicy", "imagePullSecrets")
+POD_KEYS = (
+    "resources",
+    "hostNetwork",
+    "affinity",
+    "nodeSelector",
+    "tolerations",
+    "priorityClassName",
+    "securityContext",
+    "podSecurityContext",
+    "annotations",
+    "labels",
+)
+
+_IMAGE: Mapping[str, Shape] = {**_each("version imagePullSecrets"), **_each("repository image imagePullPolicy", TEXT)}
+_COMPONENT: Mapping[str, Shape] = {
+    **_IMAGE,
+    **dict.fromkeys(POD_KEYS, ANY),
+    "hostNetwork": FLAG,
+    "enabled": FLAG,
+    "env": ENV,
+    "args": ANY,
+}
+_ENABLED: Mapping[str, Shape] = {"enabled": FLAG}
+_NAMED: Mapping[str, Shape] = {"name": TEXT}
+_HELPER: Mapping[str, Shape] = {**_IMAGE, "env": ENV}
+#: A ConfigMap by name, or one that the chart makes from ``data``.
+_CONFIG: Mapping[str, Shape] = {"create": FLAG, "name": TEXT, "default": TEXT, "data": ANY}
+_MONITOR: Mapping[str, Shape] = {
+    **_each("interval scrapeTimeout additionalLabels relabelings"),
+    **_each("enabled honorLabels", FLAG),
+}
+_PROBE = _each("initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold")
+_POD_DELETION: Mapping[str, Shape] = {**_each("force deleteEmptyDir", FLAG), "timeoutSeconds": ANY}
+
+_OPERATOR: Mapping[str, Shape] = {
+    **_COMPONENT,
+    **_each("defaultRuntime runtimeClass defaultGPUMode migStrategy", TEXT),
+    **_each("cleanupCRD upgradeCRD use_ocp_driver_toolkit", FLAG),
+    "initContainer": _IMAGE,
+    "validator": _IMAGE,
+    "logging": _each("timeEncoding level develMode"),
+    "metrics": {"serviceMonitor": _MONITOR},
+}
+_DRIVER: Mapping[str, Shape] = {
+    **_COMPONENT,
+    **_each("usePrecompiled useOpenKernelModules use_ocp_driver_toolkit useNvidiaDriverCRD", FLAG),
+    **_each("kernelModuleType secretEnv", TEXT),
+    **_each("startupProbe livenessProbe readinessProbe", _PROBE),
+    "nvidiaDriverCRD": {**_each("enabled deployDefaultCR", FLAG), **_each("driverType nodeSelector")},
+    "rdma": _each("enabled useHostMofed", FLAG),
+    "rollingUpdate": _each("maxUnavailable"),
+    "upgradePolicy": {
+        "autoUpgrade": FLAG,
+        **_each("maxParallelUpgrades maxUnavailable"),
+        "waitForCompletion": _each("timeoutSeconds podSelector"),
+        "podDeletion": _POD_DELETION,
+        "gpuPodDeletion": _POD_DELETION,
+        "drain": {**_POD_DELETION, "enable": FLAG, "podSelector": TEXT},
+    },
+    "manager": _HELPER,
+    "repoConfig": _each("configMapName destinationDir", TEXT),
+    "certConfig": _NAMED,
+    "licensingConfig": {**_each("configMapName secretName", TEXT), "nlsEnabled": FLAG},
+    "virtualTopology": _each("config", TEXT),
+    "kernelModuleConfig": _NAMED,
+}
+_VALIDATOR: Mapping[str, Shape] = {
+    **_COMPONENT,
+    **_each("plugin toolkit driver cuda vfioPCI vgpuManager vgpuDevices", {"env": ENV}),
+}
+_EXPORTER: Mapping[str, Shape] = {
+    **_COMPONENT,
+    **_each("hostPID enablePodLabels enablePodUID", FLAG),
+    "podLabelAllowlistRegex": ANY,
+    "config": {"name": TEXT, "create": FLAG, "data": ANY},
+    "hpcJobMapping": {"enabled": FLAG, "directory": TEXT},
+    "service": _each("type internalTrafficPolicy", TEXT),
+    "serviceMonitor": _MONITOR,
+}
+
+#: ``spec`` of an NVIDIADriver.
+NVIDIA_DRIVER: Mapping[str, Shape] = {
+    **_IMAGE,
+    **_each("default usePrecompiled useOpenKernelModules hostNetwork", FLAG),
+    **_each("driverType kernelModuleType secretEnv priorityClassName", TEXT),
+    **_each("startupProbe livenessProbe readinessProbe", _PROBE),
+    **_each("resources args nodeSelector nodeAffinity labels annotations tolerations podSecurityContext"),
+    **_each("gds gdrcopy", _COMPONENT),
+    **_each("repoConfig certConfig virtualTopologyConfig kernelModuleConfig", _NAMED),
+    "env": ENV,
+    "licensingConfig": {**_each("secretName name", TEXT), "nlsEnabled": FLAG},
+    "manager": {**_HELPER},
+    "rdma": _DRIVER["rdma"],
+    "upgradePolicy": _DRIVER["upgradePolicy"],
+}
+
+#: ``spec`` of a ClusterPolicy.
+POLICY: Mapping[str, Shape] = {
+    **_each("gds gdrcopy nodeStatusExporter sandboxDevicePlugin kataSandboxDevicePlugin", _COMPONENT),
+    "ccManager": {**_COMPONENT, "defaultMode": TEXT},
+    "cdi": _each("enabled default nriPluginEnabled", FLAG),
+    "daemonsets": {**_each("labels annotations tolerations podSecurityContext priorityClassName updateStrategy"),
+                   "rollingUpdate": _each("maxUnavailable")},
+    "dcgm": {**_COMPONENT, "hostPort": ANY},
+    "dcgmExporter": _EXPORTER,
+    "devicePlugin": {**_COMPONENT, "config": _CONFIG, "mps": {"root": TEXT}},
+    "driver": _DRIVER,
+    "gfd": {**_COMPONENT, **_each("discoveryIntervalSeconds migStrategy")},
+    "hostPaths": _each("rootFS driverInstallDir kubeletRootDir", TEXT),
+    "kataManager": {**_COMPONENT, "config": ANY},
+    "mig": {"strategy": TEXT},
+    "migManager": {**_COMPONENT, "config": _CONFIG, "gpuClientsConfig": _CONFIG},
+    "operator": _OPERATOR,
+    "psa": _ENABLED,
+    "psp": _ENABLED,
+    "sandboxWorkloads": {"enabled": FLAG, **_each("defaultWorkload mode", TEXT)},
+    "toolkit": {**_COMPONENT, "installDir": TEXT},
+    "validator": _VALIDATOR,
+    "vfioManager": {**_COMPONENT, "driverManager": _HELPER},
+    "vgpuDeviceManager": {**_COMPONENT, "config": _CONFIG},
+    "vgpuManager": {**_COMPONENT, "driverManager": _HELPER, "kernelModuleConfig": _NAMED},
+}  # fmt: skip
+
+#: A values file of the Helm chart; ``global`` is Helm's own.
+VALUES: Mapping[str, Shape] = {
+    **POLICY,
+    **_each("extraObjects global node-feature-discovery"),
+    **_each("nameOverride fullnameOverride", TEXT),
+    **_each("clusterPolicy gpuCluster", _each("deployCR", FLAG)),
+    "draDriver": {
+        **_COMPONENT,
+        "featureGates": ANY,
+        "gpus": _each("kubeletPlugin"),
+        "computeDomains": {"enabled": FLAG, **_each("controller kubeletPlugin")},
+    },
+    "nfd": _each("enabled nodefeaturerules", FLAG),
+    "platform": _each("openshift", FLAG),
+}
+
+
+def checked(found: Gathered, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None) -> Any:
+    """What is right of a value: keys that are not known, and values of another kind, are noted and left out.
+
+    A null counts as a key that is not there, as Helm has it.
+
+    Args:
+        found: where mistakes are noted.
+        value: what stands in the file or object.
+        path: where it stands.
+        shape: what may stand there.
+        strange: takes the keys that are not known, for an object that is in force already; without it they are
+            mistakes.
+    """
+    if isinstance(shape, Leaf):
+        return _leaf(found, value, path, shape)
+    fields = found.mapping(value, path, shape) if strange is None else _familiar(found, value, path, shape, strange)
+    return {
+        key: checked(found, item, join(path, key), shape[key], strange)
+        for key, item in fields.items()
+        if item is not None
+    }
+
+
+def _familiar(
+    found: Gathered, value: Any, path: str, shape: Mapping[str, Shape], strange: list[Notice]
+) -> dict[str, Any]:
+    fields = found.free_mapping(value, path)
+    for key in [key for key in fields if key not in shape]:
+        strange.append(Notice(join(path, key), f"no effect: unknown, also to NVIDIA's operator; {meant(key, shape)}"))
+        del fields[key]
+    return fields
+
+
+def _leaf(found: Gathered, value: Any, path: str, leaf: Leaf) -> Any:
+    if leaf is Leaf.FLAG:
+        return found.boolean(value, path)
+    if leaf is Leaf.TEXT:
+        return found.text(value, path)
+    return dict(_variables(found, value, path)) if leaf is Leaf.ENV else value
+
+
+def _variables(found: Gathered, value: Any, path: str) -> list[tuple[str, str]]:
+    """Environment variables by name; one whose value lies elsewhere (``valueFrom``) is empty."""
+    variables = []
+    for item, at in found.items(value, path):
+        fields = found.mapping(item, at, ("name", "value", "valueFrom"))
+        if not isinstance(fields.get("name"), str):
+            found.add(f"{at}.name", "missing; write the variable's name")
+            continue
+        text = fields.get("value")
+        if text is not None and not isinstance(text, str):
+            found.add(f"{at}.value", f"must be text, not {shown(text)}; put it in quotes")
+        variables.append((fields["name"], text if isinstance(text, str) else ""))
+    return variables

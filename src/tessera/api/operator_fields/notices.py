@@ -1,0 +1,121 @@
+"""Notices on what an installation of NVIDIA's gpu-operator asks for and Tessera does not do, beside drivers.
+
+The reasons are data (:mod:`tessera.api.operator_fields.without_effect`). A component that is switched off is off here
+too, and not reported; neither is one that belongs to virtual machines where there are none.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tessera.api.documents import Notice
+from tessera.api.operator_fields.without_effect import (
+    COMPONENTS,
+    GROUPS,
+    MIG_ENV,
+    OF_INSTALL,
+    OF_SANDBOXES,
+    PLUGIN_ENV,
+    USUAL_PATHS,
+)
+
+#: Environment that is followed.
+PLUGIN_FOLLOWED = (
+    "DEVICE_LIST_STRATEGY",
+    "DEVICE_ID_STRATEGY",
+    "MIG_STRATEGY",
+    "MPS_ROOT",
+    "PASS_DEVICE_SPECS",
+    "DP_DISABLE_HEALTHCHECKS",
+    "DP_ENABLE_HEALTHCHECKS",
+)
+MANAGER_FOLLOWED = ("WITH_REBOOT",)
+#: Keys of a component that ask nothing of agents: its switch, and what the container toolkit is told.
+_ELSEWHERE = ("enabled", "nriPluginEnabled")
+
+
+def unfollowed(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
+    """What has no effect of values, or of a ClusterPolicy that is taken over.
+
+    Args:
+        fields: all components, checked.
+        path: where they stand: empty, or ``spec``.
+    """
+    yield from _components(fields, path)
+    if _off(fields, "cdi"):
+        yield Notice(
+            _at(path, "cdi.enabled"), "no effect: devices are handed over through CDI, but for DEVICE_LIST_STRATEGY"
+        )
+    for component in ("devicePlugin", "gfd", "migManager"):
+        yield from _groups(fields.get(component, {}), _at(path, component))
+    if _off(fields, "gfd"):
+        yield Notice(_at(path, "gfd.enabled"), "no effect: the agent writes the labels of the cards")
+    if any(_env(fields, "gfd")):
+        yield Notice(
+            _at(path, "gfd.env"), "no effect: labels are written by the agent, which follows the cards at once"
+        )
+    yield from _variables(fields, path, "devicePlugin", PLUGIN_ENV, PLUGIN_FOLLOWED)
+    yield from _variables(fields, path, "migManager", MIG_ENV, MANAGER_FOLLOWED)
+
+
+def in_cluster_policy(fields: Mapping[str, Any], path: str) -> list[Notice]:
+    """What has no effect of a ClusterPolicy as it stands in a cluster: the agents do not read it."""
+    found = list(_components(fields, path))
+    for component, reason in OF_INSTALL.items():
+        value = fields.get(component, {})
+        if value.get("enabled") is not False and any(asks(value[key]) for key in value if key not in _ELSEWHERE):
+            found.append(Notice(_at(path, component), f"no effect by itself: {reason}"))
+    return found
+
+
+def asks(value: Any) -> bool:
+    """Whether a value asks for anything; empty and false ones, all the way down, do not."""
+    if isinstance(value, Mapping):
+        return any(map(asks, value.values()))
+    return value not in (None, False, "", 0) and value != []
+
+
+def as_here(fields: Mapping[str, Any], component: str) -> bool:
+    """Whether what is asked for is nothing, by the component's switch or by that of all virtual machines."""
+    if component in OF_SANDBOXES and fields.get("sandboxWorkloads", {}).get("enabled") is not True:
+        return True
+    value = fields.get(component)
+    return isinstance(value, Mapping) and (value.get("enabled") is False or value.get("deployCR") is False)
+
+
+def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
+    for component, value in fields.items():
+        if component in COMPONENTS and asks(value) and not as_here(fields, component):
+            yield Notice(_at(path, component), f"no effect: {COMPONENTS[component]}")
+    paths = fields.get("hostPaths", {})
+    if any(str(paths.get(key, "")) not in {"", usual} for key, usual in USUAL_PATHS.items()):
+        text = f"no effect: {', '.join(USUAL_PATHS)}; the host's files are used where they are"
+        yield Notice(_at(path, "hostPaths"), text)
+
+
+def _groups(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
+    for keys, reason in GROUPS:
+        there = [key for key in keys if asks(fields.get(key))]
+        if there:
+            yield Notice(path, f"no effect: {', '.join(there)}; {reason}")
+
+
+def _variables(
+    fields: Mapping[str, Any], path: str, component: str, known: Mapping[str, str], followed: tuple[str, ...]
+) -> Iterator[Notice]:
+    for name in _env(fields, component):
+        if name not in followed:
+            reason = known.get(name, "Tessera does not know it")
+            yield Notice(_at(path, f"{component}.env.{name}"), f"no effect: {reason}")
+
+
+def _env(fields: Mapping[str, Any], component: str) -> Mapping[str, str]:
+    value = fields.get(component, {}).get("env")
+    return value if isinstance(value, Mapping) else {}
+
+
+def _off(fields: Mapping[str, Any], component: str) -> bool:
+    return bool(fields.get(component, {}).get("enabled") is False)
+
+
+def _at(path: str, below: str) -> str:
+    return f"{path}.{below}" if path else below

@@ -1,0 +1,171 @@
+"""From what a card holds to what it shall hold, with the smallest change.
+
+NVIDIA's own tool wipes a card and builds it anew. Here instances that the target still wants stay where they are, with
+the pods that use them. Rules:
+
+- the target is a multiset of profiles for the whole card; where its instances stand is decided here, explicitly;
+- as many instances in use as any layout of the target allows are kept, then as many of the idle ones; the search is
+  exact, over every choice of what stays (a card holds seven instances at most, so at most 128 choices);
+- equal choices are settled by the layout that leaves the most further placements open, then by position: the same
+  card and target give the same plan, whatever the order of their entries;
+- the order of the steps keeps what waits for pods to the end: idle instances go, all that already fits is made, then
+  those in use go, and the rest is made;
+- a plan is made from the card as it is, so after a crash at any step the next plan finishes the work.
+
+Nothing here knows who uses an instance, nor how to make it idle.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import combinations
+
+import msgspec
+
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.layout_planning import Infeasible, packings, plan_layout
+from tessera.mig.occupancy import free_placements, occupancy_of, occupied_by
+
+
+class Held(msgspec.Struct, frozen=True, order=True):
+    """An instance that is on the card now.
+
+    Attributes:
+        placement: where it is.
+        in_use: a pod or a process has it; it cannot be destroyed before that ends.
+    """
+
+    placement: Placement
+    in_use: bool = False
+
+
+class Action(Enum):
+    """What a step does."""
+
+    DESTROY = "destroy"
+    CREATE = "create"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One change of the card.
+
+    Attributes:
+        action: what is done.
+        placement: to which instance.
+        in_use: it is destroyed although it was in use when the plan was made: whoever has it must leave first.
+    """
+
+    action: Action
+    placement: Placement
+    in_use: bool = False
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan for one card; instances by position.
+
+    Attributes:
+        keep: stay untouched.
+        steps: what is done, in this order.
+        layout: the whole card afterwards.
+    """
+
+    keep: tuple[Placement, ...]
+    steps: tuple[Step, ...]
+    layout: tuple[Placement, ...]
+
+    @property
+    def create(self) -> tuple[Placement, ...]:
+        """What is made, in the order of the steps."""
+        return tuple(step.placement for step in self.steps if step.action is Action.CREATE)
+
+    @property
+    def destroy(self) -> tuple[Placement, ...]:
+        """What is destroyed, in the order of the steps."""
+        return tuple(step.placement for step in self.steps if step.action is Action.DESTROY)
+
+    @property
+    def must_leave(self) -> tuple[Placement, ...]:
+        """The instances in use that no layout of the target can keep beside the others that stay."""
+        return tuple(step.placement for step in self.steps if step.in_use)
+
+
+def plan_transition(
+    geometry: Geometry, held: Iterable[Held], wanted: Mapping[str, int] | Iterable[str]
+) -> Transition | Infeasible:
+    """The smallest change that leads from the instances held to the set wanted.
+
+    Args:
+        geometry: the card.
+        held: everything on the card now. An instance of a profile that the table lacks, or at a start that it does not
+            list, cannot be part of a target and goes.
+        wanted: profile names (either spelling) with their counts, or names with repetitions; empty to clear the card.
+
+    Returns:
+        The plan, or why the set has no layout on an empty card (then nothing shall be touched).
+
+    Raises:
+        ValueError: two instances held claim the same slot, or one leaves the card.
+    """
+    now = sorted(held)
+    occupancy_of(geometry, (each.placement for each in now))
+    empty_card = plan_layout(geometry, wanted)
+    if isinstance(empty_card, Infeasible):
+        return empty_card
+    target = Counter(placed.profile for placed in empty_card)
+    candidates = [(each, kept) for each in now if (kept := _as_target(geometry, each.placement, target)) is not None]
+    keep, create = _best(geometry, candidates, target)
+    gone = [each for each in now if each not in keep]
+    return Transition(
+        keep=tuple(each.placement for each in keep),
+        steps=tuple(_ordered(geometry, gone, create)),
+        layout=tuple(sorted([*(each.placement for each in keep), *create], key=lambda placed: placed.start)),
+    )
+
+
+def _as_target(geometry: Geometry, placement: Placement, target: Counter[str]) -> str | None:
+    """The profile under the table's own name if the target could hold this instance where it is."""
+    profile = geometry.find(placement.profile)
+    if profile is None or placement.start not in profile.starts or placement.size != profile.size:
+        return None
+    return profile.name if target[profile.name] else None
+
+
+def _best(
+    geometry: Geometry, candidates: Sequence[tuple[Held, str]], target: Counter[str]
+) -> tuple[tuple[Held, ...], tuple[Placement, ...]]:
+    """What stays and what is made beside it: the first rank of choices, best first, that has a layout."""
+    choices = [choice for size in range(len(candidates) + 1) for choice in combinations(candidates, size)]
+    ranked = sorted(choices, key=_rank)
+    found: list[tuple[tuple[int, int, tuple[Placement, ...]], tuple[Held, ...], tuple[Placement, ...]]] = []
+    reached = None
+    for choice in ranked:
+        if found and _rank(choice) != reached:
+            break
+        rest = target - Counter(name for _, name in choice)
+        if len(choice) + rest.total() != target.total():
+            continue
+        keep = tuple(each for each, _ in choice)
+        occupancy = occupancy_of(geometry, (each.placement for each in keep))
+        wanted = [geometry.profile(name) for name, count in sorted(rest.items()) for _ in range(count)]
+        for state, placed in packings(geometry, wanted, occupancy).items():
+            create = tuple(sorted(placed, key=lambda one: one.start))
+            found.append(((-len(free_placements(geometry, state)), state, create), keep, create))
+        reached = _rank(choice)
+    # Keeping nothing is one of the choices, and the target has a layout on an empty card.
+    _, keep, create = min(found, key=lambda each: (each[0], each[1]))
+    return keep, create
+
+
+def _rank(choice: Sequence[tuple[Held, str]]) -> tuple[int, int]:
+    """Better first: more instances in use kept, then more kept at all."""
+    return (-sum(each.in_use for each, _ in choice), -len(choice))
+
+
+def _ordered(geometry: Geometry, gone: Sequence[Held], create: Sequence[Placement]) -> Iterator[Step]:
+    busy = [each.placement for each in gone if each.in_use]
+    waits_for = occupancy_of(geometry, busy)
+    yield from (Step(Action.DESTROY, each.placement) for each in gone if not each.in_use)
+    later = [one for one in create if occupied_by(geometry, one) & waits_for]
+    yield from (Step(Action.CREATE, one) for one in create if one not in later)
+    yield from (Step(Action.DESTROY, one, in_use=True) for one in busy)
+    yield from (Step(Action.CREATE, one) for one in later)

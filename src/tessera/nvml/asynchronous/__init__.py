@@ -1,0 +1,1 @@
+"""Runs the blocking calls of NVML under an event loop."""

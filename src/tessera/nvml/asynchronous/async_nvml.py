@@ -1,0 +1,162 @@
+"""NVML under an event loop.
+
+NVML calls block: destroying an instance can take a second, and a GPU in trouble holds a call for longer. Callers use
+:class:`AsyncNvml` and cannot tell which of the two it is:
+
+- :class:`~tessera.nvml.asynchronous.threaded.ThreadedNvml` runs calls on real GPUs in worker threads;
+- :class:`~tessera.nvml.asynchronous.inline.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.interface import (
+    ComputeInstance,
+    DeviceFile,
+    Event,
+    GiProfileInfo,
+    GpuInfo,
+    GpuUuid,
+    Instance,
+    Memory,
+    MigModeResult,
+    MigUuid,
+    Nvml,
+    Process,
+)
+
+T = TypeVar("T")
+
+
+class AsyncNvml(ABC):
+    """:class:`~tessera.nvml.interface.Nvml` with the same methods as coroutines; same values, same errors.
+
+    Use it as ``async with``: entering opens NVML, leaving closes it. Calls about the instances of one card are done one
+    at a time in the order in which they were made, and so are all others.
+
+    Attributes:
+        simulated: the cards exist only here.
+    """
+
+    simulated: bool = False
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    @abstractmethod
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call that has no method of its own here.
+
+        Args:
+            operation: names it to the simulated latency.
+            call: what is done.
+            card: the card whose instances it is about; empty for a call about anything else.
+        """
+
+    @abstractmethod
+    async def wait_event(self, seconds: float) -> Event | None:
+        """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
+
+    @abstractmethod
+    async def _process_exit(self, processes: list[Process], /) -> None:
+        """Returns when one of the processes may have ended."""
+
+    async def wait_idle(self, gpu: GpuUuid, gi_id: int | None = None) -> None:
+        """Returns when no process computes on the GPU instance (on the whole card without ``gi_id``)."""
+        while processes := [p for p in await self.processes(gpu) if gi_id is None or p.gi_id == gi_id]:
+            await self._process_exit(processes)
+
+    async def driver_version(self) -> str:
+        """See :meth:`.Nvml.driver_version`."""
+        return await self.call("driver_version", lambda nvml: nvml.driver_version())
+
+    async def cuda_version(self) -> int:
+        """See :meth:`.Nvml.cuda_version`."""
+        return await self.call("cuda_version", lambda nvml: nvml.cuda_version())
+
+    async def devices(self) -> list[GpuInfo]:
+        """See :meth:`.Nvml.devices`."""
+        return await self.call("devices", lambda nvml: nvml.devices())
+
+    async def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
+        """See :meth:`.Nvml.set_mig_mode`."""
+        return await self.call("set_mig_mode", lambda nvml: nvml.set_mig_mode(gpu, enabled))
+
+    async def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
+        """See :meth:`.Nvml.gi_profiles`."""
+        return await self.call("gi_profiles", lambda nvml: nvml.gi_profiles(gpu))
+
+    async def instances(self, gpu: GpuUuid) -> list[Instance]:
+        """See :meth:`.Nvml.instances`."""
+        return await self.call("instances", lambda nvml: nvml.instances(gpu), card=gpu)
+
+    async def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
+        """See :meth:`.Nvml.create_gpu_instance`."""
+        return await self.call(
+            "create_gpu_instance", lambda nvml: nvml.create_gpu_instance(gpu, profile, start), card=gpu
+        )
+
+    async def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
+        """See :meth:`.Nvml.create_compute_instance`."""
+        return await self.call(
+            "create_compute_instance", lambda nvml: nvml.create_compute_instance(gpu, gi_id, profile_index), card=gpu
+        )
+
+    async def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
+        """See :meth:`.Nvml.destroy_compute_instance`."""
+        await self.call(
+            "destroy_compute_instance", lambda nvml: nvml.destroy_compute_instance(gpu, gi_id, ci_id), card=gpu
+        )
+
+    async def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
+        """See :meth:`.Nvml.destroy_gpu_instance`."""
+        await self.call("destroy_gpu_instance", lambda nvml: nvml.destroy_gpu_instance(gpu, gi_id), card=gpu)
+
+    async def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+        """See :meth:`.Nvml.processes`."""
+        return await self.call("processes", lambda nvml: nvml.processes(device))
+
+    async def memory(self, device: GpuUuid | MigUuid) -> Memory:
+        """See :meth:`.Nvml.memory`."""
+        return await self.call("memory", lambda nvml: nvml.memory(device))
+
+    async def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
+        """See :meth:`.Nvml.device_files`."""
+        return await self.call("device_files", lambda nvml: nvml.device_files(gpu, gi_id, ci_id))
+
+    async def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
+        """See :meth:`.Nvml.card_files`."""
+        return await self.call("card_files", lambda nvml: nvml.card_files(gpu))
+
+    async def attributes(self, gpu: GpuUuid) -> CardAttributes:
+        """See :meth:`.Nvml.attributes`."""
+        return await self.call("attributes", lambda nvml: nvml.attributes(gpu))
+
+    async def mig_attributes(self, device: MigUuid) -> MigAttributes:
+        """See :meth:`.Nvml.mig_attributes`."""
+        return await self.call("mig_attributes", lambda nvml: nvml.mig_attributes(device))
+
+    async def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
+        """See :meth:`.Nvml.nvlinks`."""
+        return await self.call("nvlinks", lambda nvml: nvml.nvlinks(gpu))
+
+    async def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
+        """See :meth:`.Nvml.common_ancestor`."""
+        return await self.call("common_ancestor", lambda nvml: nvml.common_ancestor(gpu, other))
+
+    async def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
+        """See :meth:`.Nvml.compute_mode`."""
+        return await self.call("compute_mode", lambda nvml: nvml.compute_mode(gpu))
+
+    async def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """See :meth:`.Nvml.set_compute_mode`."""
+        await self.call("set_compute_mode", lambda nvml: nvml.set_compute_mode(gpu, mode))
+
+    async def reset(self, gpu: GpuUuid) -> None:
+        """See :meth:`.Nvml.reset`."""
+        await self.call("reset", lambda nvml: nvml.reset(gpu))

@@ -1,0 +1,89 @@
+"""Simulated GPUs under an event loop: a call sleeps for its latency on the clock and then returns at once.
+
+So the lab's virtual time works, and two runs give the same order.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, Self, TypeVar
+
+from tessera.clock import Clock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.interface import Event, Nvml, Process
+
+T = TypeVar("T")
+
+
+class SimulatedNvml(Nvml, Protocol):
+    """Cards that tell when something about them changed."""
+
+    @property
+    def poll_interval(self) -> float | None:
+        """How often to look for changes by other processes, seconds; ``None`` if there can be none."""
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after every change by this process; the function returned ends that."""
+        ...
+
+    def open_session(self) -> Callable[[], None]:
+        """Opens NVML; the function returned ends that session. Raises DriverNotLoaded."""
+        ...
+
+
+class InlineNvml(AsyncNvml):
+    """Simulated cards, called in the loop's own thread after their latency on ``clock`` has passed.
+
+    Raises:
+        DriverNotLoaded: on entering, when the machine has no driver loaded.
+    """
+
+    simulated = True
+
+    def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._in_order: dict[str, asyncio.Lock] = {}
+        self._end_session: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._end_session = self._nvml.open_session()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._end_session is not None:
+            self._end_session()
+        self._nvml.close()
+
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call after the latency of ``operation``."""
+        async with self._in_order.setdefault(card, asyncio.Lock()):
+            if seconds := self._nvml.latency(operation):
+                await self._clock.sleep(seconds)
+            return call(self._nvml)
+
+    async def wait_event(self, seconds: float) -> Event | None:
+        """The next simulated event."""
+        deadline = self._clock.monotonic() + seconds
+        while (event := self._nvml.wait_event(0)) is None:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
+                return None
+            await self._change(remaining)
+        return event
+
+    async def _process_exit(self, _processes: list[Process], /) -> None:
+        await self._change(None)
+
+    async def _change(self, at_most: float | None) -> None:
+        """Returns at the next change, after ``at_most`` seconds, or when it is time to look for others' changes."""
+        changed = asyncio.Event()
+        unsubscribe = self._nvml.subscribe(changed.set)
+        waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]
+        try:
+            async with asyncio.timeout(min(waits, default=None)):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            unsubscribe()

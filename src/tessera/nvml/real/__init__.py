@@ -1,0 +1,1 @@
+"""Real GPUs through NVIDIA's Python binding, with the driver's libraries and device files on the host."""

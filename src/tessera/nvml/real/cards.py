@@ -1,0 +1,167 @@
+"""Reads what a real card is, how it is joined to others and who may compute on it.
+
+Handles come in and go no further than the caller, :mod:`tessera.nvml.real.real_nvml`. A card or driver that does not
+know what it is asked is an answer here, not an error: labels of a node must not fail on its oldest card.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from ctypes import byref
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, Unknown, translated
+from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
+from tessera.nvml.real.events import text
+
+_MIB = 1024 * 1024
+T = TypeVar("T")
+
+
+class CardReader:
+    """Reads cards as a whole.
+
+    Args:
+        binding: the module ``pynvml``, with NVML open.
+        sys: the host's ``/sys``.
+    """
+
+    def __init__(self, binding: Any, sys: Path) -> None:
+        self._nvml, self._sys = binding, sys
+
+    def info(self, index: int) -> GpuInfo:
+        """The card of NVML's index.
+
+        Raises:
+            GpuLost: it does not answer.
+        """
+        nvml = self._nvml
+        with self._errors(f"card {index}"):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+            mode = self.mig_mode(handle)
+            numa_node = self._number(pci, "numa_node")
+            return GpuInfo(
+                uuid=GpuUuid(text(nvml.nvmlDeviceGetUUID(handle))),
+                index=index,
+                minor=nvml.nvmlDeviceGetMinorNumber(handle),
+                name=text(nvml.nvmlDeviceGetName(handle)),
+                # A card that shares the machine's memory (GB10) has none of its own to tell of.
+                memory_mib=self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
+                pci_bus_id=text(pci.busId),
+                pci_device_id=f"0x{pci.pciDeviceId:08X}",
+                compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+                mig_capable=mode != (None, None),
+                mig_enabled=bool(mode[0]),
+                mig_pending=bool(mode[1]),
+                numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: the kernel is not told
+            )
+
+    def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
+        """Current and pending mode; ``None`` for a card without MIG."""
+        return self._told(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)), "MIG mode", (None, None))
+
+    def attributes(self, gpu: GpuUuid, handle: Any) -> CardAttributes:
+        """See :meth:`.Nvml.attributes`."""
+        nvml = self._nvml
+        with self._errors(f"PCI address of {gpu}"):
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+        return CardAttributes(
+            pci_class=self._number(pci, "class"),
+            pci_subsystem_id=pci.pciSubSystemId,
+            ecc=bool(self._told(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
+            fabric=self._told(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
+            recovery_action=self._told(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
+        )
+
+    def _fabric(self, handle: Any) -> tuple[str, str] | None:
+        """Cluster UUID and clique of a card that has joined a fabric; the switches of one machine are none."""
+        info = self._nvml.c_nvmlGpuFabricInfoV_t()
+        self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
+        joined = info.state == self._nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == 0
+        return (str(cluster), str(info.cliqueId)) if joined and cluster.int else None
+
+    def _recovery_action(self, handle: Any) -> int | None:
+        (field,) = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        return int(field.value.uiVal) if field.nvmlReturn == 0 else None
+
+    def mig_attributes(self, device: MigUuid, handle: Any) -> MigAttributes:
+        """See :meth:`.Nvml.mig_attributes`."""
+        what = f"attributes of {device}"
+        told = self._told(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
+        if told is None:
+            return MigAttributes()
+        return MigAttributes(
+            memory_mib=told.memorySizeMB,
+            multiprocessors=told.multiprocessorCount,
+            gi_slices=told.gpuInstanceSliceCount,
+            ci_slices=told.computeInstanceSliceCount,
+            copy_engines=told.sharedCopyEngineCount,
+            decoders=told.sharedDecoderCount,
+            encoders=told.sharedEncoderCount,
+            jpeg_engines=told.sharedJpegCount,
+            ofa_engines=told.sharedOfaCount,
+        )
+
+    def nvlinks(self, gpu: GpuUuid, handle: Any) -> list[NvLink]:
+        """See :meth:`.Nvml.nvlinks`."""
+        found = []
+        for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                with self._errors(f"NVLink {link} of {gpu}"):
+                    if not self._nvml.nvmlDeviceGetNvLinkState(handle, link):
+                        continue
+            except InvalidArgument:  # the card has no link of this number, so none of a higher one
+                break
+            except NotSupported:  # no NVLink at all, or none in MIG mode
+                break
+            found.append(self._nvlink(f"other end of NVLink {link} of {gpu}", handle, link))
+        return found
+
+    def _nvlink(self, what: str, handle: Any, link: int) -> NvLink:
+        """The other end; a switch outside of the machine has no PCI address here."""
+        nvml, remote = self._nvml, ""
+        kind = self._told(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
+        with suppress(NotSupported, NotFound, InvalidArgument, Unknown), self._errors(what):
+            remote = text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+        return NvLink(remote, switch=kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
+
+    def compute_mode(self, gpu: GpuUuid, handle: Any) -> ComputeMode:
+        """See :meth:`.Nvml.compute_mode`. A card that is not asked (MIG mode) has ``DEFAULT``."""
+        default = ComputeMode.DEFAULT.value
+        mode = self._told(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
+        # EXCLUSIVE_THREAD is what EXCLUSIVE_PROCESS was called before (nvml.h); drivers no longer set it.
+        return ComputeMode.EXCLUSIVE_PROCESS if mode == 1 else ComputeMode(mode)
+
+    def set_compute_mode(self, gpu: GpuUuid, handle: Any, mode: ComputeMode) -> None:
+        """See :meth:`.Nvml.set_compute_mode`."""
+        what = f"compute mode {mode.name} of {gpu}"
+        try:
+            with self._errors(what):
+                self._nvml.nvmlDeviceSetComputeMode(handle, mode.value)
+        except InvalidArgument as error:  # how newer drivers refuse the handle of a card in MIG mode
+            if self.mig_mode(handle)[0]:
+                raise NotSupported(f"{what}: the card is in MIG mode, where it is always DEFAULT") from error
+            raise
+
+    def _number(self, pci: Any, file: str) -> int | None:
+        """A number that the kernel knows of a card, in whatever base it writes it; ``None`` when it does not tell."""
+        domain, _, rest = text(pci.busId).lower().partition(":")
+        try:
+            return int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file).read_text(), 0)
+        except (OSError, ValueError):
+            return None
+
+    def _told(self, ask: Callable[[], T], what: str, untold: T) -> T:
+        """The card's answer; ``untold`` if it has none to such a question."""
+        try:
+            with self._errors(what):
+                return ask()
+        except (NotSupported, InvalidArgument):
+            return untold
+
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return translated(self._nvml.NVMLError, what)

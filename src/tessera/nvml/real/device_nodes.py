@@ -1,0 +1,122 @@
+"""The driver's device nodes on the host, made where nobody has made them.
+
+A driver container makes the nodes in a ``/dev`` of its own. Whoever else uses the driver needs them in the host's, and
+NVML would ask ``nvidia-modprobe`` for them, which comes with the driver and not with this process. What nodes there
+are, and with which owner and mode, is told by the driver below ``/proc/driver/nvidia`` (README of NVIDIA's Linux
+driver, device nodes; NVIDIA MIG user guide, device nodes and capabilities). Where an administrator has forbidden to
+make them (``NVreg_ModifyDeviceFiles=0``), none is made.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tessera.nvml.errors import NoPermission
+from tessera.nvml.real.device_files import CARD_MAJOR, CONTROL_MINOR, MODESET_MINOR, majors
+
+_LINE = re.compile(r"^(\w[\w ]*?)\s*:\s*(\S+)\s*$", re.MULTILINE)
+#: Capabilities that are of the machine and not of an instance: to change MIG, to watch it.
+_CAPABILITIES = ("config", "monitor")
+#: Whom a capability's node may be read by where the driver does not say: root.
+_CAPABILITY_MODE = 0o400
+_MODE = 0o666
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A character device that shall be there; ``path`` is below ``/dev``."""
+
+    path: str
+    major: int
+    minor: int
+    mode: int = _MODE
+    uid: int = 0
+    gid: int = 0
+
+
+def driver_nodes(proc: Path) -> list[Node]:
+    """The nodes of a driver that is loaded: control, cards, unified memory, MIG's capabilities; none without a driver.
+
+    Args:
+        proc: the host's ``/proc``.
+    """
+    parameters = _values(proc / "driver/nvidia/params")
+    if not parameters or parameters.get("ModifyDeviceFiles") == "0":
+        return []
+    owned = {
+        "mode": int(parameters.get("DeviceFileMode", str(_MODE))),
+        "uid": int(parameters.get("DeviceFileUID", "0")),
+        "gid": int(parameters.get("DeviceFileGID", "0")),
+    }
+    return [Node(path=path, major=major, minor=minor, **owned) for path, major, minor in _common(proc)] + [
+        *_capabilities(proc)
+    ]
+
+
+def make_nodes(
+    dev: Path,
+    nodes: Sequence[Node],
+    mknod: Callable[[Path, int, int], None] = os.mknod,
+    chown: Callable[[Path, int, int], None] = os.chown,
+) -> list[str]:
+    """Makes those that are not there; returns their paths below ``/dev``.
+
+    Args:
+        dev: the host's ``/dev``.
+        nodes: what shall be there.
+        mknod: makes a node of a mode and a device number.
+        chown: gives it to a user and a group.
+
+    Raises:
+        NoPermission: this process may not.
+    """
+    made = []
+    for node in nodes:
+        path = dev / node.path
+        if path.exists():
+            continue
+        try:
+            path.parent.mkdir(mode=0o755, exist_ok=True)
+            mknod(path, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
+            path.chmod(node.mode)  # the process's umask has no say in it
+            chown(path, node.uid, node.gid)
+        except FileExistsError:  # somebody else was faster
+            continue
+        except OSError as error:
+            raise NoPermission(f"device node {path}: {error.strerror}") from error
+        made.append(node.path)
+    return made
+
+
+def _common(proc: Path) -> Iterator[tuple[str, int, int]]:
+    numbers = majors(proc)
+    yield "nvidiactl", CARD_MAJOR, CONTROL_MINOR
+    for card in sorted((proc / "driver/nvidia/gpus").glob("*/information")):
+        minor = _values(card).get("Device Minor", "")
+        if minor.isdigit():
+            yield f"nvidia{minor}", CARD_MAJOR, int(minor)
+    if "nvidia-modeset" in numbers:
+        yield "nvidia-modeset", numbers["nvidia-modeset"], MODESET_MINOR
+    if "nvidia-uvm" in numbers:
+        yield "nvidia-uvm", numbers["nvidia-uvm"], 0
+        yield "nvidia-uvm-tools", numbers["nvidia-uvm"], 1
+
+
+def _capabilities(proc: Path) -> Iterator[Node]:
+    major = majors(proc).get("nvidia-caps")
+    for name in _CAPABILITIES if major is not None else ():
+        told = _values(proc / "driver/nvidia/capabilities/mig" / name)
+        if told.get("DeviceFileModify", "1") != "0" and told.get("DeviceFileMinor", "").isdigit():
+            minor, mode = int(told["DeviceFileMinor"]), int(told.get("DeviceFileMode", str(_CAPABILITY_MODE)))
+            yield Node(path=f"nvidia-caps/nvidia-cap{minor}", major=major or 0, minor=minor, mode=mode)
+
+
+def _values(path: Path) -> dict[str, str]:
+    """Lines of the form ``Name: value``; nothing of a file that is not there."""
+    try:
+        return dict(_LINE.findall(path.read_text(errors="replace")))
+    except OSError:
+        return {}

@@ -1,0 +1,85 @@
+"""The session with NVML: begun, watched for events, put aside while a card is reset.
+
+A card that anybody has open cannot be reset, and a session has every card open. So it is ended for the reset and begun
+again, and a wait for events, which is another thread's, makes room for that. A session that did not come back is begun
+by whoever needs it next.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+from tessera.nvml.errors import translated
+from tessera.nvml.interface import Event
+from tessera.nvml.real.events import RealEvents
+
+#: A wait for events holds the session for so long at a time, seconds; a reset waits for the session.
+_EVENT_WAIT = 1.0
+
+
+class Session:
+    """A session with NVML.
+
+    Args:
+        binding: the module ``pynvml``.
+    """
+
+    def __init__(self, binding: Any) -> None:
+        self._nvml = binding
+        self._open = False
+        self._events: RealEvents | None = None
+        self._turn, self._held = Lock(), Lock()
+
+    def begin(self) -> None:
+        """Begins the session if there is none.
+
+        Raises:
+            NvmlError: NVML cannot be opened.
+        """
+        if not self._open:
+            with translated(self._nvml.NVMLError, "nvmlInit"):
+                self._nvml.nvmlInit()
+            self._open = True
+
+    def end(self) -> None:
+        """Ends the session if there is one."""
+        with self._turn, self._held:
+            self._end()
+
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """There is no session inside of the ``with``, and one again after it."""
+        with self._turn, self._held:
+            self._end()
+            try:
+                yield
+            finally:
+                self.begin()
+
+    def wait(self, seconds: float) -> Event | None:
+        """The next event, ``None`` when the time is over.
+
+        Raises:
+            NotSupported: no card reports events.
+        """
+        left = seconds
+        while True:
+            with self._turn:  # whoever puts the session aside goes first
+                pass
+            with self._held:
+                if self._events is None:
+                    self._events = RealEvents(self._nvml)
+                event = self._events.wait(min(left, _EVENT_WAIT))
+            left -= _EVENT_WAIT
+            if event is not None or left <= 0:
+                return event
+
+    def _end(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+        if self._open:
+            self._open = False
+            with translated(self._nvml.NVMLError, "nvmlShutdown"):
+                self._nvml.nvmlShutdown()

@@ -1,0 +1,199 @@
+"""What a simulated card is apart from MIG: its NVLinks, where it meets others, what its slices may use.
+
+Facts of products, as data. What nobody has published stands as 0 or is missing, and is answered so.
+
+NVLinks stand for the board that the model's first product name is of: the SXM boards of Ampere and later reach each
+other through NVSwitches only, V100 is on the hybrid cube mesh of a DGX-1, cards in a PCIe slot have no bridge fitted.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.mig.geometry import Profile
+from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
+from tessera.nvml.simulated.machine import SimCard
+
+#: A data-centre card as it is sold: a 3D controller, ECC on, and a driver that asks for nothing.
+DEFAULT_ATTRIBUTES = CardAttributes(pci_class=0x030200, ecc=True, recovery_action=0)
+#: PCI bus of the first NVSwitch of a simulated machine.
+_FIRST_SWITCH_BUS = 0xC0
+
+#: First driver branch of each CUDA version that it runs (NVIDIA, CUDA toolkit release notes, driver versions).
+_CUDA: Sequence[tuple[int, int]] = (
+    (450, 11000),
+    (460, 11020),
+    (470, 11040),
+    (510, 11060),
+    (515, 11070),
+    (520, 11080),
+    (525, 12000),
+    (530, 12010),
+    (535, 12020),
+    (545, 12030),
+    (550, 12040),
+    (555, 12050),
+    (560, 12060),
+    (565, 12070),
+    (570, 12080),
+    (575, 12090),
+    (580, 13000),
+    (590, 13010),
+    (595, 13020),
+)
+
+#: Links of a card, and NVSwitches that they are spread over (NVIDIA's pages on NVLink: 12 links on A100, 18 on Hopper
+#: and Blackwell; HGX A100 has 6 switches, HGX H100 4, HGX B200 2; NVL72 has 18, one link to each).
+_SWITCHED: Mapping[str, tuple[int, int]] = {
+    "A100-40GB": (12, 6),
+    "A100-64GB": (12, 6),
+    "A100-80GB": (12, 6),
+    "H100-80GB": (18, 4),
+    "H100-SXM5-94GB": (18, 4),
+    "H200": (18, 4),
+    "B200": (18, 2),
+    "B300": (18, 2),
+    "GB200": (18, 18),
+    "GB300": (18, 18),
+}
+#: Links between the cards of a DGX-1 with V100 by index (``nvidia-smi topo -m``); six on each card.
+_CUBE_MESH: Mapping[tuple[int, int], int] = {
+    **dict.fromkeys(((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)), 2),
+    **dict.fromkeys(((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)), 1),
+}
+_MESHED = "V100-SXM2-16GB"
+
+
+def cuda_version(driver_version: str) -> int:
+    """The highest CUDA version that a driver runs, 13020 for 595.58.03; 0 for a driver that is too old to cut cards."""
+    branch = int(driver_version.partition(".")[0])
+    return max((cuda for first, cuda in _CUDA if first <= branch), default=0)
+
+
+def attributes_of(card: SimCard) -> CardAttributes:
+    """What the card is: what somebody made of it, else what it is sold as."""
+    return DEFAULT_ATTRIBUTES if card.attributes is None else card.attributes
+
+
+def nvlinks_of(card: SimCard, cards: Sequence[SimCard]) -> list[NvLink]:
+    """The card's NVLinks that are up, on a machine of these cards. MIG mode has none (NVIDIA MIG user guide)."""
+    if card.mig_enabled:
+        return []
+    if card.nvlinks is not None:
+        return list(card.nvlinks)
+    if card.model == _MESHED:
+        return [
+            NvLink(other.pci_bus_id)
+            for other in cards
+            if other.model == _MESHED and not other.lost
+            for _ in range(_CUBE_MESH.get((min(card.index, other.index), max(card.index, other.index)), 0))
+        ]
+    links, switches = _SWITCHED.get(card.model, (0, 1))
+    return [NvLink(f"00000000:{_FIRST_SWITCH_BUS + link % switches:02X}:00.0", switch=True) for link in range(links)]
+
+
+def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:
+    """Where two cards of a machine meet, ``nvmlGpuTopologyLevel_t``.
+
+    As on boards of eight with two processors: two neighbours below the same PCIe switches, the cards of either half at
+    one processor.
+    """
+    if card.index == other.index:
+        return 0
+    if card.index // 2 == other.index // 2:
+        return 20
+    half = max(-(-cards // 2), 1)
+    return 40 if card.index // half == other.index // half else 50
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """Memory, SMs and engines of a GPU instance, in the order in which ``nvidia-smi mig -lgip`` lists them."""
+
+    memory_mib: int
+    multiprocessors: int
+    decoders: int
+    encoders: int
+    copy_engines: int
+    jpeg_engines: int
+    ofa_engines: int
+
+
+# `nvidia-smi mig -lgip` on A100-40GB; the memory on A100-80GB likewise.
+_A100 = {
+    "1g": _Row(4864, 14, 0, 0, 1, 0, 0),
+    "1g+me": _Row(4864, 14, 1, 0, 1, 1, 1),
+    "1g x2": _Row(9856, 14, 1, 0, 1, 0, 0),
+    "2g": _Row(9856, 28, 1, 0, 2, 0, 0),
+    "3g": _Row(19968, 42, 2, 0, 3, 0, 0),
+    "4g": _Row(19968, 56, 2, 0, 4, 0, 0),
+    "7g": _Row(40192, 98, 5, 0, 7, 1, 1),
+}
+_A100_80_MEMORY = {"1g": 9856, "1g+me": 9856, "1g x2": 19968, "2g": 19968, "3g": 40192, "4g": 40192, "7g": 80384}
+# `nvidia-smi mig -lgip` on A30.
+_A30 = {
+    "1g": _Row(5952, 14, 1, 0, 1, 0, 0),
+    "1g+me": _Row(5952, 14, 1, 0, 1, 1, 1),
+    "2g": _Row(11968, 28, 2, 0, 2, 0, 0),
+    "2g+me": _Row(11968, 28, 2, 0, 2, 1, 1),
+    "4g": _Row(24000, 56, 4, 0, 4, 1, 1),
+}
+# `nvidia-smi mig -lgip` on H100-80GB, GiB with two digits there: 9.75, 19.62, 39.50, 79.25.
+_H100 = {
+    "1g": _Row(9984, 16, 1, 0, 1, 1, 0),
+    "1g+me": _Row(9984, 16, 1, 0, 1, 1, 1),
+    "1g x2": _Row(20096, 26, 1, 0, 1, 1, 0),
+    "2g": _Row(20096, 32, 2, 0, 2, 2, 0),
+    "3g": _Row(40448, 60, 3, 0, 3, 3, 0),
+    "4g": _Row(40448, 64, 4, 0, 4, 4, 0),
+    "7g": _Row(81152, 132, 7, 0, 8, 7, 1),
+}
+_SLICES: Mapping[str, Mapping[str, _Row]] = {
+    "A100-40GB": _A100,
+    "A100-80GB": {name: msgspec.structs.replace(row, memory_mib=_A100_80_MEMORY[name]) for name, row in _A100.items()},
+    "A30": _A30,
+    "H100-80GB": _H100,
+}
+
+
+def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttributes:
+    """What a compute instance of so many slices in a GPU instance of ``profile`` may use.
+
+    Of a compute instance that leaves a part of its GPU instance the SMs are known where every slice has as many; the
+    engines it shares.
+    """
+    row = _row(card, profile)
+    slices = profile.compute_slices
+    even = card.gpu_model.compute_capability < (9, 0)  # 14 SMs to each slice of A100 and A30
+    return MigAttributes(
+        memory_mib=row.memory_mib,
+        multiprocessors=row.multiprocessors * ci_slices // slices if even or ci_slices == slices else 0,
+        gi_slices=slices,
+        ci_slices=ci_slices,
+        copy_engines=row.copy_engines,
+        decoders=row.decoders,
+        encoders=row.encoders,
+        jpeg_engines=row.jpeg_engines,
+        ofa_engines=row.ofa_engines,
+    )
+
+
+def profile_memory_mib(card: SimCard, profile: Profile) -> int:
+    """Memory of a GPU instance of ``profile`` in MiB. Memory that nobody has published is its part of the card's."""
+    return _row(card, profile).memory_mib
+
+
+def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
+    """SMs of a GPU instance of ``profile``, 0 where nobody has published them."""
+    return _row(card, profile).multiprocessors
+
+
+def _row(card: SimCard, profile: Profile) -> _Row:
+    row = _SLICES.get(card.model, {}).get(_row_name(card, profile))
+    if row is not None:
+        return row
+    return _Row(card.gpu_model.memory_mib * profile.size // card.geometry.slots, 0, 0, 0, 0, 0, 0)
+
+
+def _row_name(card: SimCard, profile: Profile) -> str:
+    double = profile.compute_slices == 1 and profile.size > min(row.size for row in card.geometry.profiles)
+    return f"{profile.compute_slices}g{' x2' if double else ''}{profile.name[profile.name.index('gb') + 2 :]}"

@@ -1,0 +1,341 @@
+"""The smallest thing of a cluster that fulfils a pod's requirements: a MIG slice, a share of a card, or a whole one.
+
+An *offer* is an extended resource as one node has it; nodes with the same offer are compared once, as a set
+(:class:`OfferTable`). Of all offers that fulfil the requirements the one with the least
+memory is chosen, then the one with the least part of a card's compute, then a plain profile before one that takes what
+a card has once (``+me``, ``+gfx``), then a slice that is cut before one that would have to be, a slice before a share,
+since nobody reaches into it, and a whole card last. How much is free at the moment does not matter: a pod would get
+more than it asked for, and keep it, because the cluster was busy for a minute.
+
+One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 here and an H100 there. The answer names the
+nodes that are meant, and how to keep the pod off the others: not at all if there are none, by the model if every node
+has one model and that tells them apart, else by name. A node that gives out cards that fit and cards that do not under
+one name is not meant.
+
+NVLink needs a whole card: neither MIG devices nor shares reach other cards. This module does not know pods, and nothing
+of when it is asked.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, IntEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from tessera.offers.requirements import GIB, Requirements, gib, is_product
+
+#: A set of nodes: bit ``n`` stands for the node that the caller numbers ``n``.
+Nodes = int
+#: The names of the nodes of a set, sorted.
+Names = Callable[[Nodes], Sequence[str]]
+
+_SUFFIXES = ("", "-me", "+gfx", "+me", "+me.all")
+_NONE: Mapping[str, Nodes] = MappingProxyType({})
+#: Lines of a refusal that list what the cluster has.
+_LISTED = 8
+
+
+class Kind(IntEnum):
+    """What an offer is; of equals the lower number is chosen."""
+
+    FIXED_SLICE = 0
+    DYNAMIC_SLICE = 1
+    SHARE = 2
+    WHOLE = 3
+
+
+_WORDS = {
+    Kind.FIXED_SLICE: "MIG slice",
+    Kind.DYNAMIC_SLICE: "MIG slice on demand",
+    Kind.SHARE: "share",
+    Kind.WHOLE: "whole card",
+}
+
+
+class CardKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What matters of a card.
+
+    Attributes:
+        product: NVML's name.
+        memory_mib: as NVML reports it.
+        compute_capability: major and minor.
+        nvlink: it is joined to other cards.
+        ecc: its memory is protected.
+    """
+
+    product: str
+    memory_mib: int
+    compute_capability: tuple[int, int]
+    nvlink: bool = False
+    ecc: bool = False
+
+    @property
+    def memory(self) -> int:
+        """Bytes as the card is sold: its GB rounded up."""
+        return -(-self.memory_mib // 1024) * GIB
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """An extended resource of a node.
+
+    Attributes:
+        resource: ``nvidia.com/mig-3g.20gb``.
+        kind: what one of it is.
+        card: of which card.
+        memory: bytes that one of it has.
+        portion: part of the card's compute that one of it has.
+        count: how many the node has, in use or not; of slices on demand the most that fit.
+        suffix: of a MIG profile, ``+me``.
+    """
+
+    resource: str
+    kind: Kind
+    card: CardKind
+    memory: int
+    portion: Fraction
+    count: int
+    suffix: str = ""
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether a container can talk to other cards through NVLink."""
+        return self.kind is Kind.WHOLE and self.card.nvlink
+
+    @property
+    def cost(self) -> tuple[int, float, int, Kind]:
+        """What one of it takes; the least is chosen."""
+        known = _SUFFIXES.index(self.suffix) if self.suffix in _SUFFIXES else len(_SUFFIXES)
+        return self.memory, float(self.portion), known, self.kind
+
+    def __str__(self) -> str:
+        card = self.card
+        extras = [text for text, has in (("ECC", card.ecc), ("NVLink", self.nvlink)) if has]
+        capability = "{}.{}".format(*card.compute_capability)
+        facts = ", ".join([gib(self.memory), f"compute capability {capability}", *extras])
+        return f"{self.resource} ({_WORDS[self.kind]} of {card.product}: {facts})"
+
+
+class KeptBy(Enum):
+    """What keeps the pod off nodes whose resource of this name does not fulfil what it asks for."""
+
+    NOTHING = "nothing"
+    #: A label that tells the model.
+    PRODUCT = "product"
+    NODES = "nodes"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pod asks for.
+
+    Attributes:
+        resource: one of this.
+        kept_by: which restriction it needs.
+        products: NVML's names of the cards that are meant.
+        nodes: the nodes that are meant.
+        reason: why this, for the pod's author.
+    """
+
+    resource: str
+    kept_by: KeptBy
+    products: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+class Impossible(msgspec.Struct, frozen=True):
+    """Nothing of the cluster fulfils the requirements; ``text`` says what the cluster has."""
+
+    text: str
+
+
+class OfferTable:
+    """Offers of all nodes: each different offer once, with the set of nodes that have it.
+
+    A cluster has few kinds of offers, however many nodes it has, so whatever goes over this table is short.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[Offer, Nodes] = {}
+
+    def add(self, offers: Iterable[Offer], node: Nodes) -> None:
+        """Takes in the offers of a node, given as the set of that node alone."""
+        for offer in offers:
+            if offer.count > 0:
+                self._nodes[offer] = self._nodes.get(offer, 0) | node
+
+    def remove(self, offers: Iterable[Offer], node: Nodes) -> None:
+        """Takes out what :meth:`add` took in."""
+        for offer in offers:
+            left = self._nodes.get(offer, 0) & ~node
+            if left:
+                self._nodes[offer] = left
+            else:
+                self._nodes.pop(offer, None)
+
+    def resources(self) -> frozenset[str]:
+        """The names of all resources on offer."""
+        return frozenset(offer.resource for offer in self._nodes)
+
+    def among(self, nodes: Nodes) -> list["Group"]:
+        """Returns the offers of these nodes, the smallest first."""
+        found = (Group(offer, has & nodes) for offer, has in self._nodes.items())
+        return sorted((group for group in found if group.nodes), key=_order)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """An offer and the nodes that have it."""
+
+    offer: Offer
+    nodes: Nodes
+
+
+def unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
+    """The names of the requirements that an offer does not fulfil."""
+    product = offer.card.product
+    return _unmet(requirements, offer, named=any(is_product(each, product) for each in requirements.products))
+
+
+def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[str, ...]:
+    card = offer.card
+    verdicts = {
+        "memory": offer.memory >= requirements.memory,
+        "compute capability": all(each.holds(card.compute_capability) for each in requirements.capability),
+        "product": named or not requirements.products,
+        "ECC": card.ecc or not requirements.ecc,
+        "NVLink": offer.nvlink or not requirements.nvlink,
+    }
+    return tuple(name for name, holds in verdicts.items() if not holds)
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """An offer, the nodes that have it, and the names of the requirements that it does not fulfil."""
+
+    offer: Offer
+    nodes: Nodes
+    missing: tuple[str, ...]
+
+
+def _judged(requirements: Requirements, groups: Sequence[Group]) -> list[Judged]:
+    products = {group.offer.card.product for group in groups} if requirements.products else set[str]()
+    named = {each for each in products if any(is_product(wanted, each) for wanted in requirements.products)}
+    return [
+        Judged(offer, nodes, _unmet(requirements, offer, named=offer.card.product in named))
+        for offer, nodes in ((group.offer, group.nodes) for group in groups)
+    ]
+
+
+def choose(
+    requirements: Requirements,
+    table: OfferTable,
+    among: Nodes,
+    names: Names,
+    *,
+    undescribed: Mapping[str, Nodes] = _NONE,
+    where: str = "the cluster",
+) -> Choice | Impossible:
+    """The smallest offer that fulfils the requirements, or why there is none.
+
+    Args:
+        requirements: what a pod needs.
+        table: what the nodes have.
+        among: the nodes whose offers count.
+        names: how those nodes are called.
+        undescribed: nodes that give out a resource without saying of which cards, by resource; they are never meant.
+        where: whose offers these are, for a refusal.
+    """
+    every = _judged(requirements, table.among(among))
+    spoilt: dict[str, Nodes] = {}
+    for each in every:
+        if each.missing:
+            spoilt[each.offer.resource] = spoilt.get(each.offer.resource, 0) | each.nodes
+    fitting = [each for each in every if not each.missing]
+    good = (Group(each.offer, each.nodes & ~spoilt.get(each.offer.resource, 0)) for each in fitting)
+    sure = [group for group in good if group.nodes]
+    if not sure:
+        return Impossible(_refusal(requirements, every, fitting, names, where))
+    best = sure[0].offer
+    meant = _united(each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost)
+    alike = [each for each in every if each.offer.resource == best.resource]
+    unknown = undescribed.get(best.resource, 0) & among & ~meant
+    others = _united(alike) & ~meant
+    return Choice(
+        resource=best.resource,
+        kept_by=KeptBy.NODES if unknown else _kept_by(meant, others, every),
+        # A node that has the resource of several cards, all of them sufficient, is still meant.
+        products=tuple(sorted({each.offer.card.product for each in alike if each.nodes & meant})),
+        nodes=tuple(names(meant)),
+        reason=_reason(requirements, best, [group.offer for group in sure]),
+    )
+
+
+def _order(group: Group) -> tuple[Any, ...]:
+    offer = group.offer
+    return offer.cost, offer.resource, msgspec.structs.astuple(offer.card), offer.count
+
+
+def _united(groups: Iterable[Group | Judged]) -> Nodes:
+    united = 0
+    for group in groups:
+        united |= group.nodes
+    return united
+
+
+def _kept_by(nodes: Nodes, others: Nodes, every: Sequence[Judged]) -> KeptBy:
+    if not others:
+        return KeptBy.NOTHING
+    products: dict[str, Nodes] = {}
+    for each in every:
+        products[each.offer.card.product] = products.get(each.offer.card.product, 0) | each.nodes
+    with_one = with_several = 0
+    for has in products.values():
+        with_several |= with_one & has
+        with_one |= has
+    uniform = not with_several & (nodes | others)
+    apart = not any(has & nodes and has & others for has in products.values())
+    return KeptBy.PRODUCT if uniform and apart else KeptBy.NODES
+
+
+def _reason(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> str:
+    larger = next((offer for offer in sure if offer.cost > best.cost and offer.resource != best.resource), None)
+    following = f"; the next larger is {larger}" if larger else ""
+    return f"{best} is the smallest that fulfils {requirements or 'no requirement'}{following}"
+
+
+def _refusal(
+    requirements: Requirements, every: Sequence[Judged], fitting: Sequence[Judged], names: Names, where: str
+) -> str:
+    if not every:
+        return f"{requirements}: {where} offers no GPUs; is the agent running on its nodes?"
+    if fitting:
+        why = (
+            f"{fitting[0].offer} on node {names(fitting[0].nodes)[0]} would do, but that node gives out other cards "
+            "under the same name; have them renamed in its sharing profile"
+        )
+    else:
+        why = _what_is_missing(requirements, every)
+    return f"no GPU of {where} fulfils {requirements}: {why}. {where[0].upper()}{where[1:]} has {_list(every)}"
+
+
+def _what_is_missing(requirements: Requirements, every: Sequence[Judged]) -> str:
+    nowhere = [name for name in requirements.named() if all(name in each.missing for each in every)]
+    if nowhere[:1] == ["memory"]:
+        return f"the most memory that one has is {gib(max(each.offer.memory for each in every))}"
+    if nowhere:
+        return f"none has the {nowhere[0]} asked for"
+    closest = min(every, key=lambda each: len(each.missing))
+    return (
+        f"each requirement alone can be met, all together cannot; the closest, {closest.offer}, fails in "
+        f"{', '.join(closest.missing)}"
+    )
+
+
+def _list(every: Sequence[Judged]) -> str:
+    counts: Counter[str] = Counter()
+    for each in reversed(every):
+        counts[str(each.offer)] += each.offer.count * each.nodes.bit_count()
+    lines = [f"{count} {text}" for text, count in counts.items()]
+    more = f", and {len(lines) - _LISTED} more kinds with less memory" if len(lines) > _LISTED else ""
+    return ", ".join(lines[:_LISTED]) + more

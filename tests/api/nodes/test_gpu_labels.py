@@ -1,0 +1,58 @@
+"""Which labels of others say that a node has GPUs."""
+
+import pytest
+import yaml
+
+from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, labels_say_gpu
+from tessera.manifests import deploy_folder
+
+
+@pytest.mark.parametrize("name", PRESENT_LABELS)
+@pytest.mark.parametrize(("value", "says"), [("true", True), ("false", False), ("", False)])
+def test_what_was_discovered_counts_if_it_is_true(name: str, value: str, says: bool) -> None:
+    assert labels_say_gpu({name: value}) is says
+
+
+@pytest.mark.parametrize("name", ACCELERATOR_LABELS)
+def test_an_autoscalers_label_counts_whatever_its_value(name: str) -> None:
+    assert labels_say_gpu({name: "nvidia-t4"})
+    assert labels_say_gpu({name: ""})
+
+
+def test_the_device_class_of_another_vendor_says_nothing() -> None:
+    assert not labels_say_gpu({})
+    assert not labels_say_gpu({"feature.node.kubernetes.io/pci-0302_1002.present": "true", "gpu": "true"})
+
+
+#: ``GPULabel`` of the cluster autoscaler's providers (kubernetes/autoscaler, cloudprovider/*), where it is not empty.
+PROVIDERS = {
+    "alicloud": "aliyun.accelerator/nvidia_name",
+    "aws": "k8s.amazonaws.com/accelerator",
+    "azure": "kubernetes.azure.com/accelerator",
+    "azure, cloudstack": "accelerator",
+    "baiducloud": "baidu/nvidia_name",
+    "bizflycloud": "bke.bizflycloud.vn/gpu-node",
+    "brightbox": "cloud.brightbox.com/gpu-node",
+    "cherryservers": "cherryservers.com/gpu",
+    "civo": "civo.com/gpu-node",
+    "clusterapi": "cluster-api/accelerator",
+    "digitalocean": "cloud.digitalocean.com/gpu-node",
+    "gce, equinixmetal, huaweicloud": "cloud.google.com/gke-accelerator",
+    "hetzner": "hcloud/gpu-node",
+    "magnum": "magnum.openstack.org/gpu",
+    "ovhcloud": "node.kubernetes.ovhcloud.com/gpu",
+    "scaleway": "k8s.scw.cloud/gpu",
+    "tencentcloud": "cloud.tencent.com/tke-accelerator",
+}
+
+
+def test_the_labels_of_all_the_autoscalers_providers_are_known() -> None:
+    assert sorted(ACCELERATOR_LABELS) == sorted(PROVIDERS.values())
+
+
+def test_the_agent_goes_where_one_of_these_labels_is() -> None:
+    made = yaml.safe_load((deploy_folder() / "agent.yaml").read_text())
+    affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    keys = [each["key"] for term in terms for each in term["matchExpressions"]]
+    assert sorted(keys) == sorted({*PRESENT_LABELS, *ACCELERATOR_LABELS, "nvidia.com/mig.config"})

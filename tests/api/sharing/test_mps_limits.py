@@ -1,0 +1,20 @@
+"""How many clients MPS serves on a card, and what each gets."""
+
+import pytest
+
+from tessera.api.sharing.mps_limits import ClientShare, client_share, most_clients
+
+
+@pytest.mark.parametrize(
+    ("capability", "most"), [((6, 1), 16), ((7, 0), 48), ((7, 5), 48), ((9, 0), 48), ((12, 0), 48)]
+)
+def test_the_number_of_clients_follows_from_compute_capability(capability: tuple[int, int], most: int) -> None:
+    assert most_clients(capability) == most
+
+
+@pytest.mark.parametrize(
+    ("memory", "replicas", "share"),
+    [(40960, 4, ClientShare(10240, 25)), (15360, 3, ClientShare(5120, 33)), (81559, 48, ClientShare(1699, 2))],
+)
+def test_each_client_gets_an_equal_share(memory: int, replicas: int, share: ClientShare) -> None:
+    assert client_share(memory, replicas) == share

@@ -1,0 +1,34 @@
+"""Threads that share a library, and one that needs it alone."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, Event
+
+from tessera.nvml.asynchronous.threaded import SharedUse
+
+
+def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:
+    use, meet, story = SharedUse(), Barrier(3, timeout=10), list[str]()
+    go = Event()
+
+    def share() -> None:
+        meet.wait()
+        go.wait(10)
+        story.append("shared")
+
+    with ThreadPoolExecutor(4) as threads:
+        both = [threads.submit(use.shared, share) for _ in range(2)]
+        meet.wait()
+        last = threads.submit(use.alone, lambda: story.append("alone"))
+        go.set()
+        for each in (*both, last):
+            each.result(10)
+    assert story == ["shared", "shared", "alone"]
+
+
+def test_a_failure_lets_the_others_go_on() -> None:
+    use = SharedUse()
+    for act in (use.shared, use.alone):
+        with suppress(ZeroDivisionError):
+            act(lambda: 1 / 0)
+    assert (use.shared(lambda: 1), use.alone(lambda: 2)) == (1, 2)
