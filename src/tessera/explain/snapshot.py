@@ -14,8 +14,7 @@ from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.clock import parse_rfc3339
-from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.stored import state_of
+from tessera.controller.slicing.slicer import Slicer, state_of
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION
 from tessera.phrasing import age

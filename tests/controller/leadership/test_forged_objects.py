@@ -13,7 +13,7 @@ from tests.controller.leadership.forging import PODS as POD_NAMES
 from tests.controller.leadership.forging import Forger
 
 from tessera.api.instaslice import Instaslice
-from tessera.controller.leadership.watching import Watching
+from tessera.controller.leadership.informers import Watching
 from tessera.controller.slicing.instructions import Tell, Ungate, Write
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.codec import Change, Codec, Poison

@@ -1,7 +1,7 @@
 """A pod counts on one node at a time, with what it asks for now."""
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.node_usage import Charges
+from tessera.controller.objects.resource_amounts import Charges
 
 A, B = PodUid("a"), PodUid("b")
 ONE, TWO = NodeName("node-1"), NodeName("node-2")

@@ -14,7 +14,7 @@ from tests.kube.certificates import Authority
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
-from tessera.controller.main.image_resolver import registries
+from tessera.controller.main.run import registries
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome

@@ -12,7 +12,7 @@ from tessera.api.nodes.product_labels import count_label
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission.decision import decide
 from tessera.webhook.admission.json_patch import applied
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode, gpu_node
 

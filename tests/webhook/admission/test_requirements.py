@@ -12,7 +12,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.offers.selection import CardKind, Offer
 from tessera.webhook.admission.json_patch import applied
 from tessera.webhook.admission.requirements import translate
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

@@ -20,8 +20,7 @@ from tessera.limits import (
 )
 from tessera.webhook.admission.decision import decide
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.budget import Budget
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Budget, Refused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

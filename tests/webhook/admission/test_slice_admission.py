@@ -11,7 +11,7 @@ from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.json_patch import applied as with_patch
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

@@ -17,8 +17,7 @@ from tessera.controller.base.metrics import Metrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE
-from tessera.controller.leadership.watching import Watching
-from tessera.controller.leadership.world import World
+from tessera.controller.leadership.informers import Watching, World
 from tessera.controller.slicing.refused_pods import RefusedPods
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver

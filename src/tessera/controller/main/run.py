@@ -1,16 +1,22 @@
-"""The controller process: election, what is served to people and probes, and one time of leadership after the other."""
+"""The controller process: election, HTTP endpoints, and one term of leadership after the other."""
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
 from tessera.controller.base.metrics import Metrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.leadership.leader_session import Reign
 from tessera.controller.main.http import serve_http
-from tessera.controller.main.image_resolver import registries
 from tessera.controller.slicing.slicer import Slicer
+from tessera.driver.images.persistent_resolver import PersistentResolver
+from tessera.driver.images.resolver import RegistryResolver
+from tessera.driver.registry.authorities import read_authorities
+from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.pull_secrets import PullSecrets
+from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
@@ -123,3 +129,26 @@ class Controller:
 
     def _begin(self, slicer: Slicer) -> None:
         self.slicer = slicer
+
+
+@asynccontextmanager
+async def registries(
+    options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
+) -> AsyncIterator[Resolver]:
+    """A resolver for as long as the process lives. Nothing is connected before something is asked.
+
+    Raises:
+        AuthoritiesError: the file of authorities cannot be read, or holds none.
+    """
+    authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
+    trust = Trust(authorities=authorities, plain=options.registries.plain_http)
+    asked = RegistryClient(RegistryHttp(trust), clock)
+    resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
+    memory = PersistentResolver(resolver, client, clock, namespace=options.namespace, rng=rng)
+    writing = asyncio.create_task(memory.run(), name="image memory")
+    try:
+        yield memory
+    finally:
+        writing.cancel()
+        await asyncio.wait([writing])
+        await resolver.close()

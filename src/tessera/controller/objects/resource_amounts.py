@@ -1,16 +1,16 @@
-"""Resource amounts as integers: what a pod holds on its node, what a node has.
+"""Resource amounts as integers: what a pod holds on its node, what a node has, and the sums by node.
 
 CPU counts in thousandths, everything else in its own unit, rounded up. A pod's sum is the scheduler's
 (``k8s.io/component-helpers/resource``): app containers run beside the sidecars, an ordinary init container runs beside
 the sidecars started before it, and the larger of the two counts, plus overhead.
 
-MIG resources and the memory quota are counted like all others: where slices fit is decided by placement, but the
-scheduler admits a pod only where kubelet still offers as many devices, and as much of the quota, as nobody else asks.
+MIG resources and the memory quota are counted like all others: placement decides where slices fit, but the scheduler
+admits a pod only where kubelet still offers as many devices, and as much of the quota, as nobody else requests.
 """
 
 from collections.abc import Mapping
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, NodeName, PodUid
 from tessera.kube.quantity import milli, whole
 from tessera.kube.resources import Container, PodSpec
 
@@ -89,3 +89,39 @@ def _add(total: Amounts, more: Amounts) -> None:
 def _raise_to(total: Amounts, floor: Amounts) -> None:
     for name, value in floor.items():
         total[name] = max(total.get(name, 0), value)
+
+
+class Charges:
+    """The sums.
+
+    Attributes:
+        used: what is held of each node; nodes of which nothing is held are left out.
+    """
+
+    def __init__(self) -> None:
+        self.used: dict[NodeName, Amounts] = {}
+        self._of: dict[PodUid, tuple[NodeName, Amounts]] = {}
+
+    def charge(self, uid: PodUid, node: NodeName | None, amounts: Amounts) -> NodeName | None:
+        """Counts a pod on this node and no other, on none if None.
+
+        Returns:
+            The node whose sums may have become smaller; None if there is none.
+        """
+        new = (node, amounts) if node else None
+        old = self._of.get(uid)
+        if new == old:
+            return None
+        if old is not None:
+            del self._of[uid]
+            self._add(*old, sign=-1)
+        if new is not None:
+            self._of[uid] = new
+            self._add(*new, sign=1)
+        return old[0] if old is not None else None
+
+    def _add(self, node: NodeName, amounts: Amounts, *, sign: int) -> None:
+        total = self.used.setdefault(node, {})
+        add(total, amounts, sign=sign)
+        if not total:
+            del self.used[node]

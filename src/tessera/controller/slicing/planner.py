@@ -1,4 +1,8 @@
-"""Plans where pods could go, from observed state, promises and the rules for one batch of pods. Decides nothing."""
+"""Plans where pods could go, from the cluster's state, allocations and the filters of one batch. Decides nothing.
+
+Planning asks for the first filter that refuses, which is enough to pass a node over. A person who removes that
+obstacle and meets the next was told too little, so :meth:`Planner.objections` asks every filter.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,17 +11,18 @@ from contextlib import contextmanager
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import Observed
 from tessera.controller.filters.avoidance import Avoidance
+from tessera.controller.filters.node_filters import MISMATCH, closures, shortages
 from tessera.controller.filters.pod_affinity import HostPorts, Neighbours
 from tessera.controller.filters.resources import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
 from tessera.controller.filters.volumes import Volumes
+from tessera.controller.objects.node_constraints import selects
+from tessera.controller.objects.node_info import NodeFacts
 from tessera.controller.objects.pod_info import PodFacts
 from tessera.controller.objects.pod_relations import NONE
-from tessera.controller.objects.resource_amounts import Amounts, add
+from tessera.controller.objects.resource_amounts import Amounts, Charges, add
 from tessera.controller.slicing.allocation_table import Ledger
-from tessera.controller.slicing.batch_placement import Placed, Surroundings, Unplaced, place
+from tessera.controller.slicing.batch_placement import LEAVING, Placed, Surroundings, Unplaced, place
 from tessera.controller.slicing.fleet_inventory import Inventory
-from tessera.controller.slicing.node_usage import Charges
-from tessera.controller.slicing.objections import objections
 from tessera.placement.work import Work
 
 
@@ -103,3 +108,30 @@ def depends(pod: PodFacts, judges: Sequence[Judge]) -> bool:
     if pod.relations != NONE or pod.ports or pod.claims:
         return True
     return any(isinstance(judge, Neighbours) and judge.opposed(pod) for judge in judges)
+
+
+def objections(
+    pod: PodFacts, node: NodeFacts, *, judges: Sequence[Judge], used: Amounts, ledger: Ledger
+) -> tuple[str, ...]:
+    """The rules by which a node refuses a pod, in the words of the scheduler's events.
+
+    Args:
+        pod: the pod.
+        node: the node.
+        judges: the rules about what stands on nodes.
+        used: what is held on the node besides slices.
+        ledger: existing promises.
+    """
+    return tuple(dict.fromkeys(_objections(pod, node, judges, used, ledger)))
+
+
+def _objections(
+    pod: PodFacts, node: NodeFacts, judges: Sequence[Judge], used: Amounts, ledger: Ledger
+) -> Iterator[str]:
+    yield from closures(pod.constraints, node)
+    if not selects(pod.constraints, node.name, node.labels):
+        yield MISMATCH
+    yield from shortages(pod.amounts, used, node)  # a judge of amounts names the first only
+    yield from filter(None, (judge.refusal(pod, node.name) for judge in judges if not judge.of_cards))
+    if ledger.get(node.name, pod.uid) is not None:
+        yield LEAVING.rule

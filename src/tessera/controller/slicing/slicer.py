@@ -13,8 +13,10 @@ Rules:
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.node_info import node_facts
+from tessera.controller.objects.pod_info import PodFacts, pod_facts
 from tessera.controller.slicing.allocation import Allocation, Step, next_step
 from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_batch, place
 from tessera.controller.slicing.instructions import (
@@ -32,6 +34,7 @@ from tessera.controller.slicing.messages import fixed_text, lost_text, object_te
 from tessera.controller.slicing.pending_writes import Due, collect
 from tessera.controller.slicing.planner import depends
 from tessera.controller.slicing.promises import Promises
+from tessera.kube.resources import Node, Pod
 from tessera.limits import DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.work import Work
@@ -335,3 +338,18 @@ class Slicer(Promises):
     def _ungate(self, allocation: Allocation, pod: PodFacts) -> Ungate:
         hostname = self.nodes[allocation.node].hostname
         return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
+
+
+def state_of(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:
+    """The state as it follows from what is stored, with everything that waits planned once."""
+    slicer = Slicer()
+    for node in nodes:
+        slicer.see_node(node_facts(node))
+    for pod in pods:
+        slicer.see_pod(pod_facts(pod))
+    for item in instaslices:
+        slicer.see_object(item)
+    slicer.decide()
+    while slicer.has_work:
+        slicer.decide()
+    return slicer

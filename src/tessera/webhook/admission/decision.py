@@ -1,19 +1,25 @@
 """All that admission decides about a pod, in one patch.
 
-In this order, each on what the former has made of the pod: requirements become a resource, amounts are checked, slices
-on demand are gated and charged. Decided again on the result, as when the API server reinvokes the webhook, nothing
-changes.
+In this order, each on the pod that the one before has made: requirements become a resource, counts of shares are
+checked, slices on demand are gated and charged. Decided again on the result, as when the API server reinvokes the
+webhook, nothing changes.
+
+Counts of shares: a sharing profile may say ``failRequestsGreaterThanOne``, and MPS always means it, because several
+shares are no larger part of a card. The node refuses such a container when its pod is already bound, and the pod has
+failed for good; here its author reads it when the pod is created. A count is refused only if no node would take it. If
+one node allows it, or does not say, the pod is admitted everywhere, and a node that does not allow it refuses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.kube.quantity import parse_quantity
+from tessera.offers.selection import Nodes
+from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation, applied
 from tessera.webhook.admission.requirements import translate
-from tessera.webhook.admission.share_counts import refused_amount
 from tessera.webhook.admission.slice_admission import patch
-from tessera.webhook.base.budget import Spend, free
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused, Spend, free
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -35,3 +41,46 @@ def decide(pod: Mapping[str, Any], capabilities: Capabilities, spend: Spend = fr
     if why := refused_amount(spec, nodes, capabilities):
         raise Refused(why)
     return [*first, *patch(translated, capabilities, nodes, spend)]
+
+
+Json = Mapping[str, Any]
+
+
+def refused_amount(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
+    """Why a container's amount cannot be served anywhere; empty if it may be.
+
+    Args:
+        spec: the pod's.
+        nodes: where the pod may run.
+        capabilities: what the nodes have.
+    """
+    for container, resource, amount in _asked(spec):
+        if _one_each(resource, nodes, capabilities) and _is_above_one(amount):
+            return (
+                f'container "{one_line(container)}": asks for {amount} of {resource}, and every node that has it gives '
+                "a container one share at most (failRequestsGreaterThanOne, or MPS): ask for one; several shares give "
+                "no larger part of a card"
+            )
+    return ""
+
+
+def _asked(spec: Json) -> Iterator[tuple[str, str, str]]:
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.get("resources") or {}
+        for resource, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
+            yield container.get("name") or "", resource, str(amount)
+
+
+def _is_above_one(amount: str) -> bool:
+    try:
+        return parse_quantity(amount) > 1
+    except ValueError:
+        return False  # the API server says what is wrong with it
+
+
+def _one_each(resource: str, nodes: Nodes, capabilities: Capabilities) -> bool:
+    """Whether there are nodes with the resource, and all of them give one share at most."""
+    if not capabilities.one_each.get(resource, 0) & nodes:
+        return False
+    others = capabilities.undescribed.get(resource, 0) | capabilities.several_each.get(resource, 0)
+    return not others & nodes

@@ -17,7 +17,7 @@ from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation, added
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused
 
 Json = Mapping[str, Any]
 

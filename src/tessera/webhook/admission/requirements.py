@@ -23,8 +23,7 @@ from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
 from tessera.offers.selection import Choice, Impossible, KeptBy, Nodes, choose
 from tessera.webhook.admission.json_patch import Operation, added
-from tessera.webhook.base.budget import Spend, check_size, free
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused, Spend, check_size, free
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.restriction import required_terms, restriction_of
 

@@ -17,8 +17,7 @@ from tessera.limits import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide
 from tessera.webhook.admission.pod_schema import PodShape, Spec, size_of
-from tessera.webhook.base.budget import Budget, check_size
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Budget, Refused, check_size
 from tessera.webhook.nodes.capabilities import Capabilities
 
 

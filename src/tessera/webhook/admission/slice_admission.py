@@ -15,20 +15,18 @@ Rules:
 Pure: the verdict follows from the pod's JSON and the known capabilities alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import GATE, MIG_RESOURCE_PREFIX
+from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, meant_resource
 from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
-from tessera.webhook.admission.foreign_names import refuse_foreign
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.quota_charges import Asking, charges_of, refuse_other_charges
-from tessera.webhook.base.budget import Spend, free
-from tessera.webhook.base.refusal import Refused
+from tessera.webhook.base.budget import Refused, Spend, free
 from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
 from tessera.webhook.nodes.restriction import restriction_of
 
@@ -182,3 +180,29 @@ def _order(profile: str) -> tuple[int, int, str]:
     except ValueError:
         return (99, 0, profile)
     return (name.slices, name.memory_gb, profile)
+
+
+# Slices under the names of other slicers
+
+
+def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
+    """Refuses a pod that asks for another slicer's resource, which no node has.
+
+    Raises:
+        Refused: the text names container, resource and the right name.
+    """
+    for container, resource in _asked(spec):
+        meant = meant_resource(resource)
+        if meant and resource not in capabilities.foreign:
+            raise Refused(
+                f'container "{one_line(container)}": {one_line(resource)} is a name of another slicer, and no node has '
+                f"it; here it is {one_line(meant)}: write that in limits"
+            )
+
+
+def _asked(spec: Json) -> Iterator[tuple[str, str]]:
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.get("resources") or {}
+        for field in ("limits", "requests"):
+            for resource in resources.get(field) or ():
+                yield container.get("name") or "", resource

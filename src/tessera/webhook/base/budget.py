@@ -9,7 +9,11 @@ from collections.abc import Callable
 
 from tessera.api.pods.size_limits import PodSize, excess_of
 from tessera.limits import REVIEW_TIME
-from tessera.webhook.base.refusal import Refused
+
+
+class Refused(Exception):  # noqa: N818 - a verdict, not a fault
+    """The pod must not be created; the text is shown to its author."""
+
 
 #: Called before each piece of work. Raises :class:`Refused` once the review has used its time.
 Spend = Callable[[], None]

@@ -1,7 +1,8 @@
-"""Mirrors of what decides about pods beside pods and nodes: namespaces, claims, volumes, classes and CSI nodes.
+"""Feeds the slicer from watches of the API server.
 
-Each is a watch that costs nothing while nothing changes. A controller without the right to watch them (its rights are
-older than itself) goes on without judging them.
+Pods, nodes and Instaslice objects are necessary. Namespaces, claims, volumes, storage classes and CSI nodes refine
+where a pod may run: each is a watch that costs nothing while nothing changes, and a controller without the right to
+watch them (its ClusterRole is older than itself) goes on without judging them.
 """
 
 import asyncio
@@ -10,8 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import NodeName, PodUid
 from tessera.clock import Clock
 from tessera.controller.cluster.cluster_state import Observed
+from tessera.controller.objects.node_info import node_facts
+from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.resources import (
     CSI_NODES,
@@ -20,11 +26,65 @@ from tessera.kube.resources import (
     PERSISTENT_VOLUMES,
     STORAGE_CLASSES,
     Namespace,
+    Node,
     PersistentVolume,
+    Pod,
 )
-from tessera.kube.resources.meta import key_of
+from tessera.kube.resources.meta import key_of, split_key
 from tessera.kube.watch.cache import Event, EventKind
 from tessera.kube.watch.informer import Informer
+
+
+class Watching:
+    """Follows pods, nodes and Instaslice objects.
+
+    Args:
+        slicer: the machine.
+        changed: called after each change that was passed on.
+    """
+
+    def __init__(self, slicer: Slicer, changed: Callable[[], None]) -> None:
+        self._slicer = slicer
+        self._changed = changed
+
+    def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
+        """Listens to these mirrors from now on."""
+        pods.on_rewound(self._slicer.rewind_pods)
+        pods.add_handler(self.pod_seen)
+        nodes.add_handler(self.node_seen)
+        objects.on_rewound(self._slicer.rewind_objects)
+        objects.on_unreadable(self.object_unreadable)
+        objects.add_handler(self.object_seen)
+
+    def pod_seen(self, event: Event[Pod]) -> None:
+        """A pod came, changed or went."""
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_pod(PodUid(event.object.metadata.uid))
+        else:
+            self._slicer.see_pod(pod_facts(event.object))
+        self._changed()
+
+    def node_seen(self, event: Event[Node]) -> None:
+        """A node came, changed or went."""
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_node(NodeName(event.object.metadata.name))
+        else:
+            self._slicer.see_node(node_facts(event.object))
+        self._changed()
+
+    def object_seen(self, event: Event[Instaslice]) -> None:
+        """An Instaslice object came, changed or went."""
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_object(NodeName(event.object.metadata.name))
+        else:
+            self._slicer.see_object(event.object)
+        self._changed()
+
+    def object_unreadable(self, key: str, error: str | None) -> None:
+        """An Instaslice object does not decode, or decodes again."""
+        self._slicer.see_unreadable(NodeName(split_key(key)[1]), error)
+        self._changed()
+
 
 _log = logging.getLogger(__name__)
 
