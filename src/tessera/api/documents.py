@@ -34,6 +34,7 @@ from tessera.limits import (
     VALUE_SHOWN,
     YAML_FAULT_SHOWN,
 )
+from tessera.phrasing import list_alternatives
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
@@ -161,7 +162,7 @@ class Gathered:
             return value
         close = _closest(value, allowed) if isinstance(value, str) else None
         hint = f"; did you mean {close}?" if close else ""
-        self.add(path, f"must be {_listed(allowed)}, not {shown(value)}{hint}")
+        self.add(path, f"must be {list_alternatives(allowed)}, not {shown(value)}{hint}")
         return allowed[0]
 
 
@@ -274,10 +275,6 @@ def _closest(word: str, known: Collection[str]) -> str | None:
     folded = {each.casefold(): each for each in known}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

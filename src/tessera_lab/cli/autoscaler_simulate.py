@@ -9,6 +9,7 @@ from tessera.cli.autoscaling.durations import Duration
 from tessera.cli.autoscaling.numbers import Number
 from tessera.cli.connect import reported
 from tessera.cli.console import say, say_json
+from tessera.phrasing import count_noun
 
 if TYPE_CHECKING:
     from tessera_lab.cloud.autoscaler.rules import Timers
@@ -120,7 +121,7 @@ def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
     yield "simulated: nothing of this is measured"
     yield f"drivers {setting.scenario.title}, {_ORDERS[setting.operator]}, nodes {label} the accelerator label"
     yield _timers(setting.timers)
-    yield f"{_counted(setting.pods, 'pod')} for a card each, at most {_counted(setting.maximum, 'node')}"
+    yield f"{count_noun(setting.pods, 'pod')} for a card each, at most {count_noun(setting.maximum, 'node')}"
     yield ""
     for each in played.moments:
         yield f"{span(each.at):>8}  {each.kind:<9} {each.text}"
@@ -128,12 +129,12 @@ def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
     hours = f"{setting.hours:g} h"
     waiting = setting.pods - len(played.ran)
     if played.ran:
-        yield f"{_counted(len(played.ran), 'pod')} ran, the last after {span(played.ran[-1])}"
+        yield f"{count_noun(len(played.ran), 'pod')} ran, the last after {span(played.ran[-1])}"
     if waiting:
-        yield f"{_counted(waiting, 'pod')} did not run within {hours}"
+        yield f"{count_noun(waiting, 'pod')} did not run within {hours}"
     yield (
-        f"{_counted(played.made, 'node')} made, {played.lost} of them taken away before the cards could be used; "
-        f"{_counted(played.timed_out, 'time-out')}; {played.node_hours:.2f} node hours paid within {hours}"
+        f"{count_noun(played.made, 'node')} made, {played.lost} of them taken away before the cards could be used; "
+        f"{count_noun(played.timed_out, 'time-out')}; {played.node_hours:.2f} node hours paid within {hours}"
     )
 
 
@@ -144,7 +145,3 @@ def _timers(timers: "Timers") -> str:
         f"maxNodeProvisionTime {span(timers.max_node_provision)}, unneededTime {span(timers.unneeded)}, "
         f"delayAfterAdd {span(timers.delay_after_add)}, maxNodeStartupTime {span(timers.max_node_startup)}"
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")

@@ -16,6 +16,7 @@ from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
+from tessera.phrasing import list_names
 
 #: Reads a card as it is now, ``None`` if it cannot be read.
 ReadCard = Callable[[str], Awaitable[CardUse | None]]
@@ -193,9 +194,7 @@ def _use(decision: MemoryDecision) -> str:
 def _by(decision: MemoryDecision, card: CardUse) -> str:
     """The pod's processes on the card, the largest first."""
     own = sorted((use for use in card.uses if use.pod == decision.pod), key=lambda use: -use.bytes)
-    shown = ", ".join(f"{use.process.pid} ({_gib(use.bytes)})" for use in own[:_MOST_SHOWN])
-    more = f" and {len(own) - _MOST_SHOWN} more" if len(own) > _MOST_SHOWN else ""
-    return f"; processes {shown}{more}"
+    return f"; processes {list_names([f'{use.process.pid} ({_gib(use.bytes)})' for use in own], _MOST_SHOWN)}"
 
 
 def _gib(amount: int) -> str:

@@ -18,6 +18,7 @@ from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
 from tessera.kube.selectors import Requirement, operator
+from tessera.phrasing import list_names
 
 #: Untyped: every field counts, also those that Tessera does not know.
 CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", cluster_policy.KIND, False, dict[str, Any])
@@ -139,7 +140,7 @@ def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[Conflict]:
 
 def _overlaps(contested: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Conflict]:
     for names, nodes in contested.items():
-        which = ", ".join(nodes[:_NAMED]) + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
+        which = list_names(nodes, _NAMED)
         text = f"{' and '.join(names)} {_all_of(names)} select {which}; give each a nodeSelector of its own"
         yield Conflict(drivers=names, nodes=tuple(nodes), text=text)
 

@@ -18,6 +18,7 @@ from tessera.api.documents import Notice, Problem
 from tessera.api.driver.assignment import Conflict
 from tessera.api.driver.node_status import DriverStatus, Phase
 from tessera.limits import POLICY_MESSAGE
+from tessera.phrasing import count_noun, list_names
 
 READY, ERROR = "Ready", "Error"
 WITHOUT_EFFECT = "FieldsWithoutEffect"
@@ -90,7 +91,7 @@ def unmanaged(notices: Iterable[Notice] = ()) -> Verdict:
 
 def refused(problems: Sequence[Problem]) -> Verdict:
     """The verdict on an object with mistakes: nothing of it is followed, what was followed before stays."""
-    text = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}: {_listed(map(str, problems))}"
+    text = f"{count_noun(len(problems), 'mistake')}: {_listed(map(str, problems))}"
     return Verdict(state="notReady", reason="ReconcileFailed", message=text, error=True)
 
 
@@ -189,12 +190,7 @@ def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for name, text in told:
         by_text.setdefault(text, []).append(name)
-    return [f"{_names(names)}: {text}" for text, names in by_text.items()]
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_MOST
-    return ", ".join(names[:_NAMES_MOST]) + (f" and {more} more" if more > 0 else "")
+    return [f"{list_names(names, _NAMES_MOST)}: {text}" for text, names in by_text.items()]
 
 
 def _listed(lines: Iterable[str]) -> str:

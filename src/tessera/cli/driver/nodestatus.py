@@ -9,6 +9,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.nodes.node_facts import node_facts
 from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import Node
+from tessera.phrasing import age
 
 _NOTHING = "-"
 #: Characters of a digest that are shown.
@@ -124,7 +125,7 @@ def _row(driver: NodeDriver, *, verbose: bool) -> tuple[str, ...]:
     cells = (
         driver.strategy,
         driver.phase,
-        _age(driver.seconds) if driver.seconds is not None else "",
+        age(driver.seconds) if driver.seconds is not None else "",
         driver.version,
         driver.pool,
         driver.image if verbose else _short(driver.image),
@@ -148,12 +149,3 @@ def _reasons(driver: NodeDriver, *, verbose: bool) -> Iterator[str]:
 def _short(image: str) -> str:
     name, at, digest = image.partition("@sha256:")
     return f"{name}{at}{digest[:_SHORT_DIGEST]}"
-
-
-def _age(seconds: int) -> str:
-    """As kubectl shows ages: the two largest units at most."""
-    if seconds < 120:
-        return f"{seconds}s"
-    if seconds < 3 * 3600:
-        return f"{seconds // 60}m"
-    return f"{seconds // 3600}h" if seconds < 48 * 3600 else f"{seconds // 86400}d"

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import msgspec
 
+from tessera.phrasing import count_noun, list_names
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
@@ -102,7 +103,7 @@ def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
     """
     if not pods:
         return ()
-    named = ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
+    named = list_names(pods, 3)
     text = f"no node is ever made for {named}: their priority is below the autoscaler's cutoff of {cutoff}"
     remedy = f"give them a PriorityClass of at least {cutoff}, below that of the pods that may push them aside"
     return (Finding(rank=Rank.EXPENDABLE, group="", text=text, remedy=remedy),)
@@ -116,7 +117,7 @@ def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
     """
     if not nodes:
         return ()
-    named = ", ".join(name for name, _ in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    named = list_names([name for name, _ in nodes], 3)
     labels = ", ".join(sorted({label for _, label in nodes}))
     text = (
         f"{named}: of no autoscaled node group, with {labels} and without nvidia.com/gpu; one such node can stop "
@@ -234,7 +235,7 @@ def _lost(times: GroupTimes) -> Iterator[Finding]:
     if not times.lost:
         return
     text = (
-        f"{counted(len(times.lost), 'node')} went away before the cards could be used, after "
+        f"{count_noun(len(times.lost), 'node')} went away before the cards could be used, after "
         f"{span(max(times.lost))} at most; what the others took is too little for a bound"
     )
     remedy = "set timers well above that, and measure again before they are cut"
@@ -258,15 +259,10 @@ def _sizes(advice: Advice) -> Iterator[Finding]:
             yield Finding(rank=Rank.NO_VALUES, group="", text=f"no node was measured from {name}")
         elif not measured.supported:
             text = (
-                f"{counted(measured.n, 'node')} {'was' if measured.n == 1 else 'were'} measured from {name}: "
+                f"{count_noun(measured.n, 'node')} {'was' if measured.n == 1 else 'were'} measured from {name}: "
                 f"that cannot support p99, which needs {needed(WANTED)}; bounded is p{measured.share * 100:.0f}"
             )
             yield Finding(rank=Rank.TOO_FEW, group="", text=text, remedy="measure more nodes before timers are cut")
-
-
-def counted(count: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def span(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tessera.phrasing import count_noun
 from tessera.provisioning.experiments.results import Samples
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 
@@ -49,7 +50,7 @@ def _workload_block(summary: WorkloadSummary) -> Iterator[str]:
 
 def pods_text(summary: WorkloadSummary) -> str:
     """How many pods a summary is of, and what is to be known of them."""
-    pods = f"{summary.pods} pod{'s' if summary.pods != 1 else ''}"
+    pods = count_noun(summary.pods, "pod")
     if not summary.simulated:
         return pods
     return f"{pods}, {'simulated' if summary.simulated == summary.pods else f'{summary.simulated} of them simulated'}"
@@ -82,7 +83,7 @@ def _experiments(results: Sequence[Samples]) -> Iterator[str]:
 
 def nodes_text(summary: Summary) -> str:
     """How many nodes a summary is of, and what is to be known of them: ``13 nodes, 1 lost …, simulated``."""
-    parts = [f"{summary.records} node{'s' if summary.records != 1 else ''}"]
+    parts = [count_noun(summary.records, "node")]
     if summary.simulated:
         parts.append("simulated" if summary.simulated == summary.records else f"{summary.simulated} of them simulated")
     if summary.late:

@@ -13,6 +13,7 @@ import msgspec
 
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node
+from tessera.phrasing import count_noun
 from tessera.provisioning.milestones import Record
 from tessera.provisioning.node_readiness import driver_status, driver_text
 from tessera.provisioning.startup.deadline import DRIVER_REASONS, Patience, Told, begun, kept_back
@@ -97,7 +98,7 @@ def decide(
     recent = sum(1 for each in kept if _counts(each, record, now))
     if recent >= limit:
         group = f"group {record.group}" if record.group else "no known group"
-        most = f"{limit} node{'s' if limit > 1 else ''} of {group} in an hour"
+        most = f"{count_noun(limit, 'node')} of {group} in an hour"
         return Decision(answer=Answer.HELD, text=f"{most} were replaced already, which is the limit")
     return Decision(answer=Answer.REPLACE)
 

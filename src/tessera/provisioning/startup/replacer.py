@@ -15,6 +15,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.kube.watch.cache import Cache
+from tessera.phrasing import list_names
 from tessera.provisioning.recording.history_store import BookStore
 from tessera.provisioning.tracking.machines import Request
 from tessera.provisioning.tracking.timestamps import own_app
@@ -60,8 +61,7 @@ class Replacer:
         if request is not None:
             return ""
         found = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self._running_on(node.metadata.name))
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        return f"no Machine or NodeClaim is known, and pods run on it: {', '.join(found[:3])}{more}" if found else ""
+        return f"no Machine or NodeClaim is known, and pods run on it: {list_names(found, 3)}" if found else ""
 
     async def refused_policy(self) -> str:
         """Which policy has mistakes, so that no node is given a driver; empty if none has.
