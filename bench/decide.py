@@ -29,7 +29,7 @@ import msgspec
 from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
-from tessera.cli.process import collect_seldom
+from tessera.cli.base.process import collect_seldom
 from tessera.controller.objects.node_info import NodeFacts
 from tessera.controller.objects.pod_info import pod_facts
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults

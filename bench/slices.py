@@ -42,7 +42,7 @@ import uvloop
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent, controller, webhook
-from tessera.cli.process import collect_seldom
+from tessera.cli.base.process import collect_seldom
 from tessera.clock import Clock, SystemClock
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.watch.cache import Event

@@ -3,7 +3,7 @@
 Names, annotations, messages and labels come from tenants and nodes. Printed raw, they can clear a reader's terminal,
 forge lines of ours or run in a page. Whatever shows such a text passes it through here first: :func:`one_line` for
 terminals, logs, events and conditions, :func:`html` for pages, :func:`json` for what programs read. The command line
-does so in one place, :mod:`tessera.cli.console`.
+does so in one place, :mod:`tessera.cli.base.console`.
 """
 
 import html as _html

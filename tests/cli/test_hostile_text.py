@@ -16,8 +16,8 @@ import pytest
 from tests.cli.objects import Objects, encoded, objects, serving
 from tests.explain.test_pods import NOW
 
+from tessera.cli.base.process import EscapingFormatter
 from tessera.cli.main import COMMANDS, main
-from tessera.cli.process import EscapingFormatter
 from tessera.limits import FACT_SHOWN, LINE_SHOWN, LOG_LINE
 
 FORGED = "What would help:"

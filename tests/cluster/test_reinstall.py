@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cluster.test_kills import Fate, mortal
 
-from tessera.cli.cards import cards_of
+from tessera.explain.card_map import cards_of
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import resource_for

@@ -13,7 +13,7 @@ import click
 import pytest
 from tests.deploy.conftest import ROOT
 
-from tessera.cli.lazy import LazyCommands
+from tessera.cli.base.command_group import LazyCommands
 from tessera.cli.main import tessera
 
 #: COPY source target, of the first stage; the second takes over the virtual environment.

@@ -12,7 +12,7 @@ from tests.deploy.test_rights import SOURCE, granted
 from tessera.api.documents import load
 from tessera.api.gpu_operator.settings_reader import settings_from
 from tessera.cli import controller
-from tessera.cli.installation.manifests import Choices, manifests
+from tessera.cli.install.manifests import Choices, manifests
 from tessera.manifests import install_manifests
 
 VALUES = """

@@ -11,7 +11,7 @@ from tessera import __version__
 from tessera.agent.base.options import AgentOptions
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli import agent, controller, webhook
-from tessera.cli.installation.manifests import PULL_SECRETS_ROLE
+from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.base.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tessera.cli.driver.labs import lab_registries
+from tessera.cli.base.simulated_cluster import lab_registries
 from tessera_lab.cli.registries import LabRegistries
 from tessera_lab.experiments.scenarios import KERNEL, NEWER, OS_TAG, PUBLIC, VERSION
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import click
 
-from tessera.cli.console import refused, say, tolerate_any_encoding
-from tessera.cli.lazy import LazyCommands, Table
+from tessera.cli.base.command_group import LazyCommands, Table
+from tessera.cli.base.console import refused, say, tolerate_any_encoding
 
 #: The product's commands, in the order of the overview; the package tessera-lab adds its own.
 COMMANDS: Table = {
@@ -19,10 +19,10 @@ COMMANDS: Table = {
     "why": ("tessera.cli.why", "Say why a pod waits or how a node's cards stand, and what would help."),
     "plan": ("tessera.cli.plan", "Try a MIG layout on a model of card: its tiles, or what stands in the way."),
     "config": (
-        "tessera.cli.config",
+        "tessera.cli.config.command",
         "Check settings of sharing, MIG or NVIDIA's operator: what they mean, what is wrong.",
     ),
-    "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
+    "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "driver": ("tessera.cli.driver", "See how nodes get their drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "See how long nodes took until their cards could be used."),
     "bench": ("tessera.cli.bench", "Measure the time until cards can be used, here in the lab or on a cluster."),

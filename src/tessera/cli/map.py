@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.cards import NodeCards, PendingNode, cards_of, pending_nodes
-from tessera.cli.connect import Failure, cluster_options, connected, reported
-from tessera.cli.console import colours, say_coloured, say_json
-from tessera.cli.tiles import draw
+from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.console import colours, say_coloured, say_json
+from tessera.cli.base.tiles import draw
+from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_nodes
 
 
 @click.command()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import Failure, reported
-from tessera.cli.console import say, say_json
+from tessera.cli.base.connection import Failure, reported
+from tessera.cli.base.console import say, say_json
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _as_json(model: str, geometry: "Geometry", plan: "tuple[Placement, ...] | In
 
 
 def _drawn(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> Iterator[str]:
-    from tessera.cli.layout_tiles import layout_row
+    from tessera.cli.base.layout_tiles import layout_row
 
     used = sum(placed.size for placed in plan)
     yield f"{model}   {used} of {geometry.slots} memory slots used"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.connect import Failure, cluster_options, connected, reported
-from tessera.cli.console import say, say_document, say_json
+from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
@@ -165,7 +165,7 @@ async def _kept(
 
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
-    from tessera.cli.checks.source import named, text_of
+    from tessera.cli.base.input_files import named, text_of
     from tessera.provisioning.report.reading import read_records, read_workloads
 
     records: list[Record] = []
@@ -178,7 +178,7 @@ def _from_files(files: Sequence[Path]) -> "tuple[Sequence[Record], Sequence[Work
 
 
 def _experiments(path: Path) -> "tuple[Samples, ...]":
-    from tessera.cli.checks.source import named, text_of
+    from tessera.cli.base.input_files import named, text_of
     from tessera.provisioning.report.reading import read_experiments
 
     return read_experiments(text_of(path), named(path))

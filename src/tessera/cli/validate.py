@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tessera.api.driver.node_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
-from tessera.cli.console import say
+from tessera.cli.base.console import say
 
 #: Seconds within which a driver of many cards without persistence mode has come up and computed.
 _TIMEOUT = 300.0

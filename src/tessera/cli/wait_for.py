@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tessera.api.driver.node_status import MARKER_FOLDER
-from tessera.cli.process import run_process
+from tessera.cli.base.process import run_process
 
 #: What a shell says of a program that SIGTERM ended: a container that was told to stop has not found its markers.
 _TERMINATED = 143

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.connect import cluster_options, connected, reported
-from tessera.cli.process import log_option, run_process, start_log
+from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.process import log_option, run_process, start_log
 
 
 @click.command()

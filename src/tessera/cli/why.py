@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import Failure, cluster_options, connected, reported
-from tessera.cli.console import say, say_json
+from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.explain.explanation import ExplanationReport

@@ -1,6 +1,6 @@
 """Commands of the simulated cluster; they join the ``tessera`` command by the entry points of ``tessera-lab``."""
 
-from tessera.cli.lazy import Table
+from tessera.cli.base.command_group import Table
 
 #: Commands by the group they join; ``""`` is the command line itself.
 COMMANDS: dict[str, Table] = {

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.autoscaling.durations import Duration
-from tessera.cli.autoscaling.numbers import Number
-from tessera.cli.connect import reported
-from tessera.cli.console import say, say_json
+from tessera.cli.base.connection import reported
+from tessera.cli.base.console import say, say_json
+from tessera.cli.base.numbers import Number
+from tessera.cli.base.option_types import Duration
 from tessera.phrasing import count_noun
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 import click
 
-from tessera.cli.connect import reported
-from tessera.cli.console import say, say_json
+from tessera.cli.base.connection import reported
+from tessera.cli.base.console import say, say_json
 
 
 @click.command()

@@ -18,17 +18,17 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
-from tessera.cli.cards import cards_of
-from tessera.cli.connect import connected, reported
-from tessera.cli.console import say, say_coloured, say_document, say_json_text
-from tessera.cli.progress import Progress
-from tessera.cli.tiles import draw
+from tessera.cli.base.connection import connected, reported
+from tessera.cli.base.console import say, say_coloured, say_document, say_json_text
+from tessera.cli.base.tiles import draw
 from tessera.clock import Clock, SystemClock
+from tessera.explain.card_map import cards_of
 from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
+from tessera_lab.cli.progress import Progress
 from tessera_lab.daemon import control_socket, lab_folder
 
 NODE = "node-1"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from tessera.cli.base.console import say
+from tessera.cli.bench.experiment_options import Trial
 from tessera.cli.bench.live import saved
-from tessera.cli.bench.options import Trial
-from tessera.cli.bench.tables import lines
-from tessera.cli.console import say
+from tessera.cli.bench.result_table import lines
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, attribute

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.connect import reported
-from tessera.cli.console import say, say_document, say_json
+from tessera.cli.base.connection import reported
+from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera_lab.daemon.lab_folder import LabState
@@ -249,7 +249,7 @@ def _lab_folder(folder: Path | None) -> Path:
 def serve(folder: Path | None, **world: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
-    from tessera.cli.process import collect_seldom, start_log
+    from tessera.cli.base.process import collect_seldom, start_log
     from tessera_lab.daemon.serve import World, serve_lab
     from tessera_lab.installation.install import Commands
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.bench.tables import lines
+from tessera.cli.bench.result_table import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
 from tessera_lab.cli.experiments import attribution_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.bench.conftest import UNSCHEDULABLE, Serving
 
-from tessera.cli.bench.tables import lines
+from tessera.cli.bench.result_table import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera.cli.connect import Failure
+from tessera.cli.base.connection import Failure
 from tessera.cli.driver.build import follow
 from tessera.cli.main import main
 from tessera.clock import LoopClock

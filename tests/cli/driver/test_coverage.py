@@ -9,9 +9,9 @@ import pytest
 from tests.driver.registry.programs import Image, registry
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.cli.driver.access import Access
 from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN, announced, of_cluster
-from tessera.cli.driver.covered import as_json, table, unknown
+from tessera.cli.driver.coverage_report import as_json, table, unknown
+from tessera.cli.driver.registry_access import Access
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel

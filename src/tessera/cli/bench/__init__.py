@@ -2,12 +2,12 @@
 
 import click
 
-from tessera.cli.lazy import LazyCommands, Table
+from tessera.cli.base.command_group import LazyCommands, Table
 
 #: A command a file.
 COMMANDS: Table = {
     "policy-reset": (
-        "tessera.cli.bench.policyreset",
+        "tessera.cli.bench.policy_reset",
         "Apply a ClusterPolicy until a node counts its cards, delete it, again.",
     ),
     "autoscale": (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.bench.options import FILE, Trial, timeout_option, trial_options
-from tessera.cli.connect import Failure, cluster_options, reported
+from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.bench.experiment_options import FILE, Trial, timeout_option, trial_options
 
 if TYPE_CHECKING:
     from tessera.cli.bench.live import Reached
@@ -64,7 +64,7 @@ def command(
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:
-        from tessera.cli.bench.options import experiments_of_the_lab
+        from tessera.cli.bench.experiment_options import experiments_of_the_lab
 
         experiments_of_the_lab()("autoscale", _SCENARIOS, trial)
         return
@@ -83,7 +83,7 @@ def _spec(file: Path | None) -> Mapping[str, Any]:
     if file is None:
         return WORKLOAD
     from tessera.api.documents import load
-    from tessera.cli.checks.source import named, text_of
+    from tessera.cli.base.input_files import named, text_of
 
     loaded = load(text_of(file))
     if not isinstance(loaded, Mapping) or loaded.get("kind") != "Pod" or not isinstance(loaded.get("spec"), Mapping):

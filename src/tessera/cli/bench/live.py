@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tessera.cli.connect import Failure, connected
-from tessera.cli.console import say, say_json_text
-from tessera.cli.driver.labs import leaps
+from tessera.cli.base.connection import Failure, connected
+from tessera.cli.base.console import say, say_json_text
+from tessera.cli.base.simulated_cluster import leaps
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.provisioning.experiments.results import Samples, write_results
@@ -79,7 +79,7 @@ def kept(file: Path | None) -> Iterator[list[Samples]]:
 
 
 def _told(results: Sequence[Samples], file: Path | None) -> None:
-    from tessera.cli.bench.tables import lines
+    from tessera.cli.bench.result_table import lines
 
     measured = [each for each in results if each.samples or each.first is not None]
     if measured:

@@ -2,7 +2,7 @@
 
 import click
 
-from tessera.cli.lazy import LazyCommands, Table
+from tessera.cli.base.command_group import LazyCommands, Table
 
 #: A command a file.
 COMMANDS: Table = {

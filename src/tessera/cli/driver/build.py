@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import Failure, cluster_options, connected, reported
-from tessera.cli.console import say, say_document
+from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.console import say, say_document
 
 if TYPE_CHECKING:
     from tessera.driver.build.builds import BuildJobs
@@ -91,7 +91,7 @@ def command(
     """
     import msgspec
 
-    from tessera.cli.driver.subject import pool
+    from tessera.cli.driver.subjects import pool
     from tessera.driver.build.orders import make_order, target_reference
     from tessera.driver.build.settings import BuildSettings
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tessera.cli.connect import cluster_options, connected, reported
-from tessera.cli.console import say, say_json_text
-from tessera.cli.driver.access import Access, registries, registry_options
-from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
+from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.console import say, say_json_text
+from tessera.cli.driver.image_options import IMAGE, REPOSITORY, output_option
+from tessera.cli.driver.registry_access import Access, registries, registry_options
 
 if TYPE_CHECKING:
     from tessera.api.driver.driver_policy import DriverPolicy
@@ -105,7 +105,7 @@ def command(
         raise click.UsageError("--announce writes into the cluster: give --cluster")
     if (named or lists or indexes) and not system:
         raise click.UsageError("--os is needed with --kernels, --list and --apt-index, for example ubuntu22.04")
-    from tessera.cli.driver.covered import as_json, table, unknown
+    from tessera.cli.driver.coverage_report import as_json, table, unknown
 
     texts = [text for each in named for text in each.split(",") if text.strip()]
     kernels = [
@@ -130,14 +130,14 @@ def command(
 
 def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.subject import command_line
+    from tessera.cli.driver.subjects import command_line
 
     return command_line(ImageSource(repository=repository, image=image, version=version))
 
 
 def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator["NextKernel"]:
-    from tessera.cli.checks.source import text_of
-    from tessera.cli.driver.subject import naming
+    from tessera.cli.base.input_files import text_of
+    from tessera.cli.driver.subjects import naming
     from tessera.driver.coverage.kernels import content_lines, parse_kernel
 
     def read(text: str) -> "NextKernel":
@@ -153,7 +153,7 @@ def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str
 def _of_indexes(
     indexes: Sequence[Path], system: str, arch: str, flavour: str, newer_than: str | None
 ) -> Iterator["NextKernel"]:
-    from tessera.cli.driver.subject import naming
+    from tessera.cli.driver.subjects import naming
     from tessera.driver.coverage.apt import apt_kernels
     from tessera.driver.coverage.kernels import newer_kernels, newest_kernels, parse_kernel
 
@@ -168,7 +168,7 @@ def _of_indexes(
 
 
 def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator["NextKernel"]:
-    from tessera.cli.driver.subject import naming
+    from tessera.cli.driver.subjects import naming
     from tessera.driver.coverage.openshift import parse_release, toolkit_kernel, with_large_pages
 
     machine_os = ""
@@ -192,7 +192,7 @@ async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "D
 async def _in_cluster(
     access: Access, kernels: Sequence["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
 ) -> "CoverageReport":
-    from tessera.cli.driver.labs import lab_registries
+    from tessera.cli.base.simulated_cluster import lab_registries
 
     lab = lab_registries(kubeconfig, context)
     async with connected("tessera-driver", kubeconfig, context) as client:
@@ -214,7 +214,7 @@ async def of_cluster(
     Raises:
         Failure: no policy of the cluster manages drivers.
     """
-    from tessera.cli.driver.subject import in_cluster
+    from tessera.cli.driver.subjects import in_cluster
     from tessera.driver.coverage.kernels import parse_kernel_lists
     from tessera.driver.coverage.report import expected_kernels, unlisted_groups
 
@@ -230,7 +230,7 @@ async def of_cluster(
 
 async def _list(client: "Client") -> dict[str, str]:
     """The data of the ConfigMap; nothing if there is none."""
-    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.cli.driver.subjects import NAMESPACE
     from tessera.driver.coverage.kernels import CONFIG_MAP
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
@@ -243,7 +243,7 @@ async def _list(client: "Client") -> dict[str, str]:
 
 async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
     """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
-    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.cli.driver.subjects import NAMESPACE
     from tessera.driver.coverage.kernels import CONFIG_MAP, add_kernels, parse_kernel_lists
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
@@ -268,7 +268,7 @@ async def _report(
     client: "Client | None" = None,
     lab: "Resolver | None" = None,
 ) -> "CoverageReport":
-    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.cli.driver.subjects import NAMESPACE
     from tessera.driver.coverage.report import CoverageReport, look_up_coverage
     from tessera.driver.registry.pull_secrets import PullSecrets
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import cluster_options, connected, reported
-from tessera.cli.console import say, say_json
-from tessera.cli.driver.access import Access, Registries, registries, registry_options
-from tessera.cli.driver.naming import REPOSITORY, image_option, output_option, version_option
+from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.console import say, say_json
+from tessera.cli.driver.image_options import REPOSITORY, image_option, output_option, version_option
+from tessera.cli.driver.registry_access import Access, Registries, registries, registry_options
 
 if TYPE_CHECKING:
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.answers import Images
-    from tessera.cli.driver.subject import Seen, Subject
+    from tessera.cli.driver.pool_images import Images
+    from tessera.cli.driver.subjects import Seen, Subject
 
 
 @click.command()
@@ -62,7 +62,7 @@ def command(
       tessera driver images --cluster
     """
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.listing import listed
+    from tessera.cli.driver.image_tags import listed
 
     source = ImageSource(repository=repository, image=image, version=driver)
     if cluster:
@@ -77,7 +77,7 @@ def command(
 
 
 async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str) -> int:
-    from tessera.cli.driver.subject import Seen, Subject, command_line, pool
+    from tessera.cli.driver.subjects import Seen, Subject, command_line, pool
 
     subject = Subject(policy=command_line(source), pool=pool(*node))
     async with registries(access) as there:
@@ -85,8 +85,8 @@ async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str
 
 
 async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
-    from tessera.cli.driver.labs import lab_registries
-    from tessera.cli.driver.subject import NAMESPACE, in_cluster
+    from tessera.cli.base.simulated_cluster import lab_registries
+    from tessera.cli.driver.subjects import NAMESPACE, in_cluster
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     lab = lab_registries(kubeconfig, context)
@@ -101,8 +101,8 @@ async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, cont
 
 async def _looked(there: Registries, subject: "Subject") -> "Images":
     """All names of one pool, asked at once."""
-    from tessera.cli.driver.answers import judged, questions
-    from tessera.cli.driver.listing import tags_of
+    from tessera.cli.driver.image_tags import tags_of
+    from tessera.cli.driver.pool_images import judged, questions
     from tessera.driver.registry.errors import RegistryError
 
     asked = questions(subject)
@@ -118,7 +118,7 @@ async def _looked(there: Registries, subject: "Subject") -> "Images":
 
 
 def _told(found: Sequence["Images"], seen: "Seen", output: str) -> int:
-    from tessera.cli.driver.answers import table
+    from tessera.cli.driver.pool_images import table
 
     if output == "json":
         document = {"images": found, "others": [{"node": node, "reason": why} for node, why in seen.others]}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import cluster_options, connected, reported
-from tessera.cli.driver.access import Access, registries, registry_options
-from tessera.cli.driver.naming import image_option, version_option
+from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.driver.image_options import image_option, version_option
+from tessera.cli.driver.registry_access import Access, registries, registry_options
 
 if TYPE_CHECKING:
-    from tessera.cli.driver.copying import Order
-    from tessera.cli.driver.subject import Subject
+    from tessera.cli.driver.image_copies import Order
+    from tessera.cli.driver.subjects import Subject
 
 
 @click.command()
@@ -73,7 +73,7 @@ def command(
         --kernel 5.15.0-69-generic --os ubuntu22.04
       tessera driver mirror --cluster --to registry.local/nvidia --next-kernels kernels.txt --dry-run
     """
-    from tessera.cli.driver.copying import Order
+    from tessera.cli.driver.image_copies import Order
     from tessera.driver.registry.copying import Skopeo
 
     skopeo = Skopeo(authfile=str(access.auth or ""), authority=str(access.ca or ""), plain=access.plain)
@@ -95,7 +95,7 @@ def _named(
 ) -> list["Subject"]:
     """The nodes that the command line names."""
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.subject import Subject, command_line, kernels_in, pool
+    from tessera.cli.driver.subjects import Subject, command_line, kernels_in, pool
 
     repository, image, version = source
     kernels, system, architectures = nodes
@@ -106,7 +106,7 @@ def _named(
 
 
 async def _outside(access: Access, order: "Order", subjects: Sequence["Subject"]) -> int:
-    from tessera.cli.driver.copying import mirrored
+    from tessera.cli.driver.image_copies import mirrored
 
     async with registries(access) as there:
         return await mirrored(there, order, subjects)
@@ -115,8 +115,8 @@ async def _outside(access: Access, order: "Order", subjects: Sequence["Subject"]
 async def _cluster(
     access: Access, order: "Order", coming: tuple[Path | None, str | None], where: tuple[Path | None, str | None]
 ) -> int:
-    from tessera.cli.driver.copying import mirrored
-    from tessera.cli.driver.subject import NAMESPACE, Subject, in_cluster, kernels_in
+    from tessera.cli.driver.image_copies import mirrored
+    from tessera.cli.driver.subjects import NAMESPACE, Subject, in_cluster, kernels_in
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with (

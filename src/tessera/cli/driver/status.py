@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.connect import cluster_options, connected, reported
-from tessera.cli.console import say, say_json
-from tessera.cli.driver.naming import output_option
+from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.console import say, say_json
+from tessera.cli.driver.image_options import output_option
 
 if TYPE_CHECKING:
-    from tessera.cli.driver.nodestatus import NodeDriver
+    from tessera.cli.driver.node_drivers import NodeDriver
 
 
 @click.command()
@@ -33,7 +33,7 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
       tessera driver status gpu-1 -v
       tessera driver status -o json | jq -r '.[] | select(.phase != "ready") | .node'
     """
-    from tessera.cli.driver.nodestatus import is_stuck, lines
+    from tessera.cli.driver.node_drivers import is_stuck, lines
 
     found = asyncio.run(_read(nodes, kubeconfig, context))
     if output == "json":
@@ -44,8 +44,8 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
 
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
-    from tessera.cli.driver.labs import leaps
-    from tessera.cli.driver.nodestatus import node_drivers
+    from tessera.cli.base.simulated_cluster import leaps
+    from tessera.cli.driver.node_drivers import node_drivers
     from tessera.clock import SystemClock
     from tessera.kube.resources import NODES
 

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli import agent, controller, webhook
-from tessera.cli.autoscaling.facts import ClusterFacts, look
+from tessera.cli.autoscaler.cluster_facts import ClusterFacts, look
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD

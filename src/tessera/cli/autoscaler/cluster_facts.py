@@ -1,0 +1,167 @@
+"""What a cluster says of its autoscaler: timers in force, accelerator labels, priorities, and Tessera's records.
+
+Read are OpenShift's ClusterAutoscaler, the flags of a Deployment that runs the cluster autoscaler, annotations of
+MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that ask for cards. What is not there, or may
+not be read, is unknown.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.nodes.gpu_labels import CAPI_ACCELERATOR
+from tessera.cli.autoscaler.machine_sets import SETS, SetFacts, facts_of_sets
+from tessera.cli.autoscaler.node_offers import accelerator, labels_of_groups, sliced_groups, unmanaged
+from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
+from tessera.cli.base.option_types import parse_duration
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Pod
+from tessera.kube.resources.meta import Resource
+from tessera.limits import SAMPLE_ROWS
+from tessera.provisioning.advise.emit import CAPI_GROUP
+from tessera.provisioning.advise.findings import Labels
+from tessera.provisioning.advise.samples import GroupTimes, from_records
+from tessera.provisioning.advise.timers import Timers
+from tessera.provisioning.history import Book
+from tessera.provisioning.milestones import Record
+from tessera.provisioning.recording.history_store import RECORDS_NAME
+from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL
+
+NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a cluster.
+
+    Attributes:
+        settings: of the autoscaler as a whole.
+        labels: of the nodes that are there, by node group: name and value of the label that all of them carry, or None.
+        sets: what MachineSets and MachineDeployments say, by node group.
+        karpenter: node groups that are Karpenter's: for how long it keeps an empty node, seconds; None if for ever.
+        expendable: pods that ask for cards and for which no node is made.
+        sliced: node groups whose nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
+        unmanaged: nodes of no group that is autoscaled, with the accelerator label that they carry, which offer no
+            ``nvidia.com/gpu``.
+    """
+
+    settings: Settings = Settings()
+    labels: Mapping[str, tuple[str, str] | None] = {}
+    sets: Mapping[str, SetFacts] = {}
+    karpenter: Mapping[str, float | None] = {}
+    expendable: tuple[str, ...] = ()
+    sliced: frozenset[str] = frozenset()
+    unmanaged: tuple[tuple[str, str], ...] = ()
+
+    def labelled(self, group: str) -> Labels:
+        """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
+        own, sliced = self.sets.get(group), group in self.sliced
+        if own is not None and own.labels is not None:
+            found = accelerator(own.labels, (CAPI_ACCELERATOR,))
+            sliced = sliced or is_on_demand(own.labels.get(MIG_CONFIG_LABEL, ""))
+        elif group in self.labels:
+            found = self.labels[group]
+        else:
+            return Labels(sliced=sliced)
+        name, value = found or ("", "")
+        return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types, sliced=sliced)
+
+    def never_ready(self) -> tuple[str, ...]:
+        """Groups whose nodes the autoscaler waits for without end; Karpenter needs no label and looks at none."""
+        found = {name: self.labelled(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
+        return tuple(sorted(name for name, each in found.items() if each.there and each.sliced))
+
+    def timers(self, group: str) -> Timers:
+        """The timers in force for a group: its own where it has some."""
+        if group in self.karpenter:
+            return Timers(unneeded=self.karpenter[group])
+        own = self.sets.get(group)
+        if own is None or own.timers == Timers():
+            return self.settings.timers
+        known = {name: value for name, value in msgspec.structs.asdict(own.timers).items() if value is not None}
+        return msgspec.structs.replace(self.settings.timers, **known)
+
+    def annotation_group(self, group: str) -> str:
+        """What annotations of the group's MachineSet begin with."""
+        return self.sets[group].api_group if group in self.sets else CAPI_GROUP
+
+
+NOTHING = ClusterFacts()
+
+
+async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
+    """A cluster's measured times and what is known of its autoscaler."""
+    times = from_records(await _records(client))
+    nodes = (await client.list(NODES)).items
+    settings = await _settings(client)
+    sets: dict[str, SetFacts] = {}
+    for resource in SETS:  # owners after what they own, so that what they say is said last
+        sets |= facts_of_sets(await _listed(client, resource), resource.group, sets)
+    pools = {str(each["metadata"]["name"]): _kept_empty(each) for each in await _listed(client, NODE_POOLS)}
+    seen = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
+    return times, ClusterFacts(
+        settings=settings,
+        labels=labels_of_groups(nodes),
+        sliced=sliced_groups(nodes),
+        unmanaged=unmanaged(nodes, sets),
+        sets=sets,
+        karpenter=dict.fromkeys(seen) | pools,
+        expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
+    )
+
+
+async def _records(client: Client) -> tuple[Record, ...]:
+    try:
+        found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
+    except NotFound:
+        return ()
+    book = Book(SAMPLE_ROWS)
+    book.read(found.data)
+    return book.nodes.values()
+
+
+async def _settings(client: Client) -> Settings:
+    """OpenShift's object, or the flags of whatever Deployment is called after the cluster autoscaler."""
+    try:
+        found = await client.get(CLUSTER_AUTOSCALERS, "default")
+        return from_openshift(found)
+    except ApiError:
+        pass
+    for deployment in await _listed(client, DEPLOYMENTS.untyped()):
+        if "cluster-autoscaler" in str(deployment["metadata"]["name"]):
+            return from_deployment(deployment)
+    return Settings()
+
+
+async def _listed(client: Client, resource: Resource[Any]) -> list[dict[str, Any]]:
+    """All objects of a kind; none where the cluster does not serve it or they may not be read."""
+    try:
+        return list((await client.list(resource)).items)
+    except ApiError:
+        return []
+
+
+def _kept_empty(pool: Mapping[str, Any]) -> float | None:
+    """A NodePool's ``consolidateAfter``, seconds; None for Never, or for what cannot be read."""
+    disruption = (pool.get("spec") or {}).get("disruption") or {}
+    try:
+        return parse_duration(str(disruption.get("consolidateAfter")))
+    except ValueError:
+        return None
+
+
+def _expendable(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in pods
+            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and _asks_for_cards(pod)
+        )
+    )
+
+
+def _asks_for_cards(pod: Pod) -> bool:
+    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)

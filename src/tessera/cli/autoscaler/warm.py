@@ -1,0 +1,156 @@
+"""``tessera autoscaler warm``: how many nodes to keep warm, and the placeholder pods that do it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
+from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.console import say, say_document, say_json
+from tessera.cli.base.numbers import Number
+from tessera.cli.base.option_types import Duration
+
+if TYPE_CHECKING:
+    from tessera.provisioning.advise.samples import GroupTimes
+    from tessera.provisioning.advise.warm import WarmPool
+
+#: Priority of a pod that says nothing, without a global default.
+_ORDINARY = 0
+
+
+@click.command()
+@click.option("--per-hour", type=Number(min=0, min_open=True), required=True, help="Pods that need a node.")
+@click.option("--time-to-gpu", type=Duration(), help="Of a new node.  [default: the mean of the cluster's records]")
+@click.option("--samples", type=FILE, metavar="FILE", help="Times from a file, as for advise.")
+@click.option("--group", metavar="NAME", help="Only this node group's times.")
+@click.option("--node-price", type=Number(min=0), default=1.0, show_default=True, help="Of a node, an hour.")
+@click.option("--wait-price", type=Number(min=0), help="Of a pod's waiting, an hour: find the cheapest pool.")
+@click.option(
+    "--waits",
+    type=Number(0, 1, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Share of pods that may wait: find the smallest pool.",
+)
+@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="Cards of a node.")
+@click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What a placeholder asks for.")
+@click.option("--selector", "selectors", multiple=True, metavar="LABEL=VALUE", help="Nodes of the pool; repeatable.")
+@click.option(
+    "--priority", type=int, help="Of a placeholder.  [default: -10, or the cluster's cutoff where that is higher]"
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="How to show it.")
+@cluster_options
+@reported
+def command(
+    *,
+    per_hour: float,
+    time_to_gpu: float | None,
+    samples: Path | None,
+    group: str | None,
+    node_price: float,
+    wait_price: float | None,
+    waits: float,
+    gpus: int,
+    resource: str,
+    selectors: Sequence[str],
+    priority: int | None,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Size a pool of warm nodes: placeholder pods that any real pod pushes aside.
+
+    From how often pods come, how long a node takes and what an idle node costs. -o yaml prints the placeholders, with a
+    priority that the autoscaler still makes nodes for.
+
+    \b
+    Examples:
+      tessera autoscaler warm --per-hour 6 --time-to-gpu 9m --node-price 0.53
+      tessera autoscaler warm --per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
+      tessera autoscaler warm --per-hour 6 --gpus 4 -o yaml | kubectl apply -f -
+    """
+    from tessera.cli.autoscaler.advice_text import SIMULATED
+    from tessera.provisioning.advise.findings import span
+    from tessera.provisioning.advise.warm import CUTOFF, cheapest, pool, smallest
+
+    selector, simulated = _selector(selectors), False
+    seconds, cutoff = time_to_gpu, CUTOFF
+    if seconds is None:
+        times, facts = times_and_facts(samples, kubeconfig, context)
+        times = tuple(each for each in times if group in (None, each.group))
+        seconds, cutoff = _mean(times), facts.settings.cutoff
+        simulated = any(each.simulated for each in times)
+    rates: dict[str, float] = {"per_hour": per_hour, "seconds": seconds, "node_price": node_price}
+    chosen = smallest(waits, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
+    if output == "yaml":
+        chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
+        _warn(chosen_priority, cutoff)
+        if simulated:
+            say(f"warning: {SIMULATED}; size no real pool by them", err=True)
+            say(f"# {SIMULATED}")
+        _print_placeholders(chosen.nodes, resource, gpus, selector, chosen_priority)
+        return
+    sizes = range(max(0, chosen.nodes - 2), chosen.nodes + 3)
+    shown = [pool(nodes, **rates, wait_price=wait_price or 0.0) for nodes in sizes]
+    if output == "json":
+        whole = {"time_to_gpu": seconds, "simulated": simulated, "chosen": chosen, "around": shown}
+        say_json(whole)
+        return
+    say(f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else ""))
+    say(*_pools(shown, chosen, priced=wait_price is not None))
+
+
+def _mean(times: "Sequence[GroupTimes]") -> float:
+    values = [value for each in times for value in each.provision or each.ready]
+    if not values:
+        raise Failure("error: no times were measured; give --time-to-gpu, or a file with --samples")
+    return sum(values) / len(values)
+
+
+def _selector(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise Failure(f'error: --selector "{text[:80]}" is not of the form LABEL=VALUE')
+        found[name] = value
+    return found
+
+
+def _warn(priority: int, cutoff: int) -> None:
+    """Says where placeholders of this priority do nothing, or too much."""
+    if priority < cutoff:
+        text = f"the autoscaler makes no node for a priority of {priority}: its cutoff is {cutoff}"
+        say(f"warning: {text}; give --priority {cutoff} or lower the cutoff", err=True)
+    if priority >= _ORDINARY:
+        text = f"a placeholder of priority {priority} is not pushed aside by pods that have {_ORDINARY} or no priority"
+        say(
+            f"warning: {text}; lower the autoscaler's cutoff (podPriorityThreshold) below {_ORDINARY}, or give real "
+            f"pods a PriorityClass above {priority}",
+            err=True,
+        )
+
+
+def _print_placeholders(nodes: int, resource: str, count: int, selector: dict[str, str], priority: int) -> None:
+    import yaml
+
+    from tessera.provisioning.advise.warm import placeholders
+
+    made = placeholders("tessera-warm", nodes, resource=resource, count=count, selector=selector, priority=priority)
+    say_document(yaml.safe_dump_all(made, sort_keys=False))
+
+
+def _pools(shown: "Sequence[WarmPool]", chosen: "WarmPool", *, priced: bool) -> list[str]:
+    from tessera.provisioning.advise.findings import span
+
+    head = f"  {'warm nodes':>10}{'pods that wait':>16}{'idle nodes':>12}{'idle cost/h':>13}{'wait saved':>12}"
+    rows = [head + (f"{'cost/h':>10}" if priced else "")]
+    for each in shown:
+        row = (
+            f"{'>' if each.nodes == chosen.nodes else ' '} {each.nodes:>10}{each.waits:>16.1%}{each.idle_nodes:>12.2f}"
+            f"{each.idle_cost:>13.2f}{span(each.saved_seconds):>12}"
+        )
+        rows.append(row + (f"{each.cost:>10.2f}" if priced else ""))
+    return rows

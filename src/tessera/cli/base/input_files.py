@@ -1,0 +1,31 @@
+"""The text of a file of settings that a command was given: from the disk, or from standard input."""
+
+import sys
+from pathlib import Path
+
+from tessera.cli.base.connection import Failure
+
+
+def text_of(file: Path) -> str:
+    """What the file holds; ``-`` is standard input.
+
+    Raises:
+        Failure: it is not UTF-8.
+    """
+    try:
+        return _standard_input() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        byte, at = error.object[error.start], error.start
+        text = f"byte {at} is {byte:#04x}, which is not UTF-8 there; save the file as text in UTF-8"
+        raise Failure(f"error: {named(file)}: {text}") from None
+
+
+def _standard_input() -> str:
+    """All of it as UTF-8, whatever the terminal's encoding is."""
+    binary = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read() if binary is None else binary.read().decode("utf-8")
+
+
+def named(file: Path) -> str:
+    """What the file is called in messages."""
+    return "standard input" if str(file) == "-" else str(file)

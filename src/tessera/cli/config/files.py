@@ -1,0 +1,142 @@
+"""Judges a file of settings: what it means, what has no effect, what is wrong.
+
+A file may hold a sharing profile, MIG layouts, manifests of ConfigMaps that hold these, or an installation of NVIDIA's
+gpu-operator: the values of its Helm chart, its ClusterPolicy or an NVIDIADriver. Each is read by the code that acts on
+it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from tessera.api.documents import FileRefused, join, load, load_all, shown
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND
+from tessera.api.operator_fields.keys import VALUES
+from tessera.cli.config import other_files
+from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.layouts import check_layouts
+from tessera.cli.config.operator import (
+    CHECKED_AS,
+    DRIVER_CHECKED_AS,
+    POLICY_CHECKED_AS,
+    check_nvidia_driver,
+    check_operator,
+)
+from tessera.cli.config.other_files import not_settings
+from tessera.cli.config.sharing import check_sharing
+
+#: Kinds of parts that are judged; a file without any is itself wrong.
+_JUDGED = (
+    *("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, DRIVER_CHECKED_AS, "settings"),
+    *(other_files.CLIENTS, other_files.HOOKS),
+)
+
+#: Keys at the top of a sharing profile.
+_OF_PROFILES = frozenset({"version", "flags", "resources", "sharing", "imex"})
+
+
+def check(text: str, nodes: Sequence[Node]) -> list[Part]:
+    """Judges a file.
+
+    Args:
+        text: its content.
+        nodes: nodes to say what it means on.
+    """
+    none = not_settings(text)
+    if none is not None:
+        return [none]
+    try:
+        documents = load_all(text) or [None]
+    except FileRefused as refused:
+        return [refused_part("file", "settings", refused)]
+    parts = [part for document in documents for part in _document(document, "file", nodes)]
+    if not any(part.kind in _JUDGED or part.problems for part in parts):
+        problem = (
+            "holds nothing to check: no sharing profile, no MIG layouts, no ConfigMap that holds them, no values of"
+            f" NVIDIA's gpu-operator, no {POLICY_KIND}"
+        )
+        parts.append(Part(name="file", kind="settings", problems=(problem,)))
+    return parts
+
+
+def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    if document is None or document == {}:
+        yield other_files.empty(name)
+        return
+    kind = document.get("kind") if isinstance(document, Mapping) else None
+    if kind is not None:
+        yield from _manifest(document, kind, name, nodes)
+    elif isinstance(document, Mapping) and any(str(key).startswith("mig-") for key in document):
+        yield check_layouts(document, name, nodes)
+    elif isinstance(document, Mapping) and (parts := list(other_files.of_nvidia(document, name, nodes))):
+        yield from parts
+    elif isinstance(document, Mapping) and _looks_like_values(document):
+        yield from check_operator(document, name, nodes)
+    else:
+        yield check_sharing(document, name, nodes)
+
+
+def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    if not isinstance(kind, str):
+        yield Part(name=name, kind="manifest", problems=(f"kind: must be text, not {shown(kind)}",))
+    elif kind.endswith("List"):
+        yield from _list(document, kind, name, nodes)
+    elif kind == "Status":
+        yield other_files.status(document, name)
+    elif kind == "ConfigMap":
+        yield from _config_map(document, nodes)
+    elif kind == POLICY_KIND:
+        yield from check_operator(document, _own_name(document, POLICY_KIND), nodes)
+    elif kind == DRIVER_CHECKED_AS:
+        yield check_nvidia_driver(document, _own_name(document, DRIVER_CHECKED_AS))
+    elif kind == other_files.CLUSTER_KIND:
+        yield other_files.gpu_cluster(_own_name(document, other_files.CLUSTER_KIND))
+    else:
+        yield other_files.manifest(kind, name)
+
+
+def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    """A List as kubectl prints it, of objects that are no Lists themselves."""
+    items, problem = document.get("items"), ""
+    if not isinstance(items, list):
+        problem = f"items: must be a list of objects, not {shown(items)}"
+    elif not items:
+        problem = "items: is empty; kubectl found no object: see whether name and namespace are right"
+    if problem:
+        yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+        return
+    for number, item in enumerate(items or ()):
+        if not isinstance(item, Mapping) or str(item.get("kind", "List")).endswith("List"):
+            problem = f"items[{number}]: must be an object with its kind, and no List"
+            yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+        else:
+            yield from _document(item, name, nodes)
+
+
+def _looks_like_values(document: Mapping[str, Any]) -> bool:
+    """Whether a mapping is more like a values file than like a sharing profile, slips of the finger included."""
+    keys = [str(key) for key in document]
+    return not _OF_PROFILES.intersection(keys) and any(get_close_matches(key, VALUES, n=1, cutoff=0.8) for key in keys)
+
+
+def _own_name(manifest: Mapping[str, Any], otherwise: str) -> str:
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name", otherwise)) if isinstance(metadata, Mapping) else otherwise
+
+
+def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[Part]:
+    own, data = _own_name(manifest, "ConfigMap"), manifest.get("data")
+    if not isinstance(data, Mapping) or not data:
+        yield Part(name=own, kind="ConfigMap", problems=("data: is empty; write at least one profile under a name",))
+        return
+    for key, text in data.items():
+        name = f"{own}/{key}"
+        if not isinstance(text, str):
+            problem = f"{join('data', str(key))}: must be text; begin it with '{key}: |'"
+            yield Part(name=name, kind="ConfigMap", problems=(problem,))
+            continue
+        try:
+            document = load(text)
+            yield from [check_sharing(None, name, nodes)] if document is None else _document(document, name, nodes)
+        except FileRefused as refused:
+            yield refused_part(name, "settings", refused)

@@ -1,0 +1,169 @@
+"""What MIG layouts mean: the models that can take each, and its tiles on nodes of given cards.
+
+A layout is wrong when no model that its filters mean can take it, or when it asks for what is made on none. That it is
+for another model than those given is no mistake: files hold layouts for every card of a cluster.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Problem
+from tessera.api.mig_layouts.layouts_file import (
+    DeviceFilter,
+    LayoutEntry,
+    MigCard,
+    MigLayouts,
+    layouts_from,
+    targets_of,
+)
+from tessera.api.names import resource_of
+from tessera.cli.base.layout_tiles import layout_row
+from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.mig.geometry import Placement
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.layout_planning import Infeasible, plan_layout
+from tessera.mig.models import MODELS
+
+#: The vendor in every PCI id of NVIDIA's cards.
+_NVIDIA = 0x10DE
+
+
+def check_layouts(document: Any, name: str, nodes: Sequence[Node]) -> Part:
+    """Judges a file of MIG layouts that is loaded already."""
+    try:
+        found = layouts_from(document)
+    except FileRefused as refused:
+        return refused_part(name, "MIG layouts", refused)
+    problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _problems(entry)]
+    return Part(
+        name=name,
+        kind="MIG layouts",
+        means=tuple(_layouts_mean(found, nodes)),
+        notices=tuple(map(str, found.notices)),
+        problems=tuple(problems),
+    )
+
+
+def _layouts_mean(found: MigLayouts, nodes: Sequence[Node]) -> Iterator[str]:
+    for name, entries in found.layouts.items():
+        if not nodes:
+            yield f"{name}: {_fits(entries)}"
+        for node in nodes:
+            yield from _layout_on(name, entries, node)
+
+
+def _fits(entries: Sequence[LayoutEntry]) -> str:
+    """The models that can take the whole layout, from its profiles."""
+    if not any(entry.counts for entry in entries):
+        return "MIG mode on, without instances" if any(entry.mig_enabled for entry in entries) else "MIG mode off"
+    models = [model.short_name for model in MODELS if _takes(model, entries)]
+    if models:
+        return f"fits {', '.join(models)}"
+    return "cannot be had" if any(map(_never_made, entries)) else "fits no model that Tessera knows"
+
+
+def _takes(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
+    meant = [entry for entry in entries if _meant(entry, model)]
+    return bool(meant) and all(_possible_on(entry, model) for entry in meant)
+
+
+def _layout_on(name: str, entries: Sequence[LayoutEntry], node: Node) -> Iterator[str]:
+    try:
+        targets = targets_of(entries, _cards(node.model, node.count)).targets
+    except FileRefused as refused:
+        told = {problem for entry in entries for problem in _never_made(entry)}
+        texts = [str(problem) for problem in refused.problems if problem not in told]
+        yield f"{name} on {node}: {'; '.join(texts) or 'cannot be had'}"
+        return
+    if not node.model.mig_capable:
+        yield f"{name} on {node}: no MIG devices, the cards have no MIG and stay whole"
+        return
+    table = node.model.table
+    if table is None:
+        yield f"{name} on {node}: not known before a card is there, its placements are not published"
+        return
+    totals: dict[str, int] = {}
+    rows: dict[str, list[int]] = {}
+    for target in targets:
+        plan = plan_layout(table, target.counts) if target.counts else ()
+        if isinstance(plan, Infeasible):
+            yield f"{name} on {node}: does not fit: {plan.reason}"
+            return
+        row = layout_row(table, plan) if target.mig_enabled else "[whole card]"
+        rows.setdefault(row, []).append(target.card.index)
+        _add(totals, plan)
+    counts = ", ".join(f"{resource} {count}" for resource, count in sorted(totals.items()))
+    yield f"{name} on {node}: {counts or 'no MIG devices'}"
+    for row, indexes in rows.items():
+        yield f"  GPU {', '.join(map(str, indexes))}  {row}"
+
+
+def _add(totals: dict[str, int], plan: Sequence[Placement]) -> None:
+    for placed in plan:
+        resource = resource_of(placed.profile)
+        totals[resource] = totals.get(resource, 0) + 1
+
+
+def _cards(model: GpuModel, count: int) -> list[MigCard]:
+    pci = int(model.pci_device_ids[0], 16) if model.pci_device_ids else 0
+    return [
+        MigCard(
+            uuid=f"GPU-{n}",
+            index=n,
+            product=model.product_name,
+            pci_device_id=pci << 16 | _NVIDIA,
+            mig_capable=model.mig_capable,
+        )
+        for n in range(count)
+    ]
+
+
+def _meant(entry: LayoutEntry, model: GpuModel) -> bool:
+    """Whether some card of the model is one that the entry's filters mean."""
+    return not entry.filters or any(_means_model(each, model) for each in entry.filters)
+
+
+def _means_model(each: DeviceFilter, model: GpuModel) -> bool:
+    if each.device is not None:
+        return each.device & 0xFFFF == _NVIDIA and f"{each.device >> 16:04X}" in model.pci_device_ids
+    return any(
+        each.matches(MigCard(uuid="", index=0, product=product, pci_device_id=0)) for product in model.product_names
+    )
+
+
+def _possible_on(entry: LayoutEntry, model: GpuModel) -> bool:
+    if not _meant(entry, model) or model.table is None:
+        return False
+    return not entry.counts or not isinstance(plan_layout(model.table, entry.counts), Infeasible)
+
+
+def _problems(entry: LayoutEntry) -> Iterator[Problem]:
+    """What is wrong with an entry whatever the node; what is made on no card is looked for on none."""
+    yield from _never_made(entry) or _impossible(entry)
+
+
+def _never_made(entry: LayoutEntry) -> Sequence[Problem]:
+    """What every node refuses that has cards for the entry, as compute instances that are a part of theirs."""
+    card = MigCard(uuid="", index=0, product="", pci_device_id=0)
+    try:
+        targets_of([msgspec.structs.replace(entry, devices=None, filters=())], [card])
+    except FileRefused as refused:
+        return refused.problems
+    return ()
+
+
+def _impossible(entry: LayoutEntry) -> Iterator[Problem]:
+    """Says why no known model can take what the entry wants."""
+    meant = [model for model in MODELS if _meant(entry, model)]
+    if not entry.counts or not meant or any(_possible_on(entry, model) for model in meant):
+        return
+    if any(model.table is None and set(entry.counts) <= set(model.profile_names) for model in meant):
+        return  # a model whose placements nobody has published; its node will tell
+    plans = [plan_layout(model.table, entry.counts) for model in meant if model.table is not None]
+    refusals = [plan for plan in plans if isinstance(plan, Infeasible)]
+    conflict = next((plan.reason for plan in refusals if plan.rule != "unknown profile"), None)
+    together = " together" if len(entry.counts) > 1 else ""
+    nobody = f"no model that Tessera knows has {', '.join(entry.counts)}{together}"
+    yield Problem(f"{entry.path}.mig-devices", conflict or nobody)

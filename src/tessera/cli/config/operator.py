@@ -1,0 +1,175 @@
+"""What an installation of NVIDIA's gpu-operator means to Tessera: its values file, or its ClusterPolicy."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.agent.health.policy import unknown_words
+from tessera.api.documents import FileRefused, load
+from tessera.api.driver.chart_defaults import DRIVER_ROOT
+from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
+from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND, settings_from
+from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.layouts import check_layouts
+from tessera.cli.config.sharing import check_sharing
+
+CHECKED_AS = "values of gpu-operator"
+POLICY_CHECKED_AS = POLICY_KIND
+DRIVER_CHECKED_AS = DRIVER_KIND
+
+#: What counts on a node without a label where no default is set.
+_NO_PROFILE = "the one called default or else the only one"
+_NO_LAYOUT = "the cards stay as they are"
+
+
+def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    """Judges a document that is loaded already, and the profiles and layouts that stand in it."""
+    kind = POLICY_CHECKED_AS if document.get("kind") == POLICY_KIND else CHECKED_AS
+    try:
+        settings = settings_from(document)
+    except FileRefused as refused:
+        yield refused_part(name, kind, refused)
+        return
+    yield Part(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
+    for key, text in (settings.sharing.data or {}).items():
+        yield check_sharing(load(text), f"{settings.sharing.name}/{key}", nodes)
+    for key, text in (settings.layouts.data or {}).items():
+        yield check_layouts(load(text), f"{settings.layouts.name}/{key}", nodes)
+
+
+def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Part:
+    """Judges an NVIDIADriver that is loaded already."""
+    try:
+        read = read_nvidia_driver(document)
+    except FileRefused as refused:
+        return refused_part(name, DRIVER_CHECKED_AS, refused)
+    means = [_nodes_of(read.policy), *_driver_means(read.policy)]
+    return Part(name=name, kind=DRIVER_CHECKED_AS, means=tuple(means), notices=tuple(map(str, read.notices)))
+
+
+def _nodes_of(policy: DriverPolicy) -> str:
+    if policy.default:
+        return "for the nodes that no other NVIDIADriver selects"
+    labels = ", ".join(f"{key}={value}" for key, value in policy.node_selector.items())
+    return f"for nodes with {labels}" if labels else "for all nodes"
+
+
+def _driver_means(policy: DriverPolicy) -> Iterator[str]:
+    """What a policy does about drivers."""
+    if not policy.enabled:
+        yield "drivers: the hosts have them"
+        return
+    if policy.use_driver_crd:
+        yield "drivers: as NVIDIADriver objects say"
+    else:
+        yield f"driver: {_image(policy)}"
+        yield from _container_means(policy)
+    upgrade = policy.upgrade
+    if upgrade.auto_upgrade:
+        yield (
+            f"  another driver comes to nodes that serve: {_count(upgrade.canary)} first, then"
+            f" {upgrade.max_parallel or 'all'} at a time, at most {upgrade.max_unavailable} out of service;"
+            f" {_count(upgrade.failure_budget)} that fails ends it"
+        )
+    if policy.mirrors:
+        yield f"  asked too: {', '.join(policy.mirrors)}"
+    if policy.build_repository:
+        yield f"  built once for each kernel that has no image, and pushed to {policy.build_repository}"
+    if policy.kind == POLICY_KIND:
+        yield f"container toolkit: {_toolkit(policy.toolkit)}"
+
+
+def _container_means(policy: DriverPolicy) -> Iterator[str]:
+    """What the driver container is given besides its image."""
+    if policy.kernel_module_type != "auto":
+        yield f"  with {policy.kernel_module_type} kernel modules"
+    mofed = ", by the host's MOFED" if policy.rdma_host_mofed else ""
+    if policy.rdma:
+        yield f"  with modules for GPUDirect RDMA{mofed}"
+    secrets = {"licensingConfig": policy.licensing_secret, "secretEnv": policy.secret_env}
+    given = [f"{purpose} from ConfigMap {name}" for purpose, name in policy.config_maps.items()]
+    given += [f"{purpose} from Secret {name}" for purpose, name in secrets.items() if name]
+    if policy.env:
+        given.append(f"env {', '.join(str(each['name']) for each in policy.env)}")
+    given += [part for part in ("args", "resources") if getattr(policy, part)]
+    if given:
+        yield f"  with {', '.join(given)}"
+    if policy.driver_root != DRIVER_ROOT:
+        yield f"  its files appear below {policy.driver_root}"
+    if policy.startup_probe:
+        probe = policy.startup_probe
+        window = probe["initialDelaySeconds"] + probe["periodSeconds"] * probe["failureThreshold"]
+        yield f"  has {window} s to start"
+
+
+def _image(policy: DriverPolicy) -> str:
+    source = policy.source
+    if source.verbatim:
+        return f"{source.image}, on every node"
+    path = f"{source.repository}/{source.image}"
+    if source.version.startswith("sha256:"):
+        return f"{path}@{source.version}, on every node"
+    if policy.use_precompiled:
+        return f"{path}:{source.version}-<kernel>-<os>, with finished kernel modules; built where there is none"
+    return f"{path}:{source.version}-<os>, whose kernel modules are built on the node"
+
+
+def _toolkit(toolkit: Component) -> str:
+    return f"{_reference(toolkit.source)} below {toolkit.install_dir}" if toolkit.enabled else "the hosts have it"
+
+
+def _reference(source: ImageSource) -> str:
+    if source.verbatim:
+        return source.image
+    return f"{source.repository}/{source.image}{'@' if source.version.startswith('sha256:') else ':'}{source.version}"
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _means(settings: OperatorSettings) -> Iterator[str]:
+    where = f"namespace {settings.namespace}" if settings.namespace else "the namespace of the installation"
+    yield f"MIG strategy {settings.mig_strategy.value}"
+    profiles, layouts = settings.sharing, settings.layouts
+    yield f"sharing profiles: {_source(profiles, OWN_PROFILES, where)}"
+    yield _chosen(profiles, PROFILE_LABEL, _NO_PROFILE)
+    yield f"MIG layouts: {_source(layouts, OWN_LAYOUTS, where)}"
+    yield _chosen(layouts, MIG_CONFIG_LABEL, _NO_LAYOUT)
+    if settings.mig_reboot:
+        yield "a node is rebooted where a change of layout cannot be had otherwise"
+    if settings.device_list_strategies:
+        yield f"containers learn of their devices by {', '.join(settings.device_list_strategies)}"
+    if settings.device_id_strategy:
+        yield f"containers are told each device's {settings.device_id_strategy}"
+    if settings.pass_device_specs:
+        yield "kubelet is told the device nodes too"
+    if settings.mps_root:
+        yield f"MPS daemons have their folders below {settings.mps_root}"
+    if settings.kubelet_root:
+        yield f"kubelet's folder is {settings.kubelet_root}"
+    for variable, value in settings.health.items():
+        yield f"health follows {variable}={value}"
+    for policy in settings.drivers:
+        yield from _driver_means(policy)
+
+
+def _notices(settings: OperatorSettings) -> Iterator[str]:
+    yield from map(str, settings.notices)
+    for variable, value in settings.health.items():
+        for word in unknown_words(value):
+            yield f'{variable}: "{word}" is passed over: it is no XID; write numbers with commas, or all'
+
+
+def _source(config: NamedConfig, own: str, where: str) -> str:
+    if not config.name:
+        return f"ConfigMap {own} in namespace {SYSTEM_NAMESPACE}, if there is one"
+    return f"ConfigMap {config.name} in {where}{', made from config.data' if config.data else ''}"
+
+
+def _chosen(config: NamedConfig, label: str, otherwise: str) -> str:
+    return f"  the node label {label} names one; without it {config.default or otherwise}"

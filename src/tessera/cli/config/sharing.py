@@ -1,0 +1,127 @@
+"""What a sharing profile means, in words, and on nodes of given cards that are not cut.
+
+An entry that would share MIG devices by MPS is wrong on every node that has them; since none of the nodes tried has,
+that is found without one. What is wrong or passed over there about the same entry is not told beside it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tessera.api.documents import FileRefused, Problem
+from tessera.api.names import profile_of
+from tessera.api.sharing.devices import Gpu, Offer
+from tessera.api.sharing.mps_limits import client_share
+from tessera.api.sharing.offer import GPU_RESOURCE, make_offer
+from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
+from tessera.api.sharing.profile_parser import profile_from
+from tessera.cli.config.judgement import Node, Part, refused_part
+
+
+def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
+    """Judges a sharing profile that is loaded already."""
+    try:
+        profile = profile_from(document)
+    except FileRefused as refused:
+        return refused_part(name, "sharing profile", refused)
+    on_mig = list(_mps_on_mig(profile))
+    means, problems = list(_profile_means(profile)), list(map(str, on_mig))
+    notices = list(map(str, profile.notices))
+    for node in nodes:
+        try:
+            offer = make_offer(_gpus(node), profile, profile.flags.mig_strategy or MigStrategy.MIXED)
+        except FileRefused as refused:
+            others = (problem for problem in refused.problems if not _within(problem.path, on_mig))
+            problems.extend(f"on {node}: {problem}" for problem in others)
+            continue
+        notices.extend(f"on {node}, not cut: {notice}" for notice in offer.notices if not _within(notice.path, on_mig))
+        counts = ", ".join(f"{resource} {count}" for resource, count in offer.counts.items())
+        means.append(f"on {node}, not cut: {counts}")
+        means.extend(_client_shares(offer, node))
+    return Part(name=name, kind="sharing profile", means=tuple(means), notices=tuple(notices), problems=tuple(problems))
+
+
+def _mps_on_mig(profile: SharingProfile) -> Iterator[Problem]:
+    """Entries that can only be about MIG devices and are shared by MPS, which no node does."""
+    for entry in profile.mps.resources if profile.mps else ():
+        devices = [ref for ref in entry.devices.refs if ":" in ref or ref.startswith("MIG-")]
+        if devices:
+            which = f"MIG device{'s' if len(devices) > 1 else ''} {', '.join(devices)}"
+        elif _means_mig(entry.name, profile):
+            which = f"{entry.name}, which are MIG devices"
+        else:
+            continue
+        text = f"MPS would share {which}; MPS serves whole cards only: use timeSlicing, or name others"
+        yield Problem(entry.path, text)
+
+
+def _means_mig(resource: str, profile: SharingProfile) -> bool:
+    """Whether a resource is one of MIG devices, and of no whole card."""
+    of_cards = {each.name for each in profile.gpus} or {GPU_RESOURCE}
+    return resource not in of_cards and (
+        bool(profile_of(resource)) or any(each.name == resource for each in profile.mig)
+    )
+
+
+def _within(path: str, refused: Sequence[Problem]) -> bool:
+    """Whether a path is that of an entry that is refused already, or lies below it."""
+    return any(path == each.path or path.startswith(f"{each.path}.") for each in refused)
+
+
+def _profile_means(profile: SharingProfile) -> Iterator[str]:
+    yield from _flags_mean(profile.flags)
+    for each in (*profile.gpus, *profile.mig):
+        yield f"devices like {each.pattern} are {each.name}"
+    for block in profile.blocks:
+        for entry in block.resources:
+            yield _entry_means(block, entry)
+    if not profile.blocks:
+        yield "nothing is shared"
+
+
+def _flags_mean(flags: Flags) -> Iterator[str]:
+    """What the file decides instead of leaving it to the installation."""
+    if flags.mig_strategy is not None:
+        yield f"MIG strategy {flags.mig_strategy.value}"
+    if flags.device_list_strategies is not None:
+        yield f"containers learn of their devices by {', '.join(flags.device_list_strategies)}"
+    if flags.device_ids_are_uuids is not None:
+        yield f"containers are told each device's {'uuid' if flags.device_ids_are_uuids else 'index'}"
+    if flags.cdi_annotation_prefix is not None:
+        yield f"annotations of CDI begin with {flags.cdi_annotation_prefix}"
+    if flags.pass_device_specs is not None:
+        yield f"kubelet is {'told' if flags.pass_device_specs else 'not told'} the device nodes"
+    if flags.dev_root is not None or flags.driver_root is not None:
+        yield f"device nodes lie below {flags.dev_root or flags.driver_root} on the host"
+    if not flags.timestamp:
+        yield "no label tells when labels were first made"
+    if flags.allocation_policy is not None:
+        yield f"several devices of one container are {flags.allocation_policy.value}"
+
+
+def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
+    how = "MPS" if block.kind is SharingKind.MPS else "time slices"
+    which = f"each {entry.name}"
+    if entry.devices.count is not None:
+        which = f"each of the first {entry.devices.count} {entry.name}"
+    elif entry.devices.refs:
+        which = f"{entry.name} {', '.join(entry.devices.refs)}"
+    most = "; a container may ask for 1" if block.one_per_request else ""
+    return f"{how}: {which} becomes {entry.replicas} of {entry.advertised}{most}"
+
+
+def _client_shares(offer: Offer, node: Node) -> Iterator[str]:
+    """What a client of each resource gets that the node shares by MPS; of several numbers of replicas, for each."""
+    for resource, offered in offer.resources.items():
+        divided = {device.replicas for device in offered.devices if device.kind is SharingKind.MPS}
+        for replicas in sorted(divided):
+            share = client_share(node.model.memory_mib, replicas)
+            part = f"{share.memory_mib} MiB, {share.thread_percent} % of the threads"
+            yield f"on {node}, each client of {resource}: {part}"
+
+
+def _gpus(node: Node) -> list[Gpu]:
+    model = node.model
+    return [
+        Gpu(uuid=f"GPU-{n}", index=n, product=model.product_name, compute_capability=model.compute_capability)
+        for n in range(node.count)
+    ]

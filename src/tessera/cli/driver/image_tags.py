@@ -1,0 +1,99 @@
+"""The tags of a repository, as far as they are for a version, a system or a kernel."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tessera.api.driver.driver_policy import ImageSource
+from tessera.cli.base.connection import Failure
+from tessera.cli.base.console import say, say_json
+from tessera.cli.driver.pool_images import aligned, by_number, fitting, of_version, size
+from tessera.cli.driver.registry_access import Access, Registries, registries
+from tessera.cli.driver.subjects import pool
+from tessera.driver.pool import PoolKey
+from tessera.driver.registry.errors import RegistryError
+from tessera.driver.registry.reference import parse_repository
+from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
+from tessera.limits import IMAGES_LISTED
+
+
+async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
+    """All tags of a source's repository.
+
+    Raises:
+        RegistryError: the registry does not give them.
+        ReferenceFormatError: the repository has no possible name.
+    """
+    return await there.client.list_tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
+
+
+async def listed(
+    access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: str
+) -> int:
+    """Prints the tags; with a kernel, what each of them is.
+
+    Args:
+        access: how registries are reached.
+        source: the repository; its version may be empty.
+        node: kernel, system and architecture, as far as they were given.
+        output: table or json.
+
+    Returns:
+        The exit code: 1 if there are none.
+    """
+    kernel, system, architecture = node
+    nodes = pool(kernel, system, architecture) if kernel and system else None
+    async with registries(access) as there:
+        try:
+            tags = await tags_of(there, source)
+        except RegistryError as error:
+            raise Failure(f"error: {error.outcome.value}: {error}") from error
+        if nodes is None:
+            return _names(source, _of(tags, source.version, system), output)
+        found = fitting(tags, source.version, nodes)[:IMAGES_LISTED]
+        answers = await asyncio.gather(*(_look(there, source, nodes, tag) for tag in found))
+    return _images(source, nodes, dict(zip(found, answers, strict=True)), output)
+
+
+async def _look(there: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
+    exact = msgspec.structs.replace(source, version=tag)
+    return await there.resolver.resolve(ImageQuery(source=exact, pool=nodes, kind=ImageKind.VERBATIM))
+
+
+def _of(tags: Sequence[str], version: str, system: str | None) -> list[str]:
+    """What ``grep`` is used for, without hits in the middle of a number."""
+    return sorted(
+        (
+            tag
+            for tag in tags
+            if (not version or of_version(tag, version)) and (system is None or tag.endswith(f"-{system}"))
+        ),
+        key=by_number,
+    )
+
+
+def _names(source: ImageSource, found: list[str], output: str) -> int:
+    if output == "json":
+        say_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
+    elif found:
+        say(*found)
+    return 0 if found else 1
+
+
+def _images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
+    name = f"{source.repository}/{source.image}"
+    if output == "json":
+        say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
+    elif found:
+        rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
+        say(*aligned([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
+        say("", "The driver's version decides which of them is taken: give --version.")
+    else:
+        say(f"{name} has no image with modules for {nodes.text}; give --version to see which builds them.")
+    return 0 if found else 1
+
+
+def _rows(found: dict[str, Resolution]) -> Iterator[dict[str, object]]:
+    for tag, each in found.items():
+        yield {"tag": tag, "outcome": each.outcome.value, "digest": each.digest, "sizeBytes": each.size_bytes}

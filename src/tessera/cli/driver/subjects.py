@@ -1,0 +1,182 @@
+"""For which nodes images are looked for: a kernel and a system from the command line, or the nodes of a cluster."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
+from tessera.cli.base.connection import Failure
+from tessera.cli.base.input_files import text_of
+from tessera.cli.base.simulated_cluster import say_where_registries_are
+from tessera.driver.coverage.kernels import content_lines
+from tessera.driver.coverage.kernels import parse_kernel as kernel_line
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import Resolver
+from tessera.kube.client.client import Client
+from tessera.limits import ECHOED
+
+Obj = Mapping[str, Any]
+
+#: Where Tessera's own objects are, pull secrets among them.
+NAMESPACE = "tessera-system"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that share an image, and the policy they are under.
+
+    Attributes:
+        policy: says which image is wanted.
+        pool: which one fits.
+        nodes: their names; empty where a kernel was named on the command line.
+    """
+
+    policy: DriverPolicy
+    pool: PoolKey
+    nodes: tuple[str, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's nodes need.
+
+    Attributes:
+        subjects: nodes that share an image.
+        everywhere: policies that also govern nodes of systems that are not there yet.
+        others: nodes that need none, or of which a fact is missing: name and why.
+    """
+
+    subjects: tuple[Subject, ...] = ()
+    everywhere: tuple[DriverPolicy, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+
+
+def command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
+    """A policy that says no more than which image is wanted."""
+    return DriverPolicy(kind="command", name="line", use_precompiled=not build, source=source)
+
+
+def pool(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
+    """The pool of nodes with a kernel.
+
+    Args:
+        kernel: ``uname -r``.
+        os_name: ``ubuntu22.04``.
+        architecture: amd64 or arm64 (or as uname has it); None: what the kernel's name says, else amd64.
+
+    Raises:
+        ValueError: one of them is not of its form.
+    """
+    return kernel_line(os_name, f"{kernel} {architecture or ''}").pool("amd64")
+
+
+def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
+    """The pools of a file of kernels, one a line: ``[SYSTEM] KERNEL [ARCHITECTURE]``.
+
+    Raises:
+        ValueError: a line is none.
+    """
+    found = []
+    for line in content_lines(text_of(path)):
+        first, _, rest = line.partition(" ")
+        system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
+        if system is None:
+            raise ValueError(f"{path}: kernel {first[:ECHOED]!r}: write its system before it, or give --os")
+        with naming(path):
+            found.append(kernel_line(system, text).pool("amd64"))
+    return found
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Puts a file's name before what is wrong in it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | None = None) -> Seen:
+    """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
+
+    Args:
+        client: reads nodes and policies.
+        coming: also the kernels of ConfigMap ``driver-next-kernels``, for the policies of nodes of their system.
+        lab: the lab's registries, if they are asked.
+
+    Raises:
+        Failure: no policy of the cluster manages drivers.
+    """
+    from tessera.driver.nodes.node_facts import node_facts
+    from tessera.driver.policies.policy_selection import Objects, govern
+    from tessera.kube.resources import NODES
+
+    found = (await client.list(NODES)).items
+    say_where_registries_are(found, lab)
+    nodes = [facts for node in found if (facts := node_facts(node)).is_gpu]
+    policies, drivers = await _policies(client)
+    governed = govern(
+        Objects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
+    )
+    if governed.frozen or governed.cluster is None:
+        said = governed.frozen or "No ClusterPolicy has driver.enabled."
+        raise Failure(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
+    seen = _grouped(nodes, governed.nodes, governed.unassigned)
+    if not governed.cluster.use_driver_crd:
+        seen = msgspec.structs.replace(seen, everywhere=(governed.cluster,))
+    return await _with_coming(client, seen) if coming else seen
+
+
+async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
+    """ClusterPolicies and NVIDIADrivers; None for a kind that the API server does not have."""
+    from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+    from tessera.kube.client.errors import NotFound
+
+    found: list[Sequence[Obj] | None] = []
+    for kind in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        try:
+            found.append((await client.list(kind)).items)
+        except NotFound:
+            found.append(None)
+    return found[0], found[1]
+
+
+def _grouped(nodes: list[NodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]) -> Seen:
+    groups: dict[tuple[str, PoolKey], list[str]] = {}
+    others: list[tuple[str, str]] = []
+    for node in nodes:
+        why = node.preinstalled or node.opted_out or "; ".join(node.missing) or unassigned.get(node.name, "")
+        if why or node.pool is None or node.name not in policies:
+            others.append((node.name, why))
+        else:
+            policy = policies[node.name]
+            groups.setdefault((f"{policy.kind}/{policy.name}", node.pool), []).append(node.name)
+    subjects = [
+        Subject(policy=policies[names[0]], pool=key[1], nodes=tuple(sorted(names))) for key, names in groups.items()
+    ]
+    return Seen(subjects=tuple(sorted(subjects, key=lambda each: (each.policy.name, each.pool))), others=tuple(others))
+
+
+async def _with_coming(client: Client, seen: Seen) -> Seen:
+    from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
+    from tessera.kube.client.errors import NotFound
+    from tessera.kube.resources import CONFIGMAPS
+
+    try:
+        data = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data
+    except NotFound:
+        return seen
+    kernels, problems = parse_kernel_lists(data)
+    if problems:
+        raise Failure(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
+    coming = {
+        (subject.policy.name, pool): Subject(policy=subject.policy, pool=pool)
+        for kernel in kernels
+        for subject in seen.subjects
+        if (subject.pool.os_id, subject.pool.os_version) == (kernel.os_id, kernel.os_version)
+        and kernel.architecture in ("", subject.pool.architecture)
+        and (pool := kernel.pool(subject.pool.architecture)) not in {each.pool for each in seen.subjects}
+    }
+    return msgspec.structs.replace(seen, subjects=(*seen.subjects, *coming.values()))

@@ -1,0 +1,226 @@
+"""Brings the objects of an installation into a cluster: server-side apply, one after the other, in their order.
+
+Rules:
+
+- a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
+- fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
+  installation (:mod:`tessera.cli.install.ownership`). A trial changes no owner, and so does not tell of an object
+  of which nothing changes but that a field goes which kubectl set;
+- definitions are waited for until the API server serves them;
+- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.foreign`);
+- objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
+  right to evict, the policy of pods that use GPUs without a request, the authorities of registries unless builds are
+  told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
+  away, they go where the user says so, or where others come in their place;
+- a trial (``dry``) asks the API server the same and writes nothing.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.cli.install.foreign import is_left_alone, is_ours
+from tessera.cli.install.manifests import BINDING_KIND, CONFIG_ROLE, Manifest
+from tessera.cli.install.ownership import LAST_APPLIED, taken_over
+from tessera.cli.install.trust import CONFIG_MAP, builds_mount_it
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources.meta import Resource, resource_for
+
+FIELD_MANAGER = "tessera-install"
+
+#: Seconds that a definition may take to be served, and between two looks.
+_PATIENCE = 60.0
+_PAUSE = 0.2
+
+_APPLY = "application/apply-patch+yaml"
+_RBAC = "rbac.authorization.k8s.io"
+_EVICT = "tessera-agent-evict"
+_REPLACE = "tessera-controller-replace"
+_VERSIONS = dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1")
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of one object.
+
+    Attributes:
+        name: as kubectl prints it, and its namespace: ``daemonset.apps/tessera-agent in tessera-system``.
+        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``left`` if it is somebody else's.
+    """
+
+    name: str
+    result: str
+
+
+async def apply_all(
+    client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False, drivers: bool | None = None
+) -> AsyncIterator[Done]:
+    """Applies all objects, and deletes what only an earlier installation needed.
+
+    Args:
+        client: who installs.
+        clock: what is waited by.
+        objects: in their order.
+        dry: ask the server, write nothing.
+        drivers: the user wants Tessera's drivers, whoever made the ClusterPolicy that is there; or wants none, so that
+            Tessera's goes. None does neither.
+
+    Raises:
+        ApiError: the server refused one; those before it are applied.
+        TimeoutError: a definition is not served in time.
+    """
+    for each in objects:
+        yield await _apply(client, each, dry=dry, over=drivers is True)
+        if each["kind"] == "CustomResourceDefinition" and not dry:
+            await _established(client, clock, each["metadata"]["name"])
+    async for resource, metadata in _left_over(client, objects):
+        yield await _deleted(client, resource, metadata, dry=dry)
+    wanted = {(each["kind"], each["metadata"]["name"]) for each in objects if _is_about_drivers(each)}
+    if wanted or drivers is False:
+        async for resource, metadata in driver_objects(client):
+            if (resource.kind, metadata["name"]) not in wanted:
+                yield await _deleted(client, resource, metadata, dry=dry)
+
+
+def _is_about_drivers(manifest: Manifest) -> bool:
+    return manifest["kind"] in {CLUSTER_POLICIES.kind, NVIDIA_DRIVERS.kind}
+
+
+async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> Done:
+    if not dry:
+        await client.delete(resource, metadata["name"], metadata.get("namespace"))
+    return Done(_printed(resource, metadata), "deleted")
+
+
+async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
+    """The objects of Tessera's by which nodes have their drivers."""
+    for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        for item in await listed(client, resource):
+            if is_ours(item, FIELD_MANAGER):
+                yield resource, item["metadata"]
+
+
+async def listed(client: Client, resource: Resource[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The objects of a kind; none where the server does not know it."""
+    try:
+        return (await client.list(resource)).items
+    except NotFound:
+        return ()
+
+
+async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> Done:
+    resource, metadata = resource_for(manifest), manifest["metadata"]
+    before = await found(client, resource, metadata["name"], metadata.get("namespace"))
+    after: Mapping[str, Any] | None = None
+    if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
+        return Done(_printed(resource, metadata), "left")
+    if before is not None and not dry:
+        await _take_over(client, resource, before)
+    try:
+        answer = await client.request(
+            "PATCH",
+            resource.path(metadata.get("namespace"), metadata["name"]),
+            query=[("fieldManager", FIELD_MANAGER), ("force", "true"), *([("dryRun", "All")] if dry else [])],
+            body=manifest,
+            content_type=_APPLY,
+        )
+        after = msgspec.json.decode(answer.body)
+    except NotFound:
+        if not dry:  # a trial does not make the namespaces that later objects lie in
+            raise
+    result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
+    return Done(_printed(resource, metadata), result)
+
+
+async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
+    """Makes what kubectl applied ours, whoever else writes the object meanwhile."""
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    while True:
+        metadata = item["metadata"]
+        owners = taken_over(metadata.get("managedFields", ()), FIELD_MANAGER, item["apiVersion"])
+        if owners is None:
+            return
+        try:
+            version = metadata["resourceVersion"]
+            patch = {"metadata": {"managedFields": owners}}
+            await client.merge_patch(resource, name, patch, namespace, resource_version=version)
+        except Conflict:
+            item = await client.get(resource, name, namespace)
+        else:
+            return
+
+
+def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a user means by an object: without its state, and the notes of the server and of kubectl."""
+    if item is None:
+        return {}
+    annotations = {
+        key: value for key, value in (item["metadata"].get("annotations") or {}).items() if key != LAST_APPLIED
+    }
+    metadata = {"labels": item["metadata"].get("labels"), "annotations": annotations}
+    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
+
+
+async def _established(client: Client, clock: Clock, name: str) -> None:
+    resource = resource_for(
+        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {}}
+    )
+    deadline = clock.monotonic() + _PATIENCE
+    while True:
+        conditions = (await client.get(resource, name)).get("status", {}).get("conditions") or ()
+        if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
+            return
+        if clock.monotonic() >= deadline:
+            told = "; ".join(each.get("message", "") for each in conditions) or "the API server has not looked at it"
+            raise TimeoutError(f"definition {name} is not served after {_PATIENCE:.0f} seconds: {told}")
+        await clock.sleep(_PAUSE)
+
+
+async def _left_over(
+    client: Client, objects: Sequence[Manifest]
+) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
+    wanted = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
+    for kind, namespaced, name in (
+        ("RoleBinding", True, CONFIG_ROLE),
+        ("Role", True, CONFIG_ROLE),
+        ("ClusterRoleBinding", False, _EVICT),
+        ("ClusterRole", False, _EVICT),
+        ("ClusterRoleBinding", False, _REPLACE),
+        ("ClusterRole", False, _REPLACE),
+        (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
+        ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
+    ):
+        place = {"namespace": ""} if namespaced else {}
+        version = _VERSIONS.get(kind, f"{_RBAC}/v1")
+        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": place})
+        for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:
+            metadata = item["metadata"]
+            if (kind, metadata.get("namespace"), name) not in wanted:
+                yield resource, metadata
+    if ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) in wanted or any(map(builds_mount_it, objects)):
+        return
+    authorities = await found(client, CONFIGMAPS.untyped(), CONFIG_MAP, SYSTEM_NAMESPACE)
+    if authorities and is_ours(authorities, FIELD_MANAGER):
+        yield CONFIGMAPS.untyped(), authorities["metadata"]
+
+
+async def found(
+    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
+) -> dict[str, Any] | None:
+    """An object, or None."""
+    try:
+        return await client.get(resource, name, namespace)
+    except NotFound:
+        return None
+
+
+def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
+    group = f".{resource.group}" if resource.group else ""
+    where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
+    return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"

@@ -1,0 +1,283 @@
+"""``tessera install``: the manifests of ``deploy/`` in a cluster, set up as NVIDIA's operator was."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tessera.cli.base import build_options, site_options
+from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.console import say, say_document
+from tessera.cli.base.simulate_option import known_cards
+from tessera.text import one_line
+
+if TYPE_CHECKING:
+    from tessera.api.documents import Notice
+    from tessera.api.gpu_operator.settings import OperatorSettings
+    from tessera.cli.install.manifests import Choices, Manifest
+
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+_NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
+_LIMITS = ["off", "observe", "warn", "evict", "kill"]
+
+
+def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The networks as they are.
+
+    Raises:
+        click.BadParameter: one is of another form, or names one address of a network.
+    """
+    import ipaddress
+
+    for each in texts:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise click.BadParameter(f'"{one_line(each, 100)}" is no network; {_NETWORK}') from error
+        if "/" not in each:
+            raise click.BadParameter(f'"{each}" is one address; {_NETWORK}')
+    return texts
+
+
+@click.command()
+@click.option(
+    "--values",
+    type=_FILE,
+    metavar="FILE",
+    help="Values of NVIDIA's gpu-operator, or its ClusterPolicy, to take the settings from; - reads standard input.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Where the ConfigMaps lie that FILE names, as in helm --namespace.  [default: tessera-system, or the namespace"
+    " in the status of a ClusterPolicy]",
+)
+@click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
+@click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
+@click.option("--memory-limits", type=click.Choice(_LIMITS), help="The agents' --memory-limits; see tessera agent -h.")
+@click.option(
+    "--simulate",
+    metavar="CARDS",
+    callback=known_cards,
+    help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.",
+)
+@click.option(
+    "--drivers/--no-drivers",
+    default=None,
+    help="Have Tessera install drivers, or leave them to the hosts.  [default: drivers if FILE names one]",
+)
+@click.option(
+    "--replace-failed",
+    type=click.IntRange(0, 100),
+    default=0,
+    metavar="N",
+    help="Replace nodes whose cards cannot be used in time, at most N of a group in an hour.  [default: none]",
+)
+@click.option(
+    "--device-access",
+    type=click.Choice(["deny", "warn", "off"]),
+    default="deny",
+    show_default=True,
+    help="What to do with pods that use GPUs without a request: NVIDIA_VISIBLE_DEVICES, device folders, privileged.",
+)
+@click.option(
+    "--device-access-namespace",
+    "device_namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="A namespace whose pods may do so, besides the system's. Repeatable.",
+)
+@click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="NAME",
+    help="An image pull secret in tessera-system that the controller may read, besides those that FILE names."
+    " Repeatable.",
+)
+@click.option(
+    "--api-server",
+    "api_servers",
+    multiple=True,
+    callback=_networks,
+    metavar="CIDR",
+    help="Addresses from which API servers ask the webhook; a NetworkPolicy refuses all others. Pods with slices are"
+    " refused if one is missing. Repeatable.  [default: everybody]",
+)
+@site_options.site_options
+@build_options.build_options
+@click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
+@click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
+@cluster_options
+@reported
+def command(
+    *,
+    values: Path | None,
+    namespace: str | None,
+    image: str | None,
+    evict: bool,
+    memory_limits: str | None,
+    simulate: str | None,
+    drivers: bool | None,
+    replace_failed: int,
+    device_access: str,
+    device_namespaces: tuple[str, ...],
+    pull_secrets: tuple[str, ...],
+    api_servers: tuple[str, ...],
+    dry_run: bool,
+    output: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    **controllers: Any,
+) -> None:
+    """Install Tessera, or set an installation up anew.
+
+    Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
+    NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
+    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand).
+
+    Where FILE names a driver (driver.version, repository, image or usePrecompiled, and driver.enabled is not false) it
+    becomes a ClusterPolicy as NVIDIA's chart renders it, and Tessera installs that driver; a ClusterPolicy is applied
+    as it stands. --drivers does so with the chart's driver where FILE names none, or without FILE. A ClusterPolicy and
+    definitions that somebody else made are left as they are; --drivers takes the ClusterPolicy over.
+
+    The certificates in the file of --registry-ca become a ConfigMap, which the controller has mounted; builds trust
+    registries by it, too, where --build-ca-config-map names no other. To have other certificates count, run it again.
+
+    Each run sets everything anew, and nothing is kept of the run before: an option that is left out goes back to its
+    default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
+    drivers stay until --no-drivers takes Tessera's ClusterPolicy away.
+
+    Pods outside the system's namespaces may not use GPUs that they do not request. The API server refuses those that
+    set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount folders of devices, or are privileged.
+    With --device-access warn it admits them with a warning. --device-access-namespace exempts a namespace, as does its
+    label tessera.dev/device-access=allowed.
+
+    \b
+    Examples:
+      tessera install
+      tessera install --values values.yaml --namespace kube-system
+      tessera install --values values.yaml --namespace kube-system --evict
+      kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
+      tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+      tessera install --values examples/drivers/cluster-policy.yaml
+      tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
+      tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
+    """
+    choices, notices = _choices(
+        values,
+        namespace,
+        image=image or "",
+        evict=evict,
+        memory_limits=memory_limits or "",
+        simulate=simulate or "",
+        drivers=drivers,
+        replace_failed=replace_failed,
+        device_access=device_access,
+        device_namespaces=device_namespaces,
+        pull_secrets=pull_secrets,
+        api_servers=api_servers,
+        **_of_controller(controllers),
+    )
+    objects = _manifests(choices)
+    for notice in notices:
+        say(f"note: {notice}", err=True)
+    if output is not None:
+        _show(objects)
+        return
+    asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
+
+
+def _choices(
+    values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
+) -> "tuple[Choices, Sequence[Notice]]":
+    from tessera.api.gpu_operator.driver_objects import drivers_of_values
+    from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+    from tessera.cli.install.manifests import Choices
+
+    settings = None if values is None else _settings(values, drivers)
+    where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
+    part = drivers_of_values({}, drivers)
+    objects, notices = (settings.driver_objects, settings.notices) if settings else (part.objects, part.notices)
+    choices = Choices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
+    return choices, notices
+
+
+def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
+    """What the controller is told. Builds trust the same authorities, unless a ConfigMap is named for them."""
+    import msgspec
+
+    from tessera.cli.install.trust import CONFIG_MAP
+    from tessera.driver.registry.authorities import read_authorities
+
+    said, builds = site_options.taken(values), build_options.taken(values)
+    authorities = read_authorities(said.registry_ca) if said.registry_ca else ""
+    if authorities and not builds.ca_config_map:
+        builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
+    return {"site": (*site_options.arguments(said), *build_options.arguments(builds)), "authorities": authorities}
+
+
+def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
+    from tessera.api.documents import FileRefused, load
+    from tessera.api.gpu_operator.settings_reader import settings_from
+    from tessera.cli.base.input_files import named, text_of
+
+    try:
+        return settings_from(_single(load(text_of(file))), drivers)
+    except FileRefused as refused:
+        wrong = [f"  {problem}" for problem in refused.problems]
+        raise Failure(f"error: {named(file)} has mistakes, nothing was changed:", *wrong) from refused
+
+
+def _single(document: Any) -> Any:
+    """The only item of a list, as ``kubectl get clusterpolicy -o yaml`` prints one without a name."""
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    return items[0] if isinstance(items, list) and len(items) == 1 else document
+
+
+def _manifests(choices: "Choices") -> "list[Manifest]":
+    import yaml
+
+    from tessera.cli.install.manifests import manifests
+    from tessera.manifests import deploy_folder, install_manifests
+
+    options = deploy_folder() / "options"
+    eviction, replacing = (
+        list(yaml.safe_load_all((options / f"{name}.yaml").read_text(encoding="utf-8")))
+        for name in ("evict", "replace")
+    )
+    return manifests(install_manifests(), eviction, choices, replacing)
+
+
+def _show(objects: "Sequence[Manifest]") -> None:
+    import yaml
+
+    say_document(yaml.safe_dump_all(objects, sort_keys=False, width=120, explicit_start=True))
+
+
+async def _install(
+    choices: "Choices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
+) -> None:
+    from tessera.cli.install.apply import FIELD_MANAGER, apply_all
+    from tessera.cli.install.preflight import missing_namespace, warnings
+    from tessera.cli.install.summary import line, looks, total
+    from tessera.clock import SystemClock
+
+    async with connected(FIELD_MANAGER, kubeconfig, context) as client:
+        missing = await missing_namespace(client, choices)
+        if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
+            raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
+        all_done = []
+        async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
+            all_done.append(done)
+            if text := line(done, dry=dry):
+                say(text)
+        say(total(all_done, dry=dry))
+        async for warning in warnings(client, choices):
+            say(f"warning: {warning}", err=True)
+    told = [] if dry else list(looks(all_done))
+    if told:
+        say("", *told)

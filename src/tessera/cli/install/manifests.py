@@ -1,0 +1,300 @@
+"""The objects of an installation: those of ``deploy/``, changed by what the user chose.
+
+Rules:
+
+- without choices they are the very objects of ``kubectl apply -k deploy/``;
+- what the agents follow (ConfigMaps, defaults, strategies) becomes arguments of their container, the choice of errors
+  that count as ill health its environment, as NVIDIA's device plugin has it;
+- the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
+- they may ask for evictions only where that is chosen;
+- pods that use GPUs without a request are refused, or warned about, or neither; namespaces may be left out of that;
+- the webhook's port is open to everybody, or to the addresses of the API servers alone;
+- the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
+- the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
+  for drivers they say that Tessera is in charge, whoever wrote their status before.
+
+Nothing here reads a file or a cluster.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
+from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
+from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
+from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.cli.install.trust import config_map, trusting
+
+Manifest = dict[str, Any]
+
+AGENT = "tessera-agent"
+CONTROLLER = "tessera-controller"
+WEBHOOK = "tessera-webhook"
+#: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
+CONFIG_ROLE = "tessera-agent-config"
+#: The Role that lets the controller read image pull secrets, by name.
+PULL_SECRETS_ROLE = "tessera-controller-pull-secrets"
+#: Volumes of the agents' pods. Those of MPS have paths of their own in the container; the other has the host's.
+MPS_VOLUME = "mps"
+MPS_MEMORY_VOLUME = "mps-shm"
+POD_RESOURCES_VOLUME = "pod-resources"
+#: Where a driver container shows its files; host and container have the same path.
+DRIVER_VOLUME = "driver"
+
+BINDING_KIND = "ValidatingAdmissionPolicyBinding"
+#: What bindings do where a pod is to be warned about only.
+WARNING = ("Warn", "Audit")
+_RBAC = "rbac.authorization.k8s.io"
+_LABELS = {"app.kubernetes.io/part-of": "tessera"}
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user chose.
+
+    Attributes:
+        settings: taken from an installation of NVIDIA's operator; None leaves the agents as ``deploy/`` has them.
+        namespace: where the ConfigMaps that the settings name lie.
+        image: of all processes; empty for that of ``deploy/``.
+        evict: pods that stand in the way of a layout are evicted instead of waited for.
+        memory_limits: the agents' ``--memory-limits``; empty for theirs.
+        simulate: cards that each agent simulates; empty for the node's own.
+        drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
+        ask_for_drivers: whether the user asked for them, or for none; None if for neither.
+        replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
+        site: the controller's options about registries, new nodes and builds of driver images.
+        authorities: certificates that registries are trusted by, PEM; empty for the system's alone.
+        device_access: what becomes of pods that use GPUs without a request: ``deny``, ``warn`` or ``off``.
+        device_namespaces: namespaces in which pods may, besides those of ``deploy/``.
+        pull_secrets: image pull secrets that the controller may read besides those that ``drivers`` name.
+        api_servers: addresses from which reviews come, as CIDRs; none leaves the webhook's port open to everybody.
+    """
+
+    settings: OperatorSettings | None = None
+    namespace: str = SYSTEM_NAMESPACE
+    image: str = ""
+    evict: bool = False
+    memory_limits: str = ""
+    simulate: str = ""
+    drivers: Sequence[Manifest] = ()
+    ask_for_drivers: bool | None = None
+    replace_failed: int = 0
+    site: Sequence[str] = ()
+    authorities: str = ""
+    device_access: str = "deny"
+    device_namespaces: Sequence[str] = ()
+    pull_secrets: Sequence[str] = ()
+    api_servers: Sequence[str] = ()
+
+    @property
+    def may_evict(self) -> bool:
+        """Whether the agents need the right to."""
+        return self.evict or self.memory_limits == "evict"
+
+    def place(self, config: NamedConfig, own: str) -> tuple[str, str]:
+        """Namespace and name of a ConfigMap; ``own`` is Tessera's, for where the settings name none."""
+        return (self.namespace, config.name) if config.name else (SYSTEM_NAMESPACE, own)
+
+    @property
+    def followed(self) -> Sequence[tuple[str, str]]:
+        """The ConfigMaps that the agents follow, profiles first."""
+        settings = self.settings
+        sharing, layouts = (settings.sharing, settings.layouts) if settings else (NamedConfig(), NamedConfig())
+        return [self.place(sharing, OWN_PROFILES), self.place(layouts, OWN_LAYOUTS)]
+
+
+def manifests(
+    base: Sequence[Manifest], eviction: Sequence[Manifest], choices: Choices, replacing: Sequence[Manifest] = ()
+) -> list[Manifest]:
+    """All objects in the order in which they are applied.
+
+    Args:
+        base: those of ``deploy/``; left as they are.
+        eviction: those of ``deploy/options/evict.yaml``.
+        choices: what the user chose.
+        replacing: those of ``deploy/options/replace.yaml``.
+    """
+    objects = copy.deepcopy(list(base))
+    objects = [
+        each for each in objects if choices.device_access != "off" or each["metadata"]["name"] != DEVICE_ACCESS_POLICY
+    ]
+    if choices.settings is not None:
+        objects = [each for each in objects if each["metadata"]["name"] != CONFIG_ROLE]
+        after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+        objects[after:after] = [*_readers(choices.followed), *_config_maps(choices.settings, choices.namespace)]
+    after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+    objects[after:after] = copy.deepcopy(
+        [
+            *(eviction if choices.may_evict else ()),
+            *(replacing if choices.replace_failed else ()),
+            *([config_map(choices.authorities)] if choices.authorities else ()),
+        ]
+    )
+    for each in objects:
+        for container in _containers(each):
+            container["image"] = choices.image or container["image"]
+        if (each["kind"], each["metadata"]["name"]) == ("Role", PULL_SECRETS_ROLE):
+            (rule,) = each["rules"]
+            rule["resourceNames"] = sorted({*rule["resourceNames"], *_pull_secrets(choices)})
+        if (each["kind"], each["metadata"]["name"]) == (BINDING_KIND, DEVICE_ACCESS_POLICY):
+            _set_device_binding(each["spec"], choices)
+        if choices.api_servers and (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", WEBHOOK):
+            _open_to(each["spec"], choices.api_servers)
+        if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
+            _set_agent(each["spec"]["template"]["spec"], choices)
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            container["args"] = [*container["args"], *_controllers_arguments(choices)]
+            if choices.authorities:
+                each["spec"]["template"] = trusting(each["spec"]["template"], choices.authorities)
+    return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
+
+
+def _pull_secrets(choices: Choices) -> Iterator[str]:
+    """Names of the image pull secrets that the user and the objects by which nodes have their drivers name."""
+    yield from choices.pull_secrets
+    waiting: list[Any] = [each.get("spec") for each in choices.drivers]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Mapping):
+            waiting += found.values()
+            named = found.get("imagePullSecrets")
+            yield from (each for each in named if isinstance(each, str)) if isinstance(named, list) else ()
+
+
+def _set_device_binding(spec: Manifest, choices: Choices) -> None:
+    if choices.device_access == "warn":
+        spec["validationActions"] = list(WARNING)
+    (names,) = (
+        each
+        for each in spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+        if each["key"] == "kubernetes.io/metadata.name"
+    )
+    names["values"] = sorted({*names["values"], *choices.device_namespaces})
+
+
+def _open_to(spec: Manifest, addresses: Sequence[str]) -> None:
+    """Narrows the rule for reviews, the first one; the other is for kubelet's probes."""
+    spec["ingress"][0]["from"] = [{"ipBlock": {"cidr": each}} for each in addresses]
+
+
+def _in_charge(manifest: Manifest) -> Manifest:
+    if manifest["kind"] != POLICY_KIND:
+        return manifest
+    metadata = manifest["metadata"]
+    marked = {**metadata.get("annotations", {}), DRIVERS_ANNOTATION: DRIVERS_MANAGED}
+    return {**manifest, "metadata": {**metadata, "annotations": marked}}
+
+
+def _containers(manifest: Manifest) -> Sequence[Manifest]:
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+def _controllers_arguments(choices: Choices) -> Iterator[str]:
+    if choices.replace_failed:
+        yield f"--replace-failed={choices.replace_failed}"
+    yield from choices.site
+
+
+# The agents' container
+
+
+def _set_agent(pod: Manifest, choices: Choices) -> None:
+    (container,) = pod["containers"]
+    wanted = list(_arguments(choices))
+    replaced = {_option(each) for each in wanted}
+    container["args"] = [each for each in container.get("args", ()) if _option(each) not in replaced] + wanted
+    settings = choices.settings
+    if settings is None:
+        return
+    kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
+    container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
+    if settings.driver_root:
+        _move(pod, DRIVER_VOLUME, settings.driver_root, container)
+    if settings.mps_root:
+        root = settings.mps_root.rstrip("/")
+        _move(pod, MPS_VOLUME, root)
+        _move(pod, MPS_MEMORY_VOLUME, f"{root}/shm")
+    if settings.kubelet_root:
+        # Kubelet keeps the sockets of device plugins in one place, whatever its root.
+        _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
+
+
+def _move(pod: Manifest, name: str, path: str, container: Manifest | None = None) -> None:
+    """Takes a folder of the host from another path; with ``container`` it is there too under that path."""
+    for volume in pod.get("volumes", ()):
+        if volume["name"] == name:
+            volume["hostPath"]["path"] = path
+    for mount in container.get("volumeMounts", ()) if container is not None else ():
+        if mount["name"] == name:
+            mount["mountPath"] = path
+
+
+def _option(argument: str) -> str:
+    return argument.partition("=")[0]
+
+
+def _arguments(choices: Choices) -> Iterator[str]:
+    if choices.settings is not None:
+        yield from _followed(choices, choices.settings)
+    if choices.evict:
+        yield "--mig-evict"
+    if choices.memory_limits:
+        yield f"--memory-limits={choices.memory_limits}"
+    if choices.simulate:
+        yield f"--simulate={choices.simulate}"
+
+
+def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:
+    sharing, layouts = ("/".join(place) for place in choices.followed)
+    yield f"--sharing-config={sharing}"
+    if settings.sharing.default:
+        yield f"--sharing-default={settings.sharing.default}"
+    yield f"--mig-config={layouts}"
+    if settings.layouts.default:
+        yield f"--mig-default={settings.layouts.default}"
+    yield f"--mig-strategy={settings.mig_strategy.value}"
+    if settings.mig_reboot:
+        yield "--mig-reboot"
+    if settings.device_list_strategies:
+        yield f"--device-list-strategy={','.join(settings.device_list_strategies)}"
+    if settings.device_id_strategy:
+        yield f"--device-id-strategy={settings.device_id_strategy}"
+    if settings.pass_device_specs:
+        yield "--pass-device-specs"
+    if settings.mps_root:
+        yield f"--mps-root={settings.mps_root}"
+    if settings.kubelet_root:
+        yield f"--kubelet-root={settings.kubelet_root}"
+    if settings.driver_root:
+        yield f"--driver-root={settings.driver_root}"
+
+
+# What the agents follow
+
+
+def _readers(followed: Sequence[tuple[str, str]]) -> Iterator[Manifest]:
+    names: dict[str, list[str]] = {}
+    for namespace, name in followed:
+        names.setdefault(namespace, []).append(name)
+    for namespace, allowed in names.items():
+        metadata = {"name": CONFIG_ROLE, "namespace": namespace}
+        rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": allowed, "verbs": ["list", "watch"]}
+        yield _rbac("Role", metadata, rules=[rule])
+        account = {"kind": "ServiceAccount", "name": AGENT, "namespace": SYSTEM_NAMESPACE}
+        role = {"apiGroup": _RBAC, "kind": "Role", "name": CONFIG_ROLE}
+        yield _rbac("RoleBinding", metadata, roleRef=role, subjects=[account])
+
+
+def _rbac(kind: str, metadata: Mapping[str, Any], **fields: Any) -> Manifest:
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": copy.deepcopy(dict(metadata)), **fields}
+
+
+def _config_maps(settings: OperatorSettings, namespace: str) -> Iterator[Manifest]:
+    for config in (settings.sharing, settings.layouts):
+        if config.data:
+            metadata = {"name": config.name, "namespace": namespace, "labels": dict(_LABELS)}
+            yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(config.data)}

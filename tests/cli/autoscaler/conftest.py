@@ -1,0 +1,75 @@
+"""An API server that serves what autoscalers read, and a look at it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.cli.autoscaler.cluster_facts import NODE_POOLS, ClusterFacts, look
+from tessera.cli.autoscaler.machine_sets import SETS
+from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS
+from tessera.clock import LoopClock
+from tessera.kube.client.client import Client
+from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS
+from tessera.kube.resources.meta import Resource
+from tessera.provisioning.advise.samples import GroupTimes
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
+
+SERVED = (CLUSTER_AUTOSCALERS, NODE_POOLS, *SETS)
+KINDS: dict[str, Resource[Any]] = {
+    **{f"{each.api_version}/{each.kind}": each for each in SERVED},
+    "v1/Node": NODES.untyped(),
+    "v1/Pod": PODS.untyped(),
+    "apps/v1/Deployment": DEPLOYMENTS.untyped(),
+    "scheduling.k8s.io/v1/PriorityClass": Resource(
+        "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any]
+    ),
+}
+
+Looked = tuple[tuple[GroupTimes, ...], ClusterFacts]
+Look = Callable[..., Looked]
+
+
+def definition(resource: Resource[Any]) -> dict[str, Any]:
+    """A definition of a kind that takes anything."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": resource.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "names": {
+                "kind": resource.kind,
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "listKind": f"{resource.kind}List",
+            },
+            "versions": [version],
+        },
+    }
+
+
+@pytest.fixture
+def looked() -> Look:
+    """Puts objects on a server and looks; without ``served`` the server knows only Kubernetes' own kinds."""
+
+    def run(*objects: dict[str, Any], served: bool = True) -> Looked:
+        async def main() -> Looked:
+            clock = LoopClock(1_800_000_000)
+            transport = InProcessTransport(ApiServer(clock), UserInfo(name="a", groups=("system:masters",)))
+            client = Client(transport, field_manager="test", clock=clock)
+            for each in SERVED if served else ():
+                await client.create(CRDS.untyped(), definition(each))
+            await client.create(NAMESPACES.untyped(), {"metadata": {"name": "machines"}})
+            for made in objects:
+                kind = KINDS[f"{made['apiVersion']}/{made['kind']}"]
+                await client.create(kind, made, "machines" if kind.namespaced else None)
+            return await look(client)
+
+        return run_virtual(main())
+
+    return run

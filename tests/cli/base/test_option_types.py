@@ -1,0 +1,36 @@
+"""Times as autoscalers write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.cli.base.option_types import parse_duration
+from tessera.provisioning.advise.findings import span
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("45s", 45),
+        ("90", 90),
+        ("20m0s", 1200),
+        ("1.5h", 5400),
+        ("500ms", 0.5),
+        ("0", 0),
+    ],
+)
+def test_what_go_reads_is_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 m", "-5m", "5m3", "5d", "1e3s", "\u0665m", "9" * 40 + "s", "400h" * 30])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no time|is more than a year"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 100_000))
+def test_what_is_written_can_be_read(seconds: int) -> None:
+    assert parse_duration(span(seconds)) == seconds

@@ -1,0 +1,139 @@
+"""What an administrator says of registries and new nodes reaches the controller, by hand or by an installation."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kube.certificates import Authority
+
+from tessera.cli.base.option_types import LONGEST
+from tessera.cli.base.site_options import Site, arguments
+from tessera.cli.controller import command, parsed
+from tessera.cli.main import main
+from tessera.controller.base.options import ControllerOptions, RegistryOptions
+from tessera.provisioning.options import ProvisioningOptions
+
+SITE = Site(
+    plain_http=("registry.local:5000", "10.0.0.1:5000"),
+    startup_taints=("startup-taint.cluster-autoscaler.kubernetes.io/cards", "cards"),
+    startup_deadline=1200.0,
+)
+
+
+def read(*given: str) -> ControllerOptions:
+    found: ControllerOptions = parsed(given, {"POD_NAME": "p"})
+    return found
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    file = tmp_path / "site.pem"
+    file.write_bytes(Authority().pem)
+    return file
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments_: str) -> list[Any]:
+    assert main(["install", *arguments_, "-o", "yaml"]) == 0
+    return list(yaml.safe_load_all(capsys.readouterr().out))
+
+
+def told(objects: list[Any]) -> list[str]:
+    """The arguments of the controller's container."""
+    (found,) = (each for each in objects if each["kind"] == "Deployment" and "controller" in each["metadata"]["name"])
+    listed: list[str] = found["spec"]["template"]["spec"]["containers"][0]["args"]
+    return listed
+
+
+def test_without_options_the_controllers_defaults_count() -> None:
+    assert list(arguments(Site())) == []
+    found = read()
+    assert (found.registries, found.provisioning) == (RegistryOptions(), ProvisioningOptions())
+
+
+def test_the_controller_takes_all_that_is_said() -> None:
+    found = read(*arguments(SITE), "--registry-ca=/etc/ca.crt")
+    assert found.registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
+    assert found.provisioning.startup_taints == SITE.startup_taints
+    assert found.provisioning.deadline == SITE.startup_deadline
+
+
+@given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
+def test_a_deadline_reaches_the_controller_as_it_was_said(seconds: float) -> None:
+    assert read(*arguments(Site(startup_deadline=seconds))).provisioning.deadline == pytest.approx(seconds, abs=1e-8)
+
+
+def test_an_installation_hands_them_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(*told(printed(capsys, *arguments(SITE)))) == read("--http-port=8081", *arguments(SITE))
+
+
+def test_a_file_of_authorities_becomes_a_config_map_by_which_builds_trust_registries_too(
+    authority: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = printed(capsys, "--registry-ca", str(authority))
+    (made,) = (each for each in objects if each["metadata"]["name"] == "tessera-registry-ca")
+    assert (made["kind"], made["data"]) == ("ConfigMap", {"ca.crt": authority.read_text()})
+    assert read(*told(objects)).drivers.builds.ca_config_map == "tessera-registry-ca"
+
+
+def test_builds_have_their_own_authorities_where_these_are_named(
+    authority: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = printed(capsys, "--registry-ca", str(authority), "--build-ca-config-map", "ours")
+    found = read(*told(objects))
+    assert (found.drivers.builds.ca_config_map, found.registries.ca) == (
+        "ours",
+        Path("/etc/tessera/registry-ca/ca.crt"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("--plain-http=http://registry.local", "write host:port, as in registry.local:5000"),
+        ("--plain-http=registry.local/nvidia", '"registry.local/nvidia" is not how images name a registry'),
+        ("--plain-http=registry", '"registry" is not how images name a registry'),
+        ("--plain-http=", '"" is not how images name a registry'),
+        ("--startup-taint=example.com/cards=true:NoSchedule", "write example.com/name, without value and effect"),
+        ("--startup-taint=", '"" is no key of a taint'),
+        ("--startup-deadline=soon", '"soon" is no time; write 5m, 1h30m, 45s or seconds'),
+    ],
+)
+@pytest.mark.parametrize("program", [["controller"], ["install", "-o", "yaml"]], ids=["controller", "install"])
+def test_a_mistake_is_told_at_the_start(
+    program: list[str], wrong: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*program, wrong]) != 0
+    heard = capsys.readouterr()
+    assert (said in heard.err, heard.out) == (True, "")
+
+
+def test_all_registries_may_be_asked_without_tls() -> None:
+    assert read("--plain-http=*").registries.plain_http == ("*",)
+
+
+def test_a_file_without_authorities_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "site.pem"
+    file.write_text("authority")
+    assert main(["install", "--registry-ca", str(file), "-o", "yaml"]) == 1
+    heard = capsys.readouterr()
+    assert (heard.out, heard.err.count("\n")) == ("", 1)
+    assert heard.err.startswith(f"error: {file} has no certificate in PEM")
+
+
+def test_the_help_names_the_defaults() -> None:
+    help_of = {each.name: getattr(each, "help", "") or "" for each in command.params}
+    (taint,) = ProvisioningOptions().startup_taints
+    assert f"[default: {taint}]" in help_of["startup_taints"]
+    assert ProvisioningOptions().deadline == read("--startup-deadline=15m").provisioning.deadline
+    assert "[default: 15m]" in help_of["startup_deadline"]
+
+
+def test_certificates_are_looked_at_only_where_there_are_some() -> None:
+    shown = "import sys; from tessera.cli.main import main; main(['install', '-o', 'yaml']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
+    assert "cryptography" not in done.stdout.splitlines()[-1].split()

@@ -1,0 +1,130 @@
+"""`tessera map` shows each card's slices where they are, whose they are, and what is free."""
+
+import msgspec
+import pytest
+
+from tessera.api.instaslice import Instaslice
+from tessera.cli.base.tiles import draw
+from tessera.explain.card_map import cards_of, pending_nodes
+from tessera.kube.resources import Node
+
+GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
+A100 = {
+    "1g.5gb": {"placements": [{"start": s, "size": 1} for s in range(7)], "giProfileId": 0, "ciProfileId": 0},
+    "3g.20gb": {"placements": [{"start": s, "size": 4} for s in (0, 4)], "giProfileId": 2, "ciProfileId": 2},
+    "7g.40gb": {"placements": [{"start": 0, "size": 8}], "giProfileId": 4, "ciProfileId": 4},
+}
+
+
+def node(*slices: tuple[str, str, int, int], foreign: tuple[tuple[int, int], ...] = ()) -> Instaslice:
+    """One node with one A100 whose slices are (pod, profile, start, size)."""
+    requests = {
+        f"uid-{pod}": {
+            "profile": profile,
+            "resources": {},
+            "podRef": {"kind": "Pod", "namespace": "default", "name": pod, "uid": f"uid-{pod}"},
+            "slices": [{"id": "0", "profile": profile, "gpuUUID": GPU, "start": start, "size": size}],
+        }
+        for pod, profile, start, size in slices
+    }
+    results = {
+        f"uid-{pod}": {
+            "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+            "configMapResourceIdentifier": "a",
+            "gpuUUID": GPU,
+            "migPlacement": {"start": start, "size": size},
+            "nodename": "n1",
+        }
+        for pod, _, start, size in slices
+    }
+    return msgspec.convert(
+        {
+            "metadata": {"name": "n1", "namespace": "instaslice-system"},
+            "spec": {"podAllocationRequests": requests},
+            "status": {
+                "podAllocationResults": results,
+                "nodeResources": {
+                    "nodeGpus": [{"gpuUuid": GPU, "gpuName": "NVIDIA A100-SXM4-40GB", "gpuMemory": "40Gi"}],
+                    "migPlacement": A100,
+                    "foreign": [{"gpuUUID": GPU, "start": s, "size": z} for s, z in foreign],
+                },
+            },
+        },
+        Instaslice,
+    )
+
+
+def test_a_slice_is_drawn_as_wide_as_its_memory() -> None:
+    lines = list(draw(cards_of([node(("vllm", "3g.20gb", 0, 4))]), colour=False))
+    assert lines[0] == "n1   1 x NVIDIA A100-SXM4-40GB   4 of 8 memory slots used"
+    assert max(map(len, lines)) <= 80, "a terminal's usual width"
+    assert lines[1] == f" GPU 0  [{'a 3g.20gb':34}]" + "[       ]" * 4
+    assert lines[2].split() == ["a", "3g.20gb", "GPU", "0", "start", "0", "size", "4", "created", "default/vllm"]
+
+
+def test_a_slice_that_others_made_is_marked() -> None:
+    lines = list(draw(cards_of([node(foreign=((4, 4),))]), colour=False))
+    assert "[- foreign" in lines[1]
+    assert "no record of Tessera explains it" in lines[2]
+
+
+def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
+    item = node(foreign=((4, 4),))
+    (kept,) = item.status.node_resources.foreign
+    resources = msgspec.structs.replace(
+        item.status.node_resources, foreign=(msgspec.structs.replace(kept, pod_uid="uid-a"),)
+    )
+    status = msgspec.structs.replace(item.status, node_resources=resources)
+    lines = list(draw(cards_of([msgspec.structs.replace(item, status=status)]), colour=False))
+    assert "kept" in lines[2]
+    assert "a running pod's; the controller makes its record anew" in lines[2]
+
+
+def test_no_joined_node_is_said_with_what_to_do() -> None:
+    assert "nvidia.com/mig.config=dynamic" in "\n".join(draw([], colour=False))
+
+
+def test_plain_text_has_no_escapes_and_colour_has() -> None:
+    nodes = cards_of([node(("vllm", "3g.20gb", 4, 4))])
+    assert "\x1b" not in "\n".join(draw(nodes, colour=False))
+    assert "\x1b[" in "\n".join(draw(nodes, colour=True))
+
+
+@pytest.mark.parametrize(
+    ("slices", "possible"),
+    [
+        ((), {"1g.5gb": 7, "3g.20gb": 2, "7g.40gb": 1}),
+        ((("a", "3g.20gb", 0, 4),), {"1g.5gb": 3, "3g.20gb": 1, "7g.40gb": 0}),
+        ((("a", "1g.5gb", 3, 1), ("b", "1g.5gb", 4, 1)), {"1g.5gb": 5, "3g.20gb": 0, "7g.40gb": 0}),
+    ],
+)
+def test_what_still_fits_is_counted(slices: tuple[tuple[str, str, int, int], ...], possible: dict[str, int]) -> None:
+    assert cards_of([node(*slices)])[0].cards[0].possible == possible
+
+
+def labelled(name: str, layout: str, *conditions: tuple[str, str, str]) -> Node:
+    status = {"conditions": [{"type": kind, "status": truth, "message": text} for kind, truth, text in conditions]}
+    metadata = {"name": name, "labels": {"nvidia.com/mig.config": layout}}
+    return msgspec.convert({"metadata": metadata, "status": status}, Node)
+
+
+def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_label() -> None:
+    nodes = [
+        labelled("n3", "dynamic"),
+        labelled("n2", "dynamic", ("GpuNodeReady", "True", ""), ("GpuMigLayoutApplied", "Unknown", "GPU 0: a reset")),
+        labelled("n1", "dynamic-half", ("GpuNodeReady", "False", "no driver"), ("GpuMigLayoutApplied", "False", "old")),
+        labelled("n4", "all-disabled"),
+        labelled("n5", "dynamic"),
+    ]
+    pending = pending_nodes(nodes, {"n5"})
+    assert [(each.node, each.why) for each in pending] == [
+        ("n1", "no driver"),
+        ("n2", "GPU 0: a reset"),
+        ("n3", "its agent has not told of its cards yet"),
+    ]
+    lines = list(draw([], pending[:1], colour=False))
+    assert lines == [
+        "n1   labelled for on-demand slicing, no card there yet: no driver",
+        "  tessera why node/n1 tells more",
+    ]
+    assert "kubectl label" in " ".join(draw([], [], colour=False))

@@ -1,0 +1,197 @@
+"""`tessera config check` on an installation of NVIDIA's gpu-operator."""
+
+from tessera.cli.config.files import check
+from tessera.cli.config.judgement import Part, parse_node
+
+VALUES = """\
+mig: {strategy: mixed}
+driver: {version: "510.47.03"}
+migManager: {config: {name: nvidia-mig-config, default: all-disabled}}
+devicePlugin: {config: {name: nvidia-time-slicing-config}}
+"""
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec:
+  mig: {strategy: single}
+  devicePlugin: {config: {name: plugin-config, default: any}}
+status: {state: ready, namespace: gpu-operator}
+"""
+
+
+def only(text: str) -> Part:
+    (part,) = check(text, [])
+    return part
+
+
+def test_a_values_file_says_which_config_maps_count_and_what_is_ignored() -> None:
+    part, otherwise = only(VALUES), "the one called default or else the only one"
+    assert (part.name, part.kind) == ("file", "values of gpu-operator")
+    assert part.means == (
+        "MIG strategy mixed",
+        "sharing profiles: ConfigMap nvidia-time-slicing-config in the namespace of the installation",
+        f"  the node label nvidia.com/device-plugin.config names one; without it {otherwise}",
+        "MIG layouts: ConfigMap nvidia-mig-config in the namespace of the installation",
+        "  the node label nvidia.com/mig.config names one; without it all-disabled",
+        "driver: nvcr.io/nvidia/driver:510.47.03-<os>, whose kernel modules are built on the node",
+        (
+            "  another driver comes to nodes that serve: 1 node first, then 1 at a time, at most 25% out of service;"
+            " 1 node that fails ends it"
+        ),
+        "container toolkit: nvcr.io/nvidia/k8s/container-toolkit:v1.20.0 below /usr/local/nvidia",
+    )
+    assert part.notices == ()
+    assert part.problems == ()
+
+
+def test_a_cluster_policy_also_says_where() -> None:
+    part = only(POLICY)
+    assert (part.name, part.kind) == ("cluster-policy", "ClusterPolicy")
+    assert any("ConfigMap plugin-config in namespace gpu-operator" in line for line in part.means)
+    assert any("ConfigMap mig-layouts in namespace tessera-system, if there is one" in line for line in part.means)
+
+
+def test_policies_listed_by_kubectl_are_judged_one_by_one() -> None:
+    items = "".join(f"- {line}\n" if n == 0 else f"  {line}\n" for n, line in enumerate(POLICY.splitlines()))
+    assert only(f"apiVersion: v1\nkind: List\nitems:\n{items}").name == "cluster-policy"
+
+
+def test_a_slip_of_the_finger_is_still_a_values_file() -> None:
+    part = only("migManger: {config: {name: a}}")
+    assert part.kind == "values of gpu-operator"
+    assert part.problems == ("migManger: unknown; did you mean migManager?",)
+
+
+def test_a_sharing_profile_is_not_taken_for_values() -> None:
+    assert only("version: v1\nmig: {}").kind == "sharing profile"
+    assert only("sharng: {}").kind == "sharing profile"
+
+
+def test_everything_that_is_followed_is_said() -> None:
+    means = only("""
+      mig: {strategy: none}
+      devicePlugin:
+        mps: {root: /srv/mps}
+        env:
+        - {name: DEVICE_LIST_STRATEGY, value: cdi-cri}
+        - {name: DEVICE_ID_STRATEGY, value: index}
+        - {name: DP_ENABLE_HEALTHCHECKS, value: "13"}
+      migManager: {env: [{name: WITH_REBOOT, value: "true"}]}
+    """).means
+    assert means[5:] == (
+        "a node is rebooted where a change of layout cannot be had otherwise",
+        "containers learn of their devices by cdi-cri",
+        "containers are told each device's index",
+        "MPS daemons have their folders below /srv/mps",
+        "health follows DP_ENABLE_HEALTHCHECKS=13",
+    )
+
+
+def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
+    text = """
+      devicePlugin:
+        config:
+          create: true
+          name: profiles
+          data: {four: "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"}
+      migManager:
+        config:
+          create: true
+          name: layouts
+          default: halves
+          data:
+            config.yaml: |
+              version: v1
+              mig-configs: {halves: [{devices: all, mig-enabled: true, mig-devices: {3g.20gb: 2}}]}
+    """
+    values, profile, layouts = check(text, [parse_node("2xA100-40GB")])
+    assert "made from config.data" in values.means[1]
+    assert profile.name == "profiles/four"
+    assert "on 2 x A100-40GB, not cut: nvidia.com/gpu 8" in profile.means
+    assert layouts.name == "layouts/config.yaml"
+    assert "halves on 2 x A100-40GB: nvidia.com/mig-3g.20gb 4" in layouts.means
+
+
+def test_what_is_no_xid_in_the_lists_of_the_health_check_is_noted() -> None:
+    part = only('devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13;31, 48"}]}')
+    assert [each for each in part.notices if "DP_" in each] == [
+        'DP_DISABLE_HEALTHCHECKS: "13;31" is passed over: it is no XID; write numbers with commas, or all'
+    ]
+    assert part.problems == ()
+
+
+def test_a_policy_says_which_driver_comes_how() -> None:
+    part = only("""
+      apiVersion: nvidia.com/v1
+      kind: ClusterPolicy
+      metadata:
+        name: cluster-policy
+        annotations:
+          tessera.dev/driver-canary: "2"
+          tessera.dev/driver-mirrors: mirror.local/nvidia
+          tessera.dev/driver-build-repository: registry.local/built
+      spec:
+        driver: {usePrecompiled: true, repository: quay.io/vemporop, image: nvidia-gpu-driver, version: 525.125.06,
+                 upgradePolicy: {autoUpgrade: true, maxParallelUpgrades: 0}}
+        toolkit: {enabled: false}
+    """)
+    assert part.means[5:] == (
+        (
+            "driver: quay.io/vemporop/nvidia-gpu-driver:525.125.06-<kernel>-<os>, with finished kernel modules;"
+            " built where there is none"
+        ),
+        (
+            "  another driver comes to nodes that serve: 2 nodes first, then all at a time, at most 25% out of service;"
+            " 1 node that fails ends it"
+        ),
+        "  asked too: mirror.local/nvidia",
+        "  built once for each kernel that has no image, and pushed to registry.local/built",
+        "container toolkit: the hosts have it",
+    )
+
+
+def test_an_nvidia_driver_says_for_which_nodes() -> None:
+    manifest = """
+      apiVersion: nvidia.com/v1alpha1
+      kind: NVIDIADriver
+      metadata: {{name: fast}}
+      spec: {{repository: nvcr.io/nvidia, image: driver, version: "580", {0}}}
+    """
+    part = only(manifest.format("nodeSelector: {pool: a100}"))
+    assert (part.name, part.kind, part.problems) == ("fast", "NVIDIADriver", ())
+    assert part.means == (
+        "for nodes with pool=a100",
+        "driver: nvcr.io/nvidia/driver:580-<os>, whose kernel modules are built on the node",
+    )
+    assert only(manifest.format("default: true")).means[0] == "for the nodes that no other NVIDIADriver selects"
+    assert only(manifest.format("nodeSelector: {}")).means[0] == "for all nodes"
+    wrong = only(manifest.format("default: true, nodeSelector: {a: b}"))
+    assert wrong.problems[0].startswith("spec.nodeSelector: cannot be set together with default")
+
+
+def test_what_is_asked_of_images_together_is_judged() -> None:
+    part = only("driver: {usePrecompiled: true, version: '580'}\ngdrcopy: {enabled: true}")
+    assert part.problems[0].startswith("driver.usePrecompiled: cannot be true together with gdrcopy")
+
+
+def test_everything_that_a_driver_container_is_given_is_said() -> None:
+    means = only("""
+      hostPaths: {driverInstallDir: /srv/driver}
+      driver:
+        version: "580"
+        kernelModuleType: open
+        rdma: {enabled: true, useHostMofed: true}
+        repoConfig: {configMapName: repos}
+        secretEnv: secrets
+        env: [{name: A, value: b}]
+        args: [init]
+        startupProbe: {failureThreshold: 300}
+    """).means
+    assert means[6:11] == (
+        "  with open kernel modules",
+        "  with modules for GPUDirect RDMA, by the host's MOFED",
+        "  with repoConfig from ConfigMap repos, secretEnv from Secret secrets, env A, args",
+        "  its files appear below /srv/driver",
+        "  has 3060 s to start",
+    )

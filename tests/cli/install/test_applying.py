@@ -1,0 +1,382 @@
+"""Installing into a cluster: what is made, what is changed, what is taken back, what stays."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.api.documents import load
+from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.cli.base.build_options import arguments
+from tessera.cli.install.apply import Done, apply_all
+from tessera.cli.install.manifests import Choices, Manifest, manifests
+from tessera.cli.install.preflight import missing_namespace, warnings
+from tessera.driver.build.settings import BuildSettings
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, Invalid, NotFound
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
+from tessera.kube.resources.meta import resource_for
+from tessera.manifests import deploy_folder, install_manifests
+from tessera_lab.apiserver.authz.identity import service_account
+
+ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
+HEALTH = 'devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}]}'
+CONFIG_ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": ""}}
+
+NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": ""}}
+
+
+def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
+    settings = None if values is None else settings_from(load(values))
+    eviction = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
+    return manifests(install_manifests(), eviction, Choices(settings=settings, **choices))
+
+
+async def install(place: Any, values: str | None = None, *, dry: bool = False, **choices: Any) -> list[Done]:
+    found = objects(values, **choices)
+    return [each async for each in apply_all(place.client(), place.clock, found, dry=dry)]
+
+
+def results(done: Sequence[Done]) -> Counter[str]:
+    return Counter(each.result for each in done)
+
+
+async def namespace(client: Client, name: str) -> None:
+    await client.create(NAMESPACES.untyped(), {"metadata": {"name": name}})
+
+
+async def agent(place: Any) -> Any:
+    found = await place.client().get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_into_an_empty_cluster_everything_is_made(place: Any) -> None:
+    async def scenario() -> None:
+        done = await install(place)
+        assert results(done) == {"created": len(objects())}
+        assert done[0].name == "namespace/tessera-system"
+        assert "daemonset.apps/tessera-agent in tessera-system" in [each.name for each in done]
+
+    asyncio.run(scenario())
+
+
+def test_a_second_time_nothing_changes(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        before = await agent(place)
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert await agent(place) == before
+
+    asyncio.run(scenario())
+
+
+def test_other_settings_change_the_arguments_and_the_rights(place: Any) -> None:
+    async def scenario() -> None:
+        await namespace(place.client(), "gpu")
+        await install(place, ARTICLE, namespace="gpu")
+        assert "--sharing-config=gpu/profiles" in (await agent(place))["args"]
+        done = await install(place, "{}")
+        assert "--sharing-config=tessera-system/sharing-profiles" in (await agent(place))["args"]
+        assert {each.name for each in done if each.result == "deleted"} == {
+            "role.rbac.authorization.k8s.io/tessera-agent-config in gpu",
+            "rolebinding.rbac.authorization.k8s.io/tessera-agent-config in gpu",
+        }
+        roles = (await place.client().list(resource_for(CONFIG_ROLE))).items
+        assert [r["metadata"]["namespace"] for r in roles if r["metadata"]["name"] == "tessera-agent-config"] == [
+            "tessera-system"
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_other_config_maps_in_the_same_place_change_the_right_and_not_who_has_it(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        done = await install(place, ARTICLE)
+        assert [each.name for each in done if each.result != "unchanged"] == [
+            "role.rbac.authorization.k8s.io/tessera-agent-config in tessera-system",
+            "daemonset.apps/tessera-agent in tessera-system",
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_setting_added_goes_with_it(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, HEALTH)
+        assert "DP_DISABLE_HEALTHCHECKS" in [each["name"] for each in (await agent(place))["env"]]
+        await install(place, "{}")
+        assert "DP_DISABLE_HEALTHCHECKS" not in [each["name"] for each in (await agent(place))["env"]]
+
+    asyncio.run(scenario())
+
+
+def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, evict=True)
+        assert "--mig-evict" in (await agent(place))["args"]
+        assert results(await install(place))["deleted"] == 2
+        assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+def test_addresses_of_api_servers_are_told_in_a_trial_and_go_with_their_option(place: Any) -> None:
+    policy = "networkpolicy.networking.k8s.io/tessera-webhook in tessera-system"
+
+    async def scenario() -> None:
+        await install(place)
+        tried = await install(place, api_servers=["192.0.2.0/28"], dry=True)
+        assert [(each.name, each.result) for each in tried if each.result != "unchanged"] == [(policy, "configured")]
+        assert results(await install(place))["configured"] == 0
+        assert results(await install(place, api_servers=["192.0.2.0/28"]))["configured"] == 1
+        assert results(await install(place))["configured"] == 1
+        found = await place.client().get(resource_for(NETWORK_POLICY), "tessera-webhook", "tessera-system")
+        assert [rule.get("from") for rule in found["spec"]["ingress"]] == [None, None]
+
+    asyncio.run(scenario())
+
+
+async def trusted(place: Any) -> list[str]:
+    """The certificates that there are, and the hash of those that the controller was started with."""
+    maps = (await place.client().list(CONFIGMAPS.untyped(), namespace="tessera-system")).items
+    found = await place.client().get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+    hashes = found["spec"]["template"]["metadata"].get("annotations", {})
+    stored = [each["data"]["ca.crt"] for each in maps if each["metadata"]["name"] == "tessera-registry-ca"]
+    return [*stored, *hashes.values()]
+
+
+def test_authorities_of_registries_come_change_and_go_with_their_option(place: Any) -> None:
+    async def scenario() -> None:
+        name = "configmap/tessera-registry-ca in tessera-system"
+        plain = await install(place) and await trusted(place)
+        assert (name, "created") in [(each.name, each.result) for each in await install(place, authorities="one")]
+        one = await trusted(place)
+        assert results(await install(place, authorities="one"))["unchanged"] == len(objects(authorities="one"))
+        assert [each.name for each in await install(place, authorities="two") if each.result != "unchanged"] == [
+            name,
+            "deployment.apps/tessera-controller in tessera-system",
+        ]
+        two = await trusted(place)
+        assert (plain, one[0], two[0]) == ([], "one", "two")
+        assert one[1] != two[1]
+        done = await install(place, dry=True)
+        assert Done(name, "deleted") in done
+        assert await trusted(place) == two
+        assert await install(place) == done
+        assert await trusted(place) == []
+
+    asyncio.run(scenario())
+
+
+def test_authorities_that_builds_are_told_to_trust_stay_without_their_option(place: Any) -> None:
+    """A build mounts them; where they are gone, its pod never starts."""
+
+    async def scenario() -> None:
+        site = tuple(arguments(BuildSettings(ca_config_map="tessera-registry-ca")))
+        await install(place, authorities="one")
+        assert "deleted" not in results(await install(place, site=site))
+        assert await trusted(place) == ["one"]
+        assert results(await install(place))["deleted"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_config_map_of_that_name_that_somebody_else_made_stays(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        theirs = {"metadata": {"name": "tessera-registry-ca"}, "data": {"ca.crt": "theirs"}}
+        await place.client("kubectl-create").create(CONFIGMAPS.untyped(), theirs, "tessera-system")
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert await trusted(place) == ["theirs"]
+
+    asyncio.run(scenario())
+
+
+def test_somebody_elses_object_of_another_name_is_left_alone(place: Any) -> None:
+    async def scenario() -> None:
+        await namespace(place.client(), "team")
+        role = {"metadata": {"name": "mine"}, "rules": []}
+        await place.client().create(resource_for(CONFIG_ROLE), role, "team")
+        await install(place)
+        assert await place.client().get(resource_for(CONFIG_ROLE), "mine", "team")
+
+    asyncio.run(scenario())
+
+
+def test_a_trial_tells_the_same_and_writes_nothing(place: Any) -> None:
+    async def scenario() -> None:
+        assert results(await install(place, dry=True)) == {"created": len(objects())}
+        with pytest.raises(NotFound):
+            await place.client().get(NAMESPACES, "tessera-system")
+        await install(place)
+        done = await install(place, HEALTH, dry=True, evict=True)
+        changed = {each.name: each.result for each in done if each.result != "unchanged"}
+        assert changed["daemonset.apps/tessera-agent in tessera-system"] == "configured"
+        assert changed["clusterrole.rbac.authorization.k8s.io/tessera-agent-evict"] == "created"
+        assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+def test_a_trial_only_tells_what_it_would_delete(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, evict=True)
+        assert results(await install(place, dry=True))["deleted"] == 2
+        assert results(await install(place, evict=True)) == {"unchanged": len(objects(evict=True))}
+
+    asyncio.run(scenario())
+
+
+def test_the_authority_that_the_webhook_wrote_is_kept(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        (manifest,) = (each for each in objects() if each["kind"] == "MutatingWebhookConfiguration")
+        hooks, name = resource_for(manifest), manifest["metadata"]["name"]
+        found = await place.client().get(hooks, name)
+        written = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": "YQ=="}} for each in found["webhooks"]]
+        await place.client("tessera-webhook").merge_patch(hooks, name, {"webhooks": written})
+        await install(place, "{}")
+        after = await place.client().get(hooks, name)
+        assert [each["clientConfig"]["caBundle"] for each in after["webhooks"]] == ["YQ=="] * len(written)
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_ends_the_installation(place: Any) -> None:
+    async def scenario() -> None:
+        broken: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "Not_A_Name"}}
+        with pytest.raises(Invalid):
+            assert [each async for each in apply_all(place.client(), place.clock, [broken])]
+        nobody = place.client(user=service_account("default", "nobody"))
+        with pytest.raises(Forbidden):
+            assert [each async for each in apply_all(nobody, place.clock, objects())]
+
+    asyncio.run(scenario())
+
+
+def test_a_definition_that_the_server_has_only_just_taken_is_waited_for(place: Any) -> None:
+    """For a moment kube-apiserver says ``conditions: null`` of a new definition, and does not serve it."""
+
+    async def scenario() -> None:
+        client = place.client()
+        await install(place)
+        definitions, name = CRDS.untyped(), "clusterpolicies.nvidia.com"
+        served = (await client.get(definitions, name))["status"]
+
+        async def told(status: Any) -> None:
+            whole = {**await client.get(definitions, name), "status": status}
+            await client.request("PUT", definitions.path(None, name, "status"), body=whole)
+
+        await told({**served, "conditions": None})
+        running = asyncio.create_task(install(place))
+        await asyncio.wait([running], timeout=0.1)
+        assert not running.done()
+        await told(served)
+        assert results(await running) == {"unchanged": len(objects())}
+
+    asyncio.run(scenario())
+
+
+# The cluster around
+
+
+def choices(values: str, **more: Any) -> Choices:
+    return Choices(settings=settings_from(load(values)), **more)
+
+
+def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(place: Any) -> None:
+    async def scenario() -> None:
+        client = place.client()
+        assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == "gpu"
+        assert await missing_namespace(client, choices("{}", namespace="gpu")) == "", "nothing lies there"
+        assert await missing_namespace(client, Choices()) == ""
+        await namespace(client, "gpu")
+        assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == ""
+
+    asyncio.run(scenario())
+
+
+def test_config_maps_that_no_values_name_need_not_be_there(place: Any) -> None:
+    async def scenario() -> None:
+        assert [each async for each in warnings(place.client(), choices("mig: {strategy: mixed}"))] == []
+
+    asyncio.run(scenario())
+
+
+def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
+    async def scenario() -> None:
+        client = place.client()
+        await namespace(client, "gpu")
+        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}}, "gpu")
+        (told,) = [each async for each in warnings(client, choices(ARTICLE, namespace="gpu"))]
+        assert told.startswith("ConfigMap gpu/layouts is not there; only the generated layouts are known")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("image", "words"), [("nvcr.io/nvidia/k8s-device-plugin:v0.17", "offers the same cards"),
+                                              ("nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.12", "MIG layouts"),
+                                              ("busybox", "")])  # fmt: skip
+def test_nvidias_own_programs_on_the_cluster_are_told(place: Any, image: str, words: str) -> None:
+    async def scenario() -> None:
+        client, labels = place.client(), {"app": "a"}
+        await namespace(client, "gpu-operator")
+        pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+        item = {"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": labels}, "template": pod}}
+        await client.create(DAEMONSETS.untyped(), item, "gpu-operator")
+        told = [each async for each in warnings(client, Choices())]
+        assert len(told) == bool(words)
+        assert all(words in each and "gpu-operator/a" in each for each in told)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("server_side", [False, True])
+def test_what_kubectl_applied_is_an_earlier_installation(place: Any, server_side: bool) -> None:
+    async def scenario() -> None:
+        await install(place)
+        for each in objects(HEALTH):
+            if each["kind"] == "DaemonSet":
+                await kubectl_apply(place.client("kubectl" if server_side else "kubectl-client-side-apply"), each)
+        assert "DP_DISABLE_HEALTHCHECKS" in {each["name"] for each in (await agent(place))["env"]}
+        done = await install(place)
+        assert [each.name for each in done if each.result == "configured"] == [
+            "daemonset.apps/tessera-agent in tessera-system"
+        ]
+        assert "DP_DISABLE_HEALTHCHECKS" not in {each["name"] for each in (await agent(place))["env"]}
+        assert results(await install(place)) == {"unchanged": len(objects())}
+
+    async def kubectl_apply(client: Client, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        if server_side:
+            await client.request(
+                "PATCH",
+                resource_for(manifest).path(metadata["namespace"], metadata["name"]),
+                query=[("fieldManager", "kubectl"), ("force", "true")],
+                body=manifest,
+                content_type="application/apply-patch+yaml",
+            )
+        else:
+            await client.merge_patch(resource_for(manifest), metadata["name"], manifest, metadata["namespace"])
+
+    asyncio.run(scenario())
+
+
+def test_the_note_that_kubectl_keeps_of_what_it_applied_is_no_change(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        (account,) = (each for each in objects() if each["metadata"]["name"] == "tessera-build")
+        account["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+        kubectl, kind = place.client("kubectl-client-side-apply"), resource_for(account)
+        await kubectl.merge_patch(kind, "tessera-build", account, "tessera-system")
+        trial = await install(place, dry=True)
+        assert await install(place) == trial
+        assert results(trial) == {"unchanged": len(objects())}
+        assert not (await kubectl.get(kind, "tessera-build", "tessera-system"))["metadata"].get("annotations")
+
+    asyncio.run(scenario())

@@ -1,0 +1,169 @@
+"""``tessera install`` as a command: what it prints, and what it refuses before it asks any cluster."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.cli.main import main
+
+ARTICLE = """\
+mig: {strategy: mixed}
+driver: {version: "510.47.03"}
+migManager: {config: {name: nvidia-mig-config}}
+devicePlugin: {config: {name: nvidia-time-slicing-config}}
+"""
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec: {mig: {strategy: single}, devicePlugin: {config: {name: plugin-config, default: any}}}
+status: {namespace: gpu-operator}
+"""
+
+
+def arguments(text: str) -> list[str]:
+    (daemon_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "DaemonSet")
+    found: list[str] = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
+    return found
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    file = tmp_path / "values.yaml"
+    file.write_text(ARTICLE)
+    return file
+
+
+def test_manifests_are_printed_and_notes_stand_apart(values: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--values", str(values), "-n", "kube-system", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert "--sharing-config=kube-system/nvidia-time-slicing-config" in arguments(told.out)
+    assert "--mig-strategy=mixed" in arguments(told.out)
+    assert told.err.splitlines()[0].startswith("note: migManager.config.default: not set: ")
+
+
+def test_without_values_nothing_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--image", "example.com/tessera:2", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert "image: example.com/tessera:2" in told.out
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cluster_policy_from_kubectl_knows_its_namespace(
+    listed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document: Any = yaml.safe_load(POLICY)
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [document]} if listed else document)
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main(["install", "--values", "-", "-o", "yaml"]) == 0
+    found = arguments(capsys.readouterr().out)
+    assert {"--sharing-config=gpu-operator/plugin-config", "--sharing-default=any"} <= set(found)
+
+
+def test_mistakes_are_told_with_their_paths_and_nothing_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("migManger: {}\nmig: {strategy: two}\n")
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        f"error: {file} has mistakes, nothing was changed:",
+        "  migManger: unknown; did you mean migManager?",
+        '  mig.strategy: must be none, single or mixed, not "two"',
+    ]
+
+
+def test_several_policies_are_not_guessed_among(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(POLICY)] * 2}))
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
+    assert "must be a values file or a ClusterPolicy" in capsys.readouterr().err
+
+
+def test_where_there_is_no_cluster_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert main(["install", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments_", [["install", "-o", "yaml"], ["agent", "--node-name", "n"]], ids=["install", "agent"]
+)
+def test_cards_that_nobody_can_simulate_are_refused(arguments_: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments_, "--simulate", "4xA10-40GB"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert 'no GPU model "A10-40GB"; did you mean "A100-40GB"?' in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("192.0.2.1", "is one address; write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32"),
+        ("192.0.2.1/24", '"192.0.2.1/24" is no network; write a CIDR'),
+        ("the-api-server", '"the-api-server" is no network; write a CIDR'),
+    ],
+)
+def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "-o", "yaml", "--api-server", text]) != 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert words in " ".join(told.err.split())
+
+
+def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Each run sets everything anew, and nothing is kept of the run before" in told
+    assert "repeat all that was given before" in told
+
+
+def of_kind(text: str, kind: str) -> list[Any]:
+    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
+
+
+def test_values_that_name_a_driver_become_a_cluster_policy_the_last_of_all(
+    values: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["install", "--values", str(values), "-n", "kube-system", "-o", "yaml"]) == 0
+    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert (printed[-1]["kind"], printed[-1]["metadata"]["name"]) == ("ClusterPolicy", "cluster-policy")
+    assert printed[-1]["spec"]["driver"]["version"] == "510.47.03"
+
+
+def test_no_drivers_makes_none_and_says_that_the_hosts_have_theirs(
+    values: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["install", "--values", str(values), "--no-drivers", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert of_kind(told.out, "ClusterPolicy") == []
+    assert "note: driver: no effect: drivers are used as the hosts have them\n" in told.err
+
+
+def test_drivers_can_be_asked_for_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--drivers", "-o", "yaml"]) == 0
+    (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
+    assert found["metadata"]["annotations"] == {"tessera.dev/drivers": "managed"}
+    assert found["spec"]["driver"]["repository"] == "nvcr.io/nvidia"
+
+
+def test_drivers_that_the_file_declines_are_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("driver: {enabled: false}\n")
+    assert main(["install", "--values", str(file), "--drivers", "-o", "yaml"]) == 1
+    assert "driver.enabled: is false, while --drivers asks for drivers" in capsys.readouterr().err
+
+
+def test_the_articles_policy_is_applied_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
+    (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
+    assert found["spec"] == yaml.safe_load(file.read_text())["spec"]

@@ -1,0 +1,59 @@
+"""How the authorities of registries come into the controller's pod, and what other ones change."""
+
+import copy
+from pathlib import PurePath
+from typing import Any
+
+from tessera.cli.controller import parsed
+from tessera.cli.install.manifests import Choices, Manifest, manifests
+from tessera.cli.install.trust import config_map
+from tessera.manifests import install_manifests
+
+BASE = install_manifests()
+
+
+def made(authorities: str, **choices: Any) -> list[Manifest]:
+    return manifests(BASE, [], Choices(authorities=authorities, **choices))
+
+
+def template(objects: list[Manifest]) -> Any:
+    (found,) = (
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == ("Deployment", "tessera-controller")
+    )
+    return found["spec"]["template"]
+
+
+def test_the_controller_is_told_a_file_that_is_mounted_from_the_config_map() -> None:
+    objects = made("PEM")
+    pod = template(objects)["spec"]
+    (container,) = pod["containers"]
+    told = PurePath(parsed(container["args"], {"POD_NAME": "p"}).registries.ca)
+    (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(told.parent))
+    assert mount["readOnly"] is True
+    (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
+    (stored,) = (each for each in objects if each["metadata"]["name"] == volume["configMap"]["name"])
+    assert (stored["kind"], stored["metadata"]["namespace"]) == ("ConfigMap", "tessera-system")
+    assert stored["data"] == {told.name: "PEM"}
+
+
+def test_the_config_map_is_marked_as_tesseras_and_comes_before_who_mounts_it() -> None:
+    objects = made("PEM")
+    assert config_map("PEM")["metadata"]["labels"] == {"app.kubernetes.io/part-of": "tessera"}
+    kinds = [each["kind"] for each in objects]
+    assert kinds.index("Namespace") < objects.index(config_map("PEM")) < kinds.index("Deployment")
+
+
+def test_other_certificates_start_another_pod_and_the_same_ones_do_not() -> None:
+    assert template(made("one")) == template(made("one"))
+    one, other = template(made("one")), template(made("other"))
+    assert one["metadata"].pop("annotations").keys() == other["metadata"].pop("annotations").keys()
+    assert one == other, "nothing but the hash differs"
+    assert template(made("one")) != template(made("other"))
+
+
+def test_nothing_else_changes() -> None:
+    before = copy.deepcopy(BASE)
+    plain, more = manifests(BASE, [], Choices()), made("PEM")
+    changed = [each["metadata"]["name"] for each in more if each not in plain]
+    assert changed == ["tessera-registry-ca", "tessera-controller"]
+    assert before == BASE
