@@ -22,6 +22,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
+from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
@@ -76,7 +77,7 @@ async def run(number: int, folder: Path) -> dict[str, float]:
     kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=clock)
     async with RegistrationServer(folder, registered), PodResourcesServer(folder / "pods.sock", manager):
         driver = SimulatedDriver(machine, clock)
-        agent = asyncio.create_task(live(options, client, driver, kubelet, clock, rng=random.Random(number)))
+        agent = asyncio.create_task(run_lifecycle(options, client, driver, kubelet, clock, rng=random.Random(number)))
         await asyncio.sleep(0.2)  # it has come to rest, as one that waits for minutes has
         machine.load_driver(DRIVER_VERSION)
         began = clock.monotonic()

@@ -13,6 +13,9 @@ from tessera.agent.slices.events import Journal, PodSeen, Rest, Started
 from tessera.agent.slices.instaslice_status import facts_of, status_patch
 from tessera.agent.slices.state_machine import Book
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
+from tessera.agent.slices.events import InitialSyncDone, PodChanged, SliceJournal, WaitUntil
+from tessera.agent.slices.instaslice_status import instaslice_event, status_patch
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
 from tessera.driver.nodes.node_facts import node_facts
@@ -131,14 +134,14 @@ class Readers:
         tracker.take()
 
     def agent(self) -> None:
-        book = Book(Journal())
+        book = SliceStateMachine(SliceJournal())
         for pod in self.pods:
-            book.apply(PodSeen(PodUid(pod.metadata.uid), over=False))
+            book.apply(PodChanged(PodUid(pod.metadata.uid), ended=False))
         for item in self.objects:
-            book.apply(facts_of(item))
-            book.apply(Started())
+            book.apply(instaslice_event(item))
+            book.apply(InitialSyncDone())
             for gpu in ("GPU-0", "GPU-1"):
-                assert isinstance(book.step(gpu, 0.0), Rest)
+                assert isinstance(book.step(gpu, 0.0), WaitUntil)
             msgspec.json.encode(status_patch(item, book, item.status.node_resources))
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from tessera.agent.base.node_conditions import manifest_of, settled, sharing_condition
+from tessera.agent.base.node_conditions import bound_messages, conditions_manifest, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
 from tessera.api.documents import FileRefused, load
 from tessera.api.gpu_operator.settings_reader import settings_from
@@ -124,7 +124,7 @@ def sharing_profiles(chance: random.Random) -> None:
         refusal(error)
         offer = None
     condition = sharing_condition(wish, wish.name, offer=offer)
-    msgspec.json.encode(manifest_of(settled([condition]).values(), {}, "now"))
+    msgspec.json.encode(conditions_manifest(bound_messages([condition]).values(), {}, "now"))
 
 
 def mig_layouts(chance: random.Random) -> None:

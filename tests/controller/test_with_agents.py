@@ -16,25 +16,25 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.controller.conftest import merge
 
-from tessera.agent.inventory.mig_cards import Card, Inventory
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.mig_cards import SliceableGpu, SliceableGpus
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
     CallFailed,
-    CardRead,
+    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    Failure,
-    Journal,
-    Made,
-    PodGone,
-    PodSeen,
-    Rest,
-    Started,
+    GpuRead,
+    InitialSyncDone,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    SliceJournal,
+    WaitUntil,
 )
-from tessera.agent.slices.instaslice_status import facts_of, foreign, status_patch
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.instaslice_status import foreign_slices, instaslice_event, status_patch
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodFacts
@@ -56,14 +56,14 @@ class Agent:
         self.resources = cluster.read(node).status.node_resources
         gpus = self.resources.node_gpus
         info = SimulatedMachine("A100-40GB", seed=node, mig=True).devices()[0]
-        self.inventory = Inventory(
-            tuple(Card(msgspec.structs.replace(info, uuid=each.gpu_uuid), MODEL.geometry) for each in gpus)
+        self.inventory = SliceableGpus(
+            tuple(SliceableGpu(msgspec.structs.replace(info, uuid=each.gpu_uuid), MODEL.geometry) for each in gpus)
         )
-        self.starts = {card.uuid: card.starts() for card in self.inventory.cards}
-        self.instances: dict[str, dict[int, tuple[Position, int, bool]]] = {card: {} for card in self.starts}
+        self.starts = {card.uuid: card.starts() for card in self.inventory.gpus}
+        self.instances: dict[str, dict[int, tuple[SlicePosition, int, bool]]] = {card: {} for card in self.starts}
         self.next_id = 0
         self.used: dict[int, PodUid] = {}  # GPU instances that a container of the pod was given
-        self.disk = Journal()
+        self.disk = SliceJournal()
         self.events: list[tuple[str, Callable[[], None]]] = []
         self.begin()
 
@@ -73,7 +73,7 @@ class Agent:
         self.events.clear()
         self.flying: dict[str, Any] | None = None
         self.written: Instaslice | None = None
-        self.book = Book(self.disk)
+        self.book = SliceStateMachine(self.disk)
         self.seen: Instaslice | None = None
         self._object_seen(self.cluster.read(self.node) if self.node in self.cluster.objects else None)
         self.pods: dict[PodUid, PodFacts] = {}
@@ -81,7 +81,7 @@ class Agent:
             self._pod_seen(pod)
         for gpu in self.starts:
             self._read(gpu)
-        self.book.apply(Started())
+        self.book.apply(InitialSyncDone())
 
     # Watches
 
@@ -104,36 +104,36 @@ class Agent:
 
     def _object_seen(self, item: Instaslice | None) -> None:
         self.seen = item
-        self.book.apply(facts_of(item))
+        self.book.apply(instaslice_event(item))
 
     def _pod_seen(self, pod: PodFacts) -> None:
         if pod.node == self.node:
             self.pods[pod.uid] = pod
-            self.book.apply(PodSeen(pod.uid, pod.finished))
+            self.book.apply(PodChanged(pod.uid, pod.finished))
 
     def _pod_lost(self, uid: PodUid) -> None:
         if self.pods.pop(uid, None) is not None:
-            self.book.apply(PodGone(uid))
+            self.book.apply(PodDeleted(uid))
 
     # Cards
 
     def _read(self, gpu: str) -> None:
         found = (
-            Made(gi_id=gi, position=at, size=size, computes=((0, f"MIG-{gi}"),) if whole else ())
+            ObservedInstance(gi_id=gi, position=at, size=size, computes=((0, f"MIG-{gi}"),) if whole else ())
             for gi, (at, size, whole) in self.instances[gpu].items()
         )
-        self.book.apply(CardRead(gpu, self.starts[gpu], tuple(found)))
+        self.book.apply(GpuRead(gpu, self.starts[gpu], tuple(found)))
 
     def step(self) -> bool:
         """One call to a card; whether there was one to make."""
         for gpu, instances in self.instances.items():
             call = self.book.step(gpu, self.now)
             self.disk = self.book.journal()
-            if isinstance(call, Rest):
+            if isinstance(call, WaitUntil):
                 continue
             match call:
                 case CreateGpuInstance():
-                    card = self.inventory.card(gpu)
+                    card = self.inventory.gpu(gpu)
                     assert card is not None
                     row = card.geometry.find(call.position.profile)
                     assert row is not None
@@ -149,7 +149,7 @@ class Agent:
                     instances[call.gi_id] = (at, size, True)
                 case DestroyComputeInstance():
                     if call.gi_id in self.used:  # NVML refuses while a process uses it
-                        self.book.apply(CallFailed(call, Failure.BUSY, "in use", self.now))
+                        self.book.apply(CallFailed(call, CallFailureKind.BUSY, "in use", self.now))
                         return True
                     at, size, _ = instances[call.gi_id]
                     instances[call.gi_id] = (at, size, False)
@@ -194,7 +194,7 @@ class Agent:
         if self.flying is not None or item is None:
             return False
         self.disk = self.book.journal()
-        resources = msgspec.structs.replace(self.resources, foreign=foreign(self.inventory, self.book))
+        resources = msgspec.structs.replace(self.resources, foreign=foreign_slices(self.inventory, self.book))
         self.flying = status_patch(item, self.book, resources, unbound=unbound) or None
         return self.flying is not None
 

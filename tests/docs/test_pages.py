@@ -7,13 +7,15 @@ import click
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tessera.agent.base.metrics import MemoryUse, Metrics
+from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.node_conditions import TYPES
-from tessera.agent.slices.events import Journal
+from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.state_machine import Book
 from tessera.api.driver import driver_policy, node_status, policy_status
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.driver import policy, policy_status, status
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.base.metrics import Metrics as Controller
@@ -69,9 +71,9 @@ def test_the_user_guide_has_every_option_of_the_agent() -> None:
 
 def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
-    metrics.registry.register(SlicesCollector(Book(Journal())))
+    metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal())))
     metrics.show_health(lambda: {"GPU-1": 0})
-    metrics.show_memory(lambda: [MemoryUse(namespace="a", pod="b", gpu="c", used=1, limit=2)], lambda: {"c": 1})
+    metrics.show_memory(lambda: [MemoryUsage(namespace="a", pod="b", gpu="c", used=1, limit=2)], lambda: {"c": 1})
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert len(names) >= 12

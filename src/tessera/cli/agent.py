@@ -152,13 +152,14 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     """
     from tessera.agent.base.options import AgentOptions, EnforcementMode, Validation
     from tessera.api.sharing.profile import MigStrategy
+    from tessera.agent.base.options import AgentOptions, EnforcementMode, ValidationMode
 
     given = {name: value for name, value in values.items() if value is not None}
     strategies, ids = given.pop("device_list_strategy"), given.pop("device_id_strategy")
     given |= {
         "mig_strategy": MigStrategy(given["mig_strategy"]),
         "memory_limits": EnforcementMode(given["memory_limits"]),
-        "validation": Validation(given["validation"]),
+        "validation": ValidationMode(given["validation"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _HANDED_ON if name in environment},
@@ -207,7 +208,7 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.agent.main.lifecycle import live
+    from tessera.agent.main.lifecycle import run_lifecycle
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
 
@@ -215,7 +216,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
     async with connected("tessera-agent", kubeconfig, context) as client:
-        await live(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
+        await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
 
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:

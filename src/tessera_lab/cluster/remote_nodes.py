@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.main.lifecycle import live
+from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
@@ -125,7 +125,9 @@ async def _run_agent(node: SimulatedNode, access: Access, options: AgentOptions,
     )
     driver = SimulatedDriver(node.machine, clock)
     client = access("tessera-agent", user)
-    await live(msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_chance(node.name))
+    await run_lifecycle(
+        msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_chance(node.name)
+    )
 
 
 def _chance(part: str) -> random.Random:

@@ -18,7 +18,7 @@ import msgspec
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
-from tessera.agent.main.lifecycle import live
+from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
 from tessera.kube.client.client import Client
@@ -101,7 +101,7 @@ async def _agent(
     driver: DriverBackend = NoDriver(context.node)
     if context.machine is not None:
         driver = SimulatedDriver(context.machine, cluster.hardware_clock)
-    await live(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
+    await run_lifecycle(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
 
 
 def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tessera.agent.base.cdi_files import define, put
+from tessera.agent.base.cdi_files import define_device, write_cdi_file
 from tessera.nvml.interface import DeviceFile
 
 CONTROL = DeviceFile(path="/dev/nvidiactl", major=195, minor=255)
@@ -12,7 +12,9 @@ CARD = DeviceFile(path="/dev/nvidia0", major=195, minor=0)
 
 def test_a_file_has_the_form_of_the_specification(tmp_path: Path) -> None:
     path = tmp_path / "cdi" / "x.json"
-    put(path, "example.com/card", [define("0", ["A=1"], [CONTROL, CARD, CONTROL]), define("set", ["A=2"])])
+    write_cdi_file(
+        path, "example.com/card", [define_device("0", ["A=1"], [CONTROL, CARD, CONTROL]), define_device("set", ["A=2"])]
+    )
     assert json.loads(path.read_bytes()) == {
         "cdiVersion": "0.6.0",
         "kind": "example.com/card",
@@ -34,12 +36,12 @@ def test_a_file_has_the_form_of_the_specification(tmp_path: Path) -> None:
 
 def test_what_stands_there_already_is_left_alone_and_the_rest_is_replaced_by_another_file(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    put(path, "example.com/card", [define("0", ["A=1"])])
+    write_cdi_file(path, "example.com/card", [define_device("0", ["A=1"])])
     first = path.stat().st_ino
-    put(path, "example.com/card", [define("0", ["A=1"])])
+    write_cdi_file(path, "example.com/card", [define_device("0", ["A=1"])])
     assert path.stat().st_ino == first
     with path.open("rb") as reader:
         before = path.read_bytes()
-        put(path, "example.com/card", [define("0", ["A=2"])])
+        write_cdi_file(path, "example.com/card", [define_device("0", ["A=2"])])
         assert reader.read() == before, "a runtime that was reading has the old file in full"
     assert [each.name for each in tmp_path.iterdir()] == ["x.json"]

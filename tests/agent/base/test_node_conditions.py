@@ -8,12 +8,12 @@ import pytest
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.node_conditions import (
     NodeCondition,
+    bound_messages,
+    conditions_manifest,
     layout_condition,
-    manifest_of,
     mps_condition,
-    settled,
+    read_conditions,
     sharing_condition,
-    shown_conditions,
 )
 from tessera.api.documents import Notice
 from tessera.api.sharing.devices import Device, Offer, Offered
@@ -127,27 +127,27 @@ def test_mps() -> None:
 def test_the_time_of_transition_moves_with_the_status_only() -> None:
     since = {"GpuHealthy": ("True", "then")}
     steady = NodeCondition("GpuHealthy", "True", "CardDegraded", "GPU 0 is slow")
-    (listed,) = manifest_of([steady], since, "now")
+    (listed,) = conditions_manifest([steady], since, "now")
     assert (listed["lastTransitionTime"], listed["lastHeartbeatTime"]) == ("then", "now")
-    (listed,) = manifest_of([msgspec.structs.replace(steady, status="False")], since, "later")
+    (listed,) = conditions_manifest([msgspec.structs.replace(steady, status="False")], since, "later")
     assert listed["lastTransitionTime"] == "later"
-    assert manifest_of([], since, "later") == []
-    (listed,) = manifest_of([steady], since, "latest")
+    assert conditions_manifest([], since, "later") == []
+    (listed,) = conditions_manifest([steady], since, "latest")
     assert listed["lastTransitionTime"] == "latest"
 
 
 def test_a_message_is_one_printable_line_whatever_a_configmap_holds() -> None:
     text = "profile \x1b[2J is none\nWhat would help: nothing"
-    (found,) = settled([NodeCondition("GpuSharingApplied", "False", "ProfileRefused", text)]).values()
+    (found,) = bound_messages([NodeCondition("GpuSharingApplied", "False", "ProfileRefused", text)]).values()
     assert found.message == r"profile \x1b[2J is none\nWhat would help: nothing"
 
 
 def test_messages_have_an_end() -> None:
-    (found,) = settled([NodeCondition("GpuHealthy", "False", "CardUnhealthy", "x" * 5000)]).values()
+    (found,) = bound_messages([NodeCondition("GpuHealthy", "False", "CardUnhealthy", "x" * 5000)]).values()
     assert len(found.message) == CONDITION_MESSAGE
     assert found.message.endswith("x…")
 
 
 def test_of_what_a_node_shows_only_the_agents_own_count() -> None:
-    shown = shown_conditions([Condition(type="Ready", status="True"), Condition(type="GpuHealthy", status="odd")])
+    shown = read_conditions([Condition(type="Ready", status="True"), Condition(type="GpuHealthy", status="odd")])
     assert shown == {"GpuHealthy": NodeCondition("GpuHealthy", "Unknown", "", "")}

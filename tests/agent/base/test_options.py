@@ -7,6 +7,7 @@ import pytest
 
 from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, Validation
 from tessera.api.sharing.profile import MigStrategy
+from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, ValidationMode
 from tessera.cli.agent import parsed
 
 NODE = {"NODE_NAME": "n1"}
@@ -75,7 +76,7 @@ def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str,
 def test_a_driver_container_s_folders_and_the_validation_can_be_said() -> None:
     options = parsed(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
     assert (options.driver_root, options.markers_dir) == (Path("/opt/driver"), Path("/opt/markers"))
-    assert options.validation is Validation.ALWAYS
+    assert options.validation is ValidationMode.ALWAYS
 
 
 def test_simulated_cards_have_nothing_to_do_with_the_machine_s_markers_unless_asked_to() -> None:

@@ -10,18 +10,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.faults import Fault
 from tessera.agent.health.monitor import StoredFaults as Marks
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.agent.memory.grants import Shares
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.journal import LayoutRecord as LayoutJournal
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.agent.mps.state import DaemonRecord, MpsState
-from tessera.agent.slices.events import Journal
-from tessera.agent.slices.journal import JournalFile
+from tessera.agent.slices.events import SliceJournal
+from tessera.agent.slices.journal import SliceJournalFile
 from tessera.api.names import PodUid
 from tessera.limits import BAD_FILES, STATE_FILE
 
@@ -29,8 +29,8 @@ Value = dict[str, int]
 NESTED = b'{"a":' * 100_000
 
 
-def kept(path: Path) -> KeptFile[Value]:
-    return KeptFile(path, Value)
+def kept(path: Path) -> StateFile[Value]:
+    return StateFile(path, Value)
 
 
 def test_another_process_reads_what_was_saved_last(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_file_that_does_not_read_is_named_and_set_aside(
     path = tmp_path / "value.json"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        assert KeptFile(path, Any if content is NESTED else Value).load() is None
+        assert StateFile(path, Any if content is NESTED else Value).load() is None
     assert f"{path} does not read and counts as empty, set aside as {path}.bad" in caplog.text
     assert (tmp_path / "value.json.bad").read_bytes() == content
     kept(path).save({"a": 1})
@@ -136,10 +136,10 @@ PLACE = "GPU-5a6b:3g.20gb:4"
 MARK = Fault(scope=DeviceScope("GPU-5a6b"), source="XID 48", reaction=Reaction.DRAIN, text="x", since=1.5, last=2.5)
 #: What each kept file of an agent holds: its type, and a value.
 FILES: dict[str, tuple[Any, Any]] = {
-    "journal.json": (Journal, Journal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
+    "journal.json": (SliceJournal, SliceJournal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
     "layout.json": (LayoutJournal, LayoutJournal(layout="all", managed={"GPU-5a6b": (InstancePlace("1g.5gb", 0),)})),
     "health.json": (Marks, Marks("boot-1", (MARK,))),
-    "roles.json": (dict[str, Role], {"GPU-5a6b": Role.ON_DEMAND}),
+    "roles.json": (dict[str, CardOwner], {"GPU-5a6b": CardOwner.ON_DEMAND}),
     "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
     "given.json": (list[tuple[str, tuple[str, ...]]], [("nvidia.com/gpu", ("GPU-5a6b::0", "GPU-5a6b::1"))]),
     "shares.json": (Shares, {"GPU-5a6b": {"u1": 2}}),
@@ -152,9 +152,9 @@ def test_a_damaged_file_gives_the_value_or_nothing(
 ) -> None:
     kind, value = FILES[name]
     path = tmp_path_factory.mktemp("state") / name
-    KeptFile(path, kind).save(value)
+    StateFile(path, kind).save(value)
     path.write_bytes(data.draw(damaged(path.read_bytes())))
-    assert KeptFile(path, kind).load() in (value, None)
+    assert StateFile(path, kind).load() in (value, None)
 
 
 @given(st.data())
@@ -163,12 +163,12 @@ def test_damaged_records_of_slices_and_daemons_are_empty(
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
     journal, daemons = folder / "journal.json", folder / "mps.json"
-    JournalFile(journal).save(FILES["journal.json"][1])
+    SliceJournalFile(journal).save(FILES["journal.json"][1])
     MpsState(daemons).add_daemon("nvidia.com/gpu.shared", DaemonRecord(DaemonId("1-2"), ("GPU-5a6b",)))
-    before = JournalFile(journal).load(), dict(MpsState(daemons).daemons)
+    before = SliceJournalFile(journal).load(), dict(MpsState(daemons).daemons)
     for path in (journal, daemons):
         path.write_bytes(data.draw(damaged(path.read_bytes())))
-    assert JournalFile(journal).load() in (before[0], Journal())
+    assert SliceJournalFile(journal).load() in (before[0], SliceJournal())
     assert MpsState(daemons).daemons in (before[1], {})
 
 

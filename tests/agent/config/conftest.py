@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.clock import LoopClock
@@ -36,7 +36,7 @@ class Admin:
         self.server = ApiServer(self.clock)
         self.client = self.user("admin", "system:masters")
         self.folder = folder
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.agent: ConfigWatcher
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -13,11 +13,12 @@ import pytest
 from tests.agent.conftest import NODE, Scene
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import Validation
+from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.kube.resources import NODES
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid
@@ -108,7 +109,7 @@ class DriverScene(Scene):
         driver, mark = self.markers.identity(DRIVER_CONTAINER_READY), self.markers.mark(CUDA_READY)
         return driver is not None and mark is not None and mark.is_about(driver)
 
-    def start_life(self, validation: Validation = Validation.AUTO) -> None:
+    def start_life(self, validation: ValidationMode = ValidationMode.AUTO) -> None:
         """Starts the agent's process."""
         client = self.user("agent")
         options = msgspec.structs.replace(self.options, validation=validation)
@@ -118,7 +119,7 @@ class DriverScene(Scene):
 
         async def process() -> None:
             try:
-                await live(options, client, driver, self.seam, self.clock, rng=rng)
+                await run_lifecycle(options, client, driver, self.seam, self.clock, rng=rng)
             finally:
                 await client.close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.agent.base.marker_files import MarkerFile
-from tessera.agent.base.options import Validation
+from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.driver_state import (
     DriverFacts,
     DriverFound,
@@ -56,25 +56,29 @@ def test_whether_a_driver_in_use_may_stay_in_use(found: DriverFound, facts: Driv
 @pytest.mark.parametrize(
     ("found", "toolkit", "validated", "mode", "expected"),
     [
-        (HOST, None, None, Validation.AUTO, None),
-        (HOST, None, None, Validation.NEVER, None),
-        (HOST, None, None, Validation.ALWAYS, "WaitingForToolkit"),
-        (HOST, MarkerFile(OLD), None, Validation.ALWAYS, "WaitingForValidation"),
-        (HOST, MarkerFile(OLD), MarkerFile(OLD), Validation.ALWAYS, None),
-        (CONTAINER, None, None, Validation.NEVER, None),
-        (CONTAINER, None, None, Validation.AUTO, "WaitingForToolkit"),
-        (CONTAINER, MarkerFile(NEW), None, Validation.AUTO, "WaitingForValidation"),
-        (CONTAINER, MarkerFile(NEW), MarkerFile(NEW), Validation.AUTO, None),
-        (CONTAINER, None, MarkerFile(NEW), Validation.AUTO, None),
+        (HOST, None, None, ValidationMode.AUTO, None),
+        (HOST, None, None, ValidationMode.NEVER, None),
+        (HOST, None, None, ValidationMode.ALWAYS, "WaitingForToolkit"),
+        (HOST, MarkerFile(OLD), None, ValidationMode.ALWAYS, "WaitingForValidation"),
+        (HOST, MarkerFile(OLD), MarkerFile(OLD), ValidationMode.ALWAYS, None),
+        (CONTAINER, None, None, ValidationMode.NEVER, None),
+        (CONTAINER, None, None, ValidationMode.AUTO, "WaitingForToolkit"),
+        (CONTAINER, MarkerFile(NEW), None, ValidationMode.AUTO, "WaitingForValidation"),
+        (CONTAINER, MarkerFile(NEW), MarkerFile(NEW), ValidationMode.AUTO, None),
+        (CONTAINER, None, MarkerFile(NEW), ValidationMode.AUTO, None),
         # Of the container before: by its age, or as it says itself whatever clocks said then.
-        (CONTAINER, MarkerFile(OLD), MarkerFile(OLD), Validation.AUTO, "WaitingForValidation"),
-        (CONTAINER, MarkerFile(OLD), None, Validation.AUTO, "WaitingForToolkit"),
-        (CONTAINER, None, MarkerFile(NEW, about=OLD), Validation.AUTO, "WaitingForValidation"),
-        (CONTAINER, None, MarkerFile(OLD, about=DRIVER), Validation.AUTO, None),
+        (CONTAINER, MarkerFile(OLD), MarkerFile(OLD), ValidationMode.AUTO, "WaitingForValidation"),
+        (CONTAINER, MarkerFile(OLD), None, ValidationMode.AUTO, "WaitingForToolkit"),
+        (CONTAINER, None, MarkerFile(NEW, about=OLD), ValidationMode.AUTO, "WaitingForValidation"),
+        (CONTAINER, None, MarkerFile(OLD, about=DRIVER), ValidationMode.AUTO, None),
     ],
 )
 def test_what_is_missing_before_cards_are_advertised(
-    found: DriverFound, toolkit: MarkerFile | None, validated: MarkerFile | None, mode: Validation, expected: str | None
+    found: DriverFound,
+    toolkit: MarkerFile | None,
+    validated: MarkerFile | None,
+    mode: ValidationMode,
+    expected: str | None,
 ) -> None:
     waits = check_validation(found, DriverFacts(toolkit=toolkit, validated=validated), mode)
     assert (waits.reason if waits is not None else None) == expected

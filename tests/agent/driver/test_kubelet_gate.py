@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.driver.kubelet_gate import EMPTY_LISTS_TIMEOUT, GatedKubelet
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
@@ -31,7 +31,7 @@ class Plugin:
     options = PluginOptions(pre_start_required=True)
 
     def __init__(self, count: int = 2) -> None:
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.count = count
         self.taken: list[int] = []
         self.closed = False
@@ -65,7 +65,7 @@ class Node:
 
     def __init__(self, kubelet: Kubelet, clock: Clock) -> None:
         self.clock = clock
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.manager = DeviceManager(
             clock=clock, checkpoint=MemoryCheckpoint(), on_change=self.changes.notify, running_pods=list
         )
@@ -81,7 +81,7 @@ class Node:
         self._task = asyncio.create_task(self.advertising.serve(self.plugin))
 
     async def counts(self, count: int | None) -> None:
-        assert await self.changes.until(lambda: self.capacity == count, 30.0), self.capacity
+        assert await self.changes.wait_until(lambda: self.capacity == count, 30.0), self.capacity
 
     async def rest(self) -> None:
         """Lets everything go on that can: some simulated time later nothing is under way."""

@@ -9,7 +9,7 @@ import msgspec
 from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import VERSION
 
-from tessera.agent.base.options import Validation
+from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.gate import HOST_RECHECK
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
 from tessera.kube.resources import EVENTS, NODES
@@ -186,7 +186,7 @@ def test_a_node_that_is_to_get_a_container_s_driver_takes_no_other(play: Callabl
 def test_a_validation_can_be_demanded_of_the_host_s_driver(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
-        scene.start_life(Validation.ALWAYS)
+        scene.start_life(ValidationMode.ALWAYS)
         await scene.tells("WaitingForToolkit")
         scene.validate()
         await scene.tells("Advertised")
@@ -197,7 +197,7 @@ def test_a_validation_can_be_demanded_of_the_host_s_driver(play: Callable[..., N
 def test_a_validation_can_be_waived(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
-        scene.start_life(Validation.NEVER)
+        scene.start_life(ValidationMode.NEVER)
         scene.load()
         await scene.tells("Advertised")
         assert not scene.markers.present(CUDA_READY)

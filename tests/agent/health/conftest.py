@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
@@ -104,7 +104,7 @@ class Agent:
             marks_file=node.file,
             boot_id=lambda: node.boot,
             clock=node.clock,
-            changes=Changes(),
+            changes=ChangeNotifier(),
             tell=lambda reason, text, _: node.told.append((reason, text)),
             metrics=self.metrics,
             resets=CardResetter(hardware=self.hardware, free=node.free, done=self._was_reset, clock=node.clock)

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
+from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import SharingKind
 from tessera.clock import LoopClock
@@ -33,7 +34,7 @@ def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
 
 
 async def unfit(agent: Agent, *devices: Device) -> set[str]:
-    gpus = gpus_of((await read_stock(agent.hardware)).cards)
+    gpus = sharing_gpus((await read_gpu_inventory(agent.hardware)).gpus)
     return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
 
 
@@ -391,7 +392,7 @@ def test_a_card_that_is_not_the_node_s_any_more_is_not_asked_and_not_shown(node:
 
 def test_the_same_cards_again_wake_nobody(node: Node) -> None:
     async def begun() -> None:
-        changes = Changes()
+        changes = ChangeNotifier()
         hardware = InlineNvml(node.machine, LoopClock(EPOCH))
         watch = HealthMonitor(
             hardware=hardware,

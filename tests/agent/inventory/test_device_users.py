@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tessera.agent.inventory.device_users import Holder, Holders, is_static
+from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers, is_static_entry
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
@@ -25,8 +25,8 @@ def listed(name: str, *held: tuple[str, Sequence[str]], namespace: str = "defaul
     return PodResources(name=name, namespace=namespace, containers=(ContainerResources(name="main", devices=devices),))
 
 
-def holder(name: str, uid: str, resource: str, *ids: str) -> Holder:
-    return Holder(pod=PodUid(uid), namespace="default", name=name, container="main", resource=resource, ids=ids)
+def holder(name: str, uid: str, resource: str, *ids: str) -> DeviceUser:
+    return DeviceUser(pod=PodUid(uid), namespace="default", name=name, container="main", resource=resource, ids=ids)
 
 
 class Listing:
@@ -49,10 +49,10 @@ async def accepted(resource_name: str, options: PluginOptions, client: PluginCli
     """Takes every plugin."""
 
 
-def holders(listing: Listing, *live: Pod) -> dict[str, tuple[Holder, ...]]:
+def holders(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
     bus = InProcessKubelet()
     bus.start(accepted, listing)
-    return dict(asyncio.run(Holders(bus, lambda: live).now()))
+    return dict(asyncio.run(DeviceUsers(bus, lambda: live).read()))
 
 
 def test_holders_are_told_by_device_with_their_pods_uid() -> None:
@@ -92,9 +92,9 @@ def test_slices_on_demand_and_other_vendors_devices_are_passed_over() -> None:
     ],
 )
 def test_the_ids_of_the_static_side(entry: str, static: bool) -> None:
-    assert is_static(entry) is static
+    assert is_static_entry(entry) is static
 
 
 def test_a_kubelet_that_is_down_is_an_error() -> None:
     with pytest.raises(ConnectionError, match="kubelet is down"):
-        asyncio.run(Holders(InProcessKubelet(), lambda: ()).now())
+        asyncio.run(DeviceUsers(InProcessKubelet(), lambda: ()).read())

@@ -17,7 +17,7 @@ def cards(spec: str, *, mig: bool = True, passthrough: bool = False) -> tuple[Si
 
 async def test_one_model_is_described_once() -> None:
     _, hardware = cards("2xA100-40GB")
-    gpus, shared = node_gpus((await read_inventory(hardware)).cards)
+    gpus, shared = node_gpus((await read_inventory(hardware)).gpus)
     assert [(each.gpu_name, each.gpu_memory, each.mig_placement) for each in gpus] == [
         ("NVIDIA A100-SXM4-40GB", "40960Mi", None)
     ] * 2
@@ -31,7 +31,7 @@ async def test_one_model_is_described_once() -> None:
 
 async def test_the_compute_profile_follows_from_the_slices_not_from_the_gpu_profile() -> None:
     _, hardware = cards("A100-40GB")
-    _, shared = node_gpus((await read_inventory(hardware)).cards)
+    _, shared = node_gpus((await read_inventory(hardware)).gpus)
     assert {name: row.ci_profile_id for name, row in shared.items()} == {
         "1g.5gb": 0,
         "1g.5gb+me": 0,
@@ -46,7 +46,7 @@ async def test_the_compute_profile_follows_from_the_slices_not_from_the_gpu_prof
 async def test_a_card_of_another_model_carries_its_own_table() -> None:
     _, hardware = cards("A100-40GB,A30")
     inventory = await read_inventory(hardware)
-    gpus, shared = node_gpus(inventory.cards)
+    gpus, shared = node_gpus(inventory.gpus)
     assert "3g.20gb" in shared
     assert gpus[1].mig_placement is not None
     assert set(gpus[1].mig_placement) == {"1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"}
@@ -63,7 +63,7 @@ async def test_the_quota_is_what_the_largest_layouts_are_charged_for(spec: str, 
 async def test_reading_changes_nothing() -> None:
     machine, hardware = cards("A100-40GB", mig=False)
     inventory = await read_inventory(hardware)
-    assert inventory.cards == ()
+    assert inventory.gpus == ()
     assert [(each.reason, each.waits) for each in inventory.skipped] == [("MIG mode is off", True)]
     assert not machine.devices()[0].mig_enabled
 
@@ -72,7 +72,7 @@ async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> Non
     machine, hardware = cards("2xA100-40GB", mig=False)
     machine.start_process(machine.uuids()[0])
     inventory = await enable_mig(hardware, machine.uuids())
-    assert [card.info.index for card in inventory.cards] == [1]
+    assert [card.info.index for card in inventory.gpus] == [1]
     assert "while a process uses the card" in inventory.skipped[0].reason
 
 
@@ -88,12 +88,12 @@ async def test_a_lost_card_is_skipped() -> None:
     machine, hardware = cards("2xA100-40GB")
     machine.lose(machine.uuids()[1])
     inventory = await read_inventory(hardware)
-    assert len(inventory.cards) == 1
+    assert len(inventory.gpus) == 1
     assert "does not answer" in inventory.skipped[0].reason
 
 
 async def test_unhealthy_cards_keep_their_devices() -> None:
     _, hardware = cards("2xA100-40GB")
     inventory = await read_inventory(hardware)
-    devices = inventory.devices("nvidia.com/mig-3g.20gb", unhealthy=frozenset({inventory.cards[0].uuid}))
+    devices = inventory.devices("nvidia.com/mig-3g.20gb", unhealthy=frozenset({inventory.gpus[0].uuid}))
     assert [each.healthy for each in devices] == [False, False, True, True]

@@ -10,16 +10,16 @@ import aiohttp
 
 from tessera.agent.base.http_server import serve_http
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.inventory.positions import Position
-from tessera.agent.slices.events import CardRead, Journal, Made, Started
+from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, SliceJournal
 from tessera.agent.slices.metrics import SlicesCollector
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LEFT, RIGHT = Position("GPU-a", "3g.20gb", 0), Position("GPU-a", "3g.20gb", 4)
+LEFT, RIGHT = SlicePosition("GPU-a", "3g.20gb", 0), SlicePosition("GPU-a", "3g.20gb", 4)
 
 
 def free_port() -> int:
@@ -55,14 +55,14 @@ async def test_health_is_running_and_readiness_is_having_read_the_cards() -> Non
 
 
 async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
-    book = Book(Journal(owners={LEFT.device_id: PodUid("gone")}))
-    whole = Made(gi_id=1, position=LEFT, size=4, computes=((0, "MIG-1"),))
-    other = Made(gi_id=2, position=RIGHT, size=4, computes=((0, "MIG-2"),))
-    book.apply(CardRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
-    book.apply(Started())
+    book = SliceStateMachine(SliceJournal(owners={LEFT.device_id: PodUid("gone")}))
+    whole = ObservedInstance(gi_id=1, position=LEFT, size=4, computes=((0, "MIG-1"),))
+    other = ObservedInstance(gi_id=2, position=RIGHT, size=4, computes=((0, "MIG-2"),))
+    book.apply(GpuRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
+    book.apply(InitialSyncDone())
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(book))
-    metrics.call_done("CreateGpuInstance", 0.2)
+    metrics.observe_call("CreateGpuInstance", 0.2)
     ((status, text),) = await answers(metrics, lambda: "", "/metrics")
     assert status == 200
     assert 'tessera_slices{state="releasing"} 1.0' in text

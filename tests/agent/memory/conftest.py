@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.inventory.device_users import Holder
-from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
+from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryRules
 from tessera.api.names import PodUid
@@ -104,10 +104,10 @@ class Node:
         self.gpu, self.other = self.machine.uuids()
         self.clock: Clock = LoopClock(1_700_000_000.0)
         self.hardware = Counting(self.machine, self.clock)
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.file = folder / "state" / "shares.json"
         self.pods: dict[str, Pod] = {}
-        self.held: dict[str, list[Holder]] = {}
+        self.held: dict[str, list[DeviceUser]] = {}
         self.offer = Offer(resources={})
         self.told: list[tuple[str, str, str]] = []
         self.kubelet_answers = True
@@ -127,7 +127,7 @@ class Node:
         text = (
             f"sharing: {{{block}: {{resources: [{{name: nvidia.com/gpu, replicas: {replicas}, devices: {devices}}}]}}}}"
         )
-        gpus = gpus_of((await read_stock(self.hardware)).cards)
+        gpus = sharing_gpus((await read_gpu_inventory(self.hardware)).gpus)
         self.offer = make_offer(gpus, parse_profile(f"version: v1\n{text}"), MigStrategy.MIXED)
         self.changes.notify()
 
@@ -141,7 +141,7 @@ class Node:
         self.pods[name] = made
         uid = PodUid(made.metadata.uid)
         for entry in ids:
-            holder = Holder(
+            holder = DeviceUser(
                 pod=uid, namespace=namespace, name=name, container="c", resource="nvidia.com/gpu", ids=(entry,)
             )
             self.held.setdefault(entry.partition("::")[0], []).append(holder)
@@ -160,7 +160,7 @@ class Node:
             simulated.next_pid = pid
         assert self.machine.start_process(self.gpu, int(gib * GIB)) == pid
 
-    async def holders(self) -> Mapping[str, Sequence[Holder]]:
+    async def holders(self) -> Mapping[str, Sequence[DeviceUser]]:
         if not self.kubelet_answers:
             raise ConnectionError("kubelet is being restarted")
         return self.held

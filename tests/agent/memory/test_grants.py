@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.inventory.device_users import Holder
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.grants import (
     ENFORCEMENT_ANNOTATION,
     LIMIT_ANNOTATION,
@@ -57,12 +57,12 @@ def annotated(key: str, value: str) -> Pod:
     return pod(annotations={key: value})
 
 
-def holder(uid: PodUid, *ids: str, container: str = "c") -> Holder:
-    return Holder(pod=uid, namespace="team", name="a", container=container, resource="nvidia.com/gpu", ids=ids)
+def holder(uid: PodUid, *ids: str, container: str = "c") -> DeviceUser:
+    return DeviceUser(pod=uid, namespace="team", name="a", container=container, resource="nvidia.com/gpu", ids=ids)
 
 
 def given(
-    held: Mapping[str, tuple[Holder, ...]],
+    held: Mapping[str, tuple[DeviceUser, ...]],
     *,
     shared: Offer | None = None,
     totals: dict[str, int] | None = None,
@@ -72,7 +72,7 @@ def given(
     return MemoryGrants().update(held, shared or offer(), totals, more.get("pods", (pod(), pod(B, name="b"))))
 
 
-def limits(*held: Holder, shared: Offer | None = None, total: int = 40 * GIB) -> dict[str, float]:
+def limits(*held: DeviceUser, shared: Offer | None = None, total: int = 40 * GIB) -> dict[str, float]:
     """GiB by pod on one card."""
     told = given({GPU: held}, shared=shared, totals={GPU: total})
     return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
@@ -119,7 +119,7 @@ def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() ->
 def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
     tenants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
 
-    def now(shared: Offer, *more: Holder) -> dict[str, float]:
+    def now(shared: Offer, *more: DeviceUser) -> dict[str, float]:
         told = tenants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
         return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
 

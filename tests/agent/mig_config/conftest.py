@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.agent.mig_config.events import (
     CallFailed,
@@ -66,7 +66,7 @@ class Bench:
         self.policy = policy
         self.tenants: dict[str, tuple[DeviceUser, ...]] = {}
         self.fence: frozenset[str] = frozenset()
-        self.role = Role.STATIC
+        self.role = CardOwner.STATIC
         self.goal: CardGoal | None = None
         self.refusals: dict[str, str] = {}
         self.done: list[CardInstruction] = []
@@ -79,7 +79,7 @@ class Bench:
         machine.aim(self.goal)
         return machine
 
-    def aim(self, counts: Mapping[str, int], *, mig: bool = True, role: Role = Role.STATIC) -> None:
+    def aim(self, counts: Mapping[str, int], *, mig: bool = True, role: CardOwner = CardOwner.STATIC) -> None:
         """What the layout wants of the card from now on."""
         self.goal = CardGoal(role=role, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
         self.machine.aim(self.goal)

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from tests.agent.conftest import MortalNvml
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.evictions import Evictor
-from tessera.agent.inventory.card_ownership import Roles
-from tessera.agent.inventory.gpu_inventory import StockTaker
+from tessera.agent.inventory.card_ownership import CardOwnership
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutState, LayoutStatus
 from tessera.api.mig_layouts.layouts_file import parse_layouts
@@ -143,7 +143,7 @@ class Node:
         self.kubelet = Ledger()
         self.pods: dict[str, Pod] = {}
         self.wished = DesiredLayout()
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.told: list[LayoutStatus] = []
         #: GPU instances that are told to be destroyed: their card and id.
         self.gone: list[tuple[str, int]] = []
@@ -153,7 +153,7 @@ class Node:
         self.evictor = evictor
         self.may_reboot = may_reboot
         self.reboot_fails = False
-        self.roles = Roles(folder / "roles.json")
+        self.roles = CardOwnership(folder / "roles.json")
         self.task: asyncio.Task[None] | None = None
         self.layouts: LayoutReconciler | None = None
         self.hardware: WatchedNvml | None = None
@@ -162,10 +162,10 @@ class Node:
 
     def start(self, *, last: int = 0, after: bool = False) -> None:
         """Starts the process; it dies at its ``last``-th call of NVML."""
-        self.changes = Changes()
-        self.roles = Roles(self.folder / "roles.json")
+        self.changes = ChangeNotifier()
+        self.roles = CardOwnership(self.folder / "roles.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
-        self.stocktaker = StockTaker(self.hardware, self.changes)
+        self.stocktaker = InventoryReader(self.hardware, self.changes)
         self.layouts = LayoutReconciler(
             hardware=self.hardware,
             stocktaker=self.stocktaker,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import Role
-from tessera.agent.inventory.gpu_inventory import StockCard
+from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.mig_layouts.layouts_file import LayoutEntry, parse_layouts
@@ -35,7 +35,7 @@ mig-configs:
 ENTRIES = parse_layouts(FILE).layouts
 
 
-def card(index: int, model: str = "A100-40GB", *, known: bool = True) -> StockCard:
+def card(index: int, model: str = "A100-40GB", *, known: bool = True) -> GpuState:
     row = model_by_short_name(model)
     info = GpuInfo(
         uuid=GpuUuid(f"GPU-{index}"),
@@ -48,10 +48,10 @@ def card(index: int, model: str = "A100-40GB", *, known: bool = True) -> StockCa
         compute_capability=row.compute_capability,
         mig_capable=True,
     )
-    return StockCard(info=info, geometry=row.geometry if known else None)
+    return GpuState(info=info, geometry=row.geometry if known else None)
 
 
-def plain(index: int) -> StockCard:
+def plain(index: int) -> GpuState:
     info = GpuInfo(
         uuid=GpuUuid(f"GPU-{index}"),
         index=index,
@@ -62,24 +62,24 @@ def plain(index: int) -> StockCard:
         pci_device_id="0x1EB810DE",
         compute_capability=(7, 5),
     )
-    return StockCard(info=info)
+    return GpuState(info=info)
 
 
 CARDS = [card(0), card(1), plain(2)]
-STATIC = {"GPU-0": Role.STATIC, "GPU-1": Role.STATIC, "GPU-2": Role.STATIC}
+STATIC = {"GPU-0": CardOwner.STATIC, "GPU-1": CardOwner.STATIC, "GPU-2": CardOwner.STATIC}
 
 
 def wish(name: str) -> DesiredLayout:
     return DesiredLayout(name=name, entries=ENTRIES.get(name), reason="the label")
 
 
-def refused(name: str, cards: list[StockCard] = CARDS) -> RejectedLayout:
+def refused(name: str, cards: list[GpuState] = CARDS) -> RejectedLayout:
     found = resolve_layout(wish(name), cards)
     assert isinstance(found, RejectedLayout)
     return found
 
 
-def wanted(name: str, cards: list[StockCard] = CARDS) -> ResolvedLayout:
+def wanted(name: str, cards: list[GpuState] = CARDS) -> ResolvedLayout:
     found = resolve_layout(wish(name), cards)
     assert isinstance(found, ResolvedLayout)
     return found
@@ -101,13 +101,13 @@ def test_a_layout_of_the_file_is_a_goal_for_each_card_that_it_names() -> None:
 
 def test_dynamic_gives_every_card_that_has_mig_to_the_slicer() -> None:
     found = wanted("dynamic")
-    assert found.roles == {"GPU-0": Role.ON_DEMAND, "GPU-1": Role.ON_DEMAND, "GPU-2": Role.STATIC}
+    assert found.roles == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.ON_DEMAND, "GPU-2": CardOwner.STATIC}
     assert found.goals.keys() == {"GPU-0", "GPU-1"}
 
 
 def test_a_dynamic_layout_gives_the_slicer_the_cards_that_it_leaves_without_instances() -> None:
     found = wanted("dynamic-most")
-    assert found.roles == {"GPU-0": Role.ON_DEMAND, "GPU-1": Role.STATIC, "GPU-2": Role.STATIC}
+    assert found.roles == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.STATIC, "GPU-2": CardOwner.STATIC}
     assert found.goals["GPU-1"].counts == {"3g.20gb": 2}
 
 
@@ -210,14 +210,14 @@ def test_on_a_node_without_mig_a_layout_that_needs_it_is_refused_with_the_produc
 
 def test_on_a_node_without_mig_a_layout_that_leaves_it_off_is_in_force() -> None:
     assert wanted("all-disabled", [plain(0)]) == ResolvedLayout(
-        layout="all-disabled", goals={}, roles={"GPU-0": Role.STATIC}
+        layout="all-disabled", goals={}, roles={"GPU-0": CardOwner.STATIC}
     )
     assert "misspelled" in refused("misspelled", [plain(0)]).text
 
 
 def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
     found = resolve_layout(DesiredLayout(name="dynamic", is_default=True), [plain(0)])
-    assert found == ResolvedLayout(layout="", goals={}, roles={"GPU-0": Role.STATIC})
+    assert found == ResolvedLayout(layout="", goals={}, roles={"GPU-0": CardOwner.STATIC})
 
 
 def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.agent.mig_config.node import Node, played
 
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK
 from tessera.agent.mig_config.reboot import REBOOT_TIMEOUT
 from tessera.agent.mig_config.status import LayoutState
@@ -44,7 +44,7 @@ def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(play: Ca
         assert total == {"1g.5gb": 12, "2g.10gb": 8}
         states = [each.state.value for each in node.told if each.layout]
         assert list(dict.fromkeys(states)) == ["pending", "success"]
-        assert {len(card.instances) for card in node.stocktaker.stock.cards} == {5}
+        assert {len(card.instances) for card in node.stocktaker.inventory.gpus} == {5}
         assert node.layouts is not None
         assert node.layouts.fenced == frozenset()
 
@@ -402,14 +402,14 @@ def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(play: Callable
         await node.succeeds()
         node.pod("long", node.machine.instances(first)[0].compute_instances[0].mig_uuid)
         node.label("dynamic")
-        await node.until(lambda: node.roles.role(second) is Role.ON_DEMAND)
+        await node.until(lambda: node.roles.owner(second) is CardOwner.ON_DEMAND)
         await node.clock.sleep(100)
-        assert node.roles.role(first) is Role.STATIC
+        assert node.roles.owner(first) is CardOwner.STATIC
         assert node.multisets() == [{"2g.10gb": 1}, {}]
         assert node.state(LayoutState.PENDING, "CardsInUse")
         node.ends("long")
         assert await node.succeeds() < 1
-        assert node.roles.on_demand() == {first, second}
+        assert node.roles.on_demand_gpus() == {first, second}
         assert node.multisets() == [{}, {}]
 
     play(story, "2xA100-40GB")
@@ -421,10 +421,10 @@ def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(play: Call
         node.start()
         node.label("dynamic-half")
         await node.succeeds()
-        assert node.roles.on_demand() == {first}
+        assert node.roles.on_demand_gpus() == {first}
         assert node.multisets() == [{}, {"3g.20gb": 2}]
         assert not node.machine.devices()[0].mig_enabled
-        assert second in node.roles.static()
+        assert second in node.roles.static_gpus()
 
     play(story, "2xA100-40GB", mig=False)
 
@@ -437,10 +437,10 @@ def test_a_card_of_the_slicer_is_cut_only_after_the_slicer_let_go(play: Callable
         await node.succeeds()
         node.make(0, "3g.20gb", 0)
         node.label(SEED)
-        await node.until(lambda: node.roles.leaving(card))
+        await node.until(lambda: node.roles.is_leaving(card))
         await node.clock.sleep(100)
         assert node.multisets() == [{"3g.20gb": 1}]
-        node.roles.let_go(card)
+        node.roles.hand_over(card)
         node.changes.notify()
         await node.succeeds()
 

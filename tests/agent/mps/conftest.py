@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
@@ -34,7 +34,7 @@ class MpsNode:
         self.clock = LoopClock(epoch=0)
         self.machine = SimulatedMachine(f"{cards}xA100-40GB", seed="mps")
         self.launcher = SimulatedLauncher(self.clock, start_seconds=start_seconds)
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.state_file = folder / "mps.json"
         self.cards: list[str] = list(self.machine.uuids())
         self.occupied: dict[str, str] = {}
@@ -71,7 +71,7 @@ class MpsNode:
         return MpsPlan({self.cards[number]: client_share(40960, replicas) for number in numbers}, replicas)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        assert await self.changes.until(holds, SOON), self.daemons.summary()
+        assert await self.changes.wait_until(holds, SOON), self.daemons.summary()
 
     async def until_ready(self, resource: str = SHARED) -> SimulatedDaemon:
         await self.until(lambda: self.daemons.ready(resource))

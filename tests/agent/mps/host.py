@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
@@ -45,7 +45,7 @@ class Host:
         self.machine = SimulatedMachine("A100-40GB", seed="mps", state=folder / "cards.json")
         self.card: str = self.machine.uuids()[0]
         self.state_file = folder / "mps.json"
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
 
     def launcher(self, *, control_timeout: float = SOON, end_timeout: float = SOON) -> ProcessLauncher:
         return ProcessLauncher(
@@ -79,7 +79,7 @@ class Host:
             await asyncio.wait([task])
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        assert await self.changes.until(holds, SOON), f"processes {self.running()}"
+        assert await self.changes.wait_until(holds, SOON), f"processes {self.running()}"
 
     def process(self) -> ProcessId:
         """The daemon on record."""

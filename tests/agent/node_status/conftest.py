@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition
 from tessera.agent.inventory.gpu_inventory import Stock, gpus_of, read_stock
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing
 from tessera.agent.node_status.publisher import NodeTeller
+from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory, sharing_gpus
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
+from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.api.sharing.offer import make_offer
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -50,19 +53,21 @@ class Machine:
             gi_id = self.cards.create_gpu_instance(uuid, profile, start)
             self.cards.create_compute_instance(uuid, gi_id, ci_profile_index(slices[profile]))
 
-    async def stock(self) -> Stock:
+    async def stock(self) -> GpuInventory:
         """What an agent reads."""
-        return await read_stock(InlineNvml(self.cards, LoopClock(0)))
+        return await read_gpu_inventory(InlineNvml(self.cards, LoopClock(0)))
 
-    def read(self) -> Stock:
+    def read(self) -> GpuInventory:
         """The same, outside of any loop."""
         return run_virtual(self.stock())
 
 
-def offered(stock: Stock, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> Sharing:
+def offered(stock: GpuInventory, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> SharingFacts:
     """What a profile makes of the cards."""
     parsed = parse_profile(profile)
-    return Sharing(offer=make_offer(gpus_of(stock.cards), parsed, strategy), profile=parsed, mig_strategy=strategy)
+    return SharingFacts(
+        offer=make_offer(sharing_gpus(stock.gpus), parsed, strategy), profile=parsed, mig_strategy=strategy
+    )
 
 
 class Stage:
@@ -82,12 +87,12 @@ class Stage:
         self.server = ApiServer(self.clock)
         self.admin = self.user("admin", "system:masters")
         self.machine = Machine(cards)
-        self.known = Stock()
-        self.sharing: Sharing | None = None
+        self.known = GpuInventory()
+        self.sharing: SharingFacts | None = None
         self.conditions: Sequence[NodeCondition] | None = None
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0
@@ -116,7 +121,7 @@ class Stage:
         nodes: Informer[Node] = Informer(self.admin, NODES, clock=self.clock, rng=rng)
         nodes.add_handler(lambda _event: self.changes.notify())
         events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)
-        teller = NodeTeller(
+        teller = NodeStatusPublisher(
             client,
             node_name=NODE,
             node=lambda: self.behind or nodes.cache.get(NODE),
@@ -139,7 +144,7 @@ class Stage:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    def offered(self, stock: Stock, profile: str) -> Sharing:
+    def offered(self, stock: GpuInventory, profile: str) -> SharingFacts:
         """What a profile makes of the cards."""
         return offered(stock, profile)
 
@@ -193,7 +198,7 @@ def make_machine() -> type[Machine]:
 
 
 @pytest.fixture
-def make_sharing() -> Callable[..., Sharing]:
+def make_sharing() -> Callable[..., SharingFacts]:
     return offered
 
 
@@ -215,6 +220,6 @@ def play() -> Callable[..., None]:
 
 
 @pytest.fixture
-def reordered() -> Callable[[Stock], Stock]:
+def reordered() -> Callable[[GpuInventory], GpuInventory]:
     """The same cards, listed the other way round."""
-    return lambda stock: msgspec.structs.replace(stock, cards=stock.cards[::-1])
+    return lambda stock: msgspec.structs.replace(stock, gpus=stock.gpus[::-1])

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.inventory.gpu_inventory import Stock
-from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing, node_facts, read_machine
+from tessera.agent.inventory.gpu_inventory import GpuInventory
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts, collect_label_facts, read_machine
 from tessera.agent.node_status.labels import node_labels
 from tessera.api.sharing.devices import Offer
 from tessera.api.sharing.profile import MigStrategy
@@ -17,7 +17,7 @@ A100 = "NVIDIA-A100-SXM4-40GB"
 #: Two 2g.10gb and three 1g.5gb on an A100-40GB.
 SEED_LAYOUT = (("2g.10gb", 0), ("2g.10gb", 2), ("1g.5gb", 4), ("1g.5gb", 5), ("1g.5gb", 6))
 SEVEN = tuple(("1g.5gb", start) for start in range(7))
-NONE = Sharing(offer=Offer(resources={}))
+NONE = SharingFacts(offer=Offer(resources={}))
 
 
 def profile(kind: str = "timeSlicing", *, rename: bool = False, replicas: int = 4, **entry: Any) -> str:
@@ -26,8 +26,8 @@ def profile(kind: str = "timeSlicing", *, rename: bool = False, replicas: int = 
     return f"sharing: {{{kind}: {{renameByDefault: {str(rename).lower()}, resources: [{{{resources}}}]}}}}"
 
 
-def labels_of(stock: Stock, sharing: Sharing, **more: Any) -> dict[str, str]:
-    return node_labels(node_facts(stock, sharing, machine=SIMULATED_MACHINE, **more))
+def labels_of(stock: GpuInventory, sharing: SharingFacts, **more: Any) -> dict[str, str]:
+    return node_labels(collect_label_facts(stock, sharing, machine=SIMULATED_MACHINE, **more))
 
 
 def told(labels: dict[str, str], prefix: str) -> dict[str, str]:
@@ -140,7 +140,9 @@ def test_one_card_that_is_not_cut_makes_the_strategy_single_invalid(make_machine
     )
 
 
-def test_two_models_on_a_node(make_machine: Any, make_sharing: Any, reordered: Callable[[Stock], Stock]) -> None:
+def test_two_models_on_a_node(
+    make_machine: Any, make_sharing: Any, reordered: Callable[[GpuInventory], GpuInventory]
+) -> None:
     stock = make_machine("2xA100-40GB,2xT4").read()
     sharing = make_sharing(stock, profile())
     found = labels_of(stock, sharing)

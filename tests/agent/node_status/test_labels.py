@@ -10,9 +10,9 @@ import yaml
 
 from tessera.agent.node_status.labels import (
     CardFacts,
+    LabelFacts,
     LabelFactsError,
     MigFacts,
-    NodeFacts,
     Share,
     VgpuFacts,
     family,
@@ -51,7 +51,7 @@ def cut(*devices: MigFacts, card: CardFacts = MIG) -> CardFacts:
 
 
 def labels_of(*cards: CardFacts, **more: Any) -> dict[str, str]:
-    return node_labels(NodeFacts(cards=cards, driver_version="570.133.20", cuda_version=12080, **more))
+    return node_labels(LabelFacts(cards=cards, driver_version="570.133.20", cuda_version=12080, **more))
 
 
 def resource_labels(*cards: CardFacts, **more: Any) -> dict[str, str]:
@@ -290,14 +290,14 @@ def test_versions() -> None:
 
 
 def test_a_driver_version_of_two_parts_has_no_revision() -> None:
-    labels = node_labels(NodeFacts(cards=[A100], driver_version="575.64", cuda_version=12090))
+    labels = node_labels(LabelFacts(cards=[A100], driver_version="575.64", cuda_version=12090))
     assert labels["nvidia.com/cuda.driver-version.revision"] == ""
 
 
 @pytest.mark.parametrize("version", ["570", "1.2.3.4", ""])
 def test_other_driver_versions_are_refused(version: str) -> None:
     with pytest.raises(LabelFactsError, match="not of the form X"):
-        node_labels(NodeFacts(cards=[A100], driver_version=version, cuda_version=12090))
+        node_labels(LabelFacts(cards=[A100], driver_version=version, cuda_version=12090))
 
 
 def test_machine_clique_and_vgpu() -> None:

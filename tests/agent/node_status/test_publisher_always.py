@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.agent.base.node_conditions import NodeCondition, settled, shown_conditions
-from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, node_facts
+from tessera.agent.base.node_conditions import NodeCondition, bound_messages, read_conditions
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, collect_label_facts
 from tessera.agent.node_status.labels import node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
@@ -100,7 +100,7 @@ def test_in_the_end_the_node_shows_what_is_true(play: Callable[..., None], steps
             await told.play(step, pause)
         await told.end()
         node = await stage.node()
-        facts = node_facts(stage.known, stage.sharing, on_demand=stage.on_demand, machine=SIMULATED_MACHINE)
+        facts = collect_label_facts(stage.known, stage.sharing, on_demand=stage.on_demand, machine=SIMULATED_MACHINE)
         state = {"nvidia.com/mig.config.state": stage.mig_state} if stage.mig_state else {}
         labels = {name: value for name, value in node["metadata"]["labels"].items() if not name.endswith("timestamp")}
         theirs = {name for name, value in labels.items() if value == "edited"}
@@ -113,7 +113,7 @@ def test_in_the_end_the_node_shows_what_is_true(play: Callable[..., None], steps
             Condition(**{key: each[key] for key in ("type", "status", "reason", "message")})
             for each in node["status"]["conditions"]
         ]
-        assert shown_conditions(shown) == settled(stage.conditions)
+        assert read_conditions(shown) == bound_messages(stage.conditions)
         assert "Ready" in {each.type for each in shown}
         asked = stage.requests()
         await stage.clock.sleep(10 * REPAIR_PAUSE)

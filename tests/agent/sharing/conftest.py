@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_users import Holders
-from tessera.agent.inventory.gpu_inventory import StockTaker
+from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AnswerOptions
@@ -24,6 +24,9 @@ from tessera.agent.sharing.resource_advertiser import Shelf
 from tessera.agent.sharing.withdrawn_resources import forget_patch
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
+from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.agent.sharing.withdrawn_resources import removal_patch
 from tessera.clock import Clock, LoopClock
 from tessera.kube.resources import Node, NodeStatus, Pod
 from tessera.kube.resources.meta import ObjectMeta
@@ -62,7 +65,7 @@ class Scene:
         cards: str = "4xA100-40GB",
         *,
         strategy: MigStrategy = MigStrategy.MIXED,
-        options: AnswerOptions | None = None,
+        options: AllocateOptions | None = None,
         clock: Clock | None = None,
         seam: Kubelet | None = None,
         mig: bool = False,
@@ -71,12 +74,12 @@ class Scene:
         self.clock: Clock = clock or LoopClock(1_700_000_000.0)
         self.machine = SimulatedMachine(cards, seed="node-1", mig=mig)
         self.hardware = InlineNvml(self.machine, self.clock)
-        self.changes = Changes()
-        self.stocktaker = StockTaker(self.hardware, self.changes)
+        self.changes = ChangeNotifier()
+        self.stocktaker = InventoryReader(self.hardware, self.changes)
         self.bus = InProcessKubelet()
         self.seam: Kubelet = seam or self.bus
         self.strategy = strategy
-        self.options = options or AnswerOptions()
+        self.options = options or AllocateOptions()
         self.wish = DesiredSharing()
         self.settled: list[str] = []
         self.health = HealthStateMachine(HealthPolicy())
@@ -106,10 +109,10 @@ class Scene:
         self.shelf = self.make_shelf()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def make_shelf(self) -> Shelf:
-        return Shelf(
+    def make_shelf(self) -> ResourceAdvertiser:
+        return ResourceAdvertiser(
             kubelet=self.seam,
-            cards=lambda: self.stocktaker.stock.cards,
+            cards=lambda: self.stocktaker.inventory.gpus,
             wish=lambda: self.wish,
             settled=lambda name, _text: self.settled.append(name),
             mig_strategy=self.strategy,
@@ -119,7 +122,7 @@ class Scene:
             taken=lambda: self.taken,
             mps=self.daemons,
             hardware=self.hardware,
-            holders=Holders(self.seam, self.live),
+            holders=DeviceUsers(self.seam, self.live),
             options=self.options,
             cdi_dir=self.folder / "cdi",
             names_file=self.folder / "names.json",
@@ -165,7 +168,7 @@ class Scene:
         )
 
     async def forget(self, names: Sequence[str]) -> None:
-        self.forgotten += forget_patch(names)["status"]["capacity"]
+        self.forgotten += removal_patch(names)["status"]["capacity"]
 
     def seen_names(self) -> set[str]:
         return {name for counts in self.seen for name in counts}

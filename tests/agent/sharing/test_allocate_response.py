@@ -8,6 +8,7 @@ import pytest
 
 from tessera.agent.mps.plan import MpsEdits
 from tessera.agent.sharing.allocate_response import CDI_KIND, AnswerOptions, answer, set_name
+from tessera.agent.sharing.allocate_response import CDI_KIND, AllocateOptions, build_allocation, set_name
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import AllocationPolicy, Flags, SharingKind
 from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
@@ -44,8 +45,8 @@ def mounted(*ids: str) -> tuple[Mount, ...]:
 
 
 def told(devices: tuple[Device, ...], *strategies: str, uuids: bool = True, resource: str = GPU) -> Allocation:
-    options = AnswerOptions(list_strategies=strategies, ids_are_uuids=uuids)
-    return answer(resource, devices, options, files={})
+    options = AllocateOptions(list_strategies=strategies, ids_are_uuids=uuids)
+    return build_allocation(resource, devices, options, files={})
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,9 @@ def its_set(devices: tuple[Device, ...]) -> list[str]:
 
 
 def test_where_a_container_may_have_other_resources_too_one_device_has_a_set_as_well() -> None:
-    found = answer(GPU, ONE, AnswerOptions(), files={}, joint=True)
+    found = build_allocation(GPU, ONE, AllocateOptions(), files={}, joint=True)
     assert found == Allocation(cdi_devices=(NAMES + A, NAMES + set_name([A])))
-    by_env = answer(GPU, ONE, AnswerOptions(list_strategies=("envvar",)), files={}, joint=True)
+    by_env = build_allocation(GPU, ONE, AllocateOptions(list_strategies=("envvar",)), files={}, joint=True)
     assert by_env == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": A})
 
 
@@ -115,8 +116,8 @@ def test_nothing_asked_for_is_nothing_told() -> None:
 
 
 def test_another_prefix_of_annotations() -> None:
-    options = AnswerOptions(list_strategies=("cdi-annotations",), cdi_annotation_prefix="custom.cdi.k8s.io/")
-    (key,) = answer(GPU, ONE, options, files={}).annotations
+    options = AllocateOptions(list_strategies=("cdi-annotations",), cdi_annotation_prefix="custom.cdi.k8s.io/")
+    (key,) = build_allocation(GPU, ONE, options, files={}).annotations
     assert key.startswith("custom.cdi.k8s.io/nvidia-device-plugin_")
 
 
@@ -148,51 +149,54 @@ def nodes(root: str, *paths: str) -> tuple[DeviceNode, ...]:
 
 
 def test_device_nodes_are_passed_the_drivers_first() -> None:
-    options = AnswerOptions(list_strategies=("envvar",), pass_device_specs=True)
+    options = AllocateOptions(list_strategies=("envvar",), pass_device_specs=True)
     control = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-    assert answer(GPU, ONE, options, files=FILES).device_nodes == nodes("", *control, "/dev/nvidia0")
+    assert build_allocation(GPU, ONE, options, files=FILES).device_nodes == nodes("", *control, "/dev/nvidia0")
 
 
 def test_device_nodes_of_a_mig_device_are_its_cards_and_its_two_capabilities() -> None:
-    options = AnswerOptions(
+    options = AllocateOptions(
         list_strategies=("envvar",), pass_device_specs=True, dev_root=PurePosixPath("/run/nvidia/driver")
     )
     caps = ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
-    found = answer(MIG, MIGS[:1], options, files=FILES).device_nodes
+    found = build_allocation(MIG, MIGS[:1], options, files=FILES).device_nodes
     assert found == nodes("/run/nvidia/driver", "/dev/nvidiactl", "/dev/nvidia0", *caps)
 
 
 @pytest.mark.parametrize(("strategies", "passed"), [(("cdi-cri",), False), (("cdi-cri", "envvar"), True)])
 def test_device_nodes_are_left_to_cdi_where_nothing_else_is_told(strategies: tuple[str, ...], passed: bool) -> None:
-    options = AnswerOptions(list_strategies=strategies, pass_device_specs=True)
-    assert bool(answer(GPU, ONE, options, files=FILES).device_nodes) is passed
+    options = AllocateOptions(list_strategies=strategies, pass_device_specs=True)
+    assert bool(build_allocation(GPU, ONE, options, files=FILES).device_nodes) is passed
 
 
 def test_clients_of_mps_get_its_folders_whatever_the_strategy() -> None:
     pipe = Mount(container_path="/mps/p", host_path="/run/nvidia/mps/p", read_only=False)
     edits = MpsEdits(envs={"CUDA_MPS_PIPE_DIRECTORY": "/mps/p"}, mounts=(pipe,))
     devices = (share(A, "0", 1),)
-    by_cdi = answer(SHARED, devices, AnswerOptions(), files={}, mps=edits)
+    by_cdi = build_allocation(SHARED, devices, AllocateOptions(), files={}, mps=edits)
     assert by_cdi == Allocation(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))
-    by_env = answer(SHARED, devices, AnswerOptions(list_strategies=("envvar",)), files={}, mps=edits)
+    by_env = build_allocation(SHARED, devices, AllocateOptions(list_strategies=("envvar",)), files={}, mps=edits)
     assert by_env == Allocation(envs={**edits.envs, "NVIDIA_VISIBLE_DEVICES": A}, mounts=(pipe,))
 
 
 def test_imex_channels_are_told_beside_the_devices() -> None:
-    options = AnswerOptions(list_strategies=("envvar",), imex_channels=(0,))
-    assert answer(GPU, ONE, options, files={}).envs == {"NVIDIA_VISIBLE_DEVICES": A, "NVIDIA_IMEX_CHANNELS": "0"}
-    options = AnswerOptions(list_strategies=("volume-mounts",), imex_channels=(0,))
-    found = answer(GPU, ONE, options, files={})
+    options = AllocateOptions(list_strategies=("envvar",), imex_channels=(0,))
+    assert build_allocation(GPU, ONE, options, files={}).envs == {
+        "NVIDIA_VISIBLE_DEVICES": A,
+        "NVIDIA_IMEX_CHANNELS": "0",
+    }
+    options = AllocateOptions(list_strategies=("volume-mounts",), imex_channels=(0,))
+    found = build_allocation(GPU, ONE, options, files={})
     assert found == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(A, "imex/0"))
-    by_cdi = answer(GPU, ONE, AnswerOptions(imex_channels=(0,)), files={})
+    by_cdi = build_allocation(GPU, ONE, AllocateOptions(imex_channels=(0,)), files={})
     assert by_cdi == Allocation(cdi_devices=(NAMES + A,))
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"])
 def test_what_the_runtime_gives_beside_cards_is_asked_for_whatever_the_strategy(strategy: str) -> None:
-    options = AnswerOptions(list_strategies=(strategy,), extras=("gdrcopy", "gds", "mofed"))
-    plain = answer(GPU, ONE, AnswerOptions(list_strategies=(strategy,)), files={})
-    found = answer(GPU, ONE, options, files={})
+    options = AllocateOptions(list_strategies=(strategy,), extras=("gdrcopy", "gds", "mofed"))
+    plain = build_allocation(GPU, ONE, AllocateOptions(list_strategies=(strategy,)), files={})
+    found = build_allocation(GPU, ONE, options, files={})
     asked = {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}
     assert dict(found.envs) == {**plain.envs, **asked}
     assert msgspec.structs.replace(found, envs=plain.envs) == plain
@@ -203,14 +207,14 @@ def test_a_set_goes_by_the_same_name_in_any_order() -> None:
 
 
 def test_what_a_profile_sets_goes_before_the_installation() -> None:
-    installed = AnswerOptions(list_strategies=("cdi-cri",), pass_device_specs=True)
+    installed = AllocateOptions(list_strategies=("cdi-cri",), pass_device_specs=True)
     flags = Flags(
         device_list_strategies=("envvar",),
         device_ids_are_uuids=False,
         driver_root="/run/nvidia/driver",
         allocation_policy=AllocationPolicy.PACKED,
     )
-    assert installed.with_flags(flags) == AnswerOptions(
+    assert installed.with_flags(flags) == AllocateOptions(
         list_strategies=("envvar",),
         ids_are_uuids=False,
         pass_device_specs=True,

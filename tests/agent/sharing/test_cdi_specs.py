@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.sharing.allocate_response import qualified
-from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
+from tessera.agent.sharing.cdi_specs import CdiDevice, CdiFile
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
 
@@ -31,8 +31,8 @@ def names(*devices: str) -> list[str]:
 
 
 @pytest.fixture
-def specs(tmp_path: Path) -> CdiSpecs:
-    return CdiSpecs(tmp_path / "cdi")
+def specs(tmp_path: Path) -> CdiFile:
+    return CdiFile(tmp_path / "cdi")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def runtime(tmp_path: Path) -> CdiRegistry:
     return CdiRegistry([tmp_path / "cdi"])
 
 
-def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
+def test_the_file_is_one_that_runtimes_take(specs: CdiFile) -> None:
     specs.publish(CARDS, {"set-1": [A, B]})
     spec = json.loads(specs.path.read_bytes())
     assert specs.path.name == "k8s.device-plugin.nvidia.com-gpu.json"
@@ -65,14 +65,14 @@ def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
     }
 
 
-def test_one_device_is_named_alone(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_one_device_is_named_alone(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS, {})
     edits = runtime.edits(names(A))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": A}
     assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia0")
 
 
-def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS, {})
     specs.ensure_set("set-1", [B, A])
     edits = runtime.edits(names(B, A, "set-1"))
@@ -81,7 +81,7 @@ def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiSpecs, run
     assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in (B, A))
 
 
-def test_a_set_stays_while_it_is_held(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_a_set_stays_while_it_is_held(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS, {})
     specs.ensure_set("set-1", [A, B])
     specs.publish(CARDS, {"set-1": [A, B]})
@@ -91,7 +91,7 @@ def test_a_set_stays_while_it_is_held(specs: CdiSpecs, runtime: CdiRegistry) -> 
         runtime.edits(names(A, B, "set-1"))
 
 
-def test_a_set_names_more_when_more_is_known(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_a_set_names_more_when_more_is_known(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS, {"set-1": [A]})
     specs.ensure_set("set-1", [A])
     assert runtime.edits(names(A, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": A}
@@ -100,28 +100,28 @@ def test_a_set_names_more_when_more_is_known(specs: CdiSpecs, runtime: CdiRegist
     assert runtime.edits(names(A, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
 
 
-def test_a_set_with_a_device_that_is_gone_is_left_out(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_a_set_with_a_device_that_is_gone_is_left_out(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS[:1], {"set-1": [A, B]})
     assert runtime.edits(names(A)).env == {"NVIDIA_VISIBLE_DEVICES": A}
     assert len(json.loads(specs.path.read_bytes())["devices"]) == 2
 
 
-def test_another_minor_number_is_in_the_file_at_once(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+def test_another_minor_number_is_in_the_file_at_once(specs: CdiFile, runtime: CdiRegistry) -> None:
     specs.publish(CARDS, {})
     specs.publish([CdiDevice(uuid=A, index="0", files=(CONTROL, card(5)))], {})
     assert runtime.edits(names(A)).device_nodes == ("/dev/nvidiactl", "/dev/nvidia5")
 
 
 def test_what_another_agent_wrote_is_put_right_before_a_container_starts(
-    specs: CdiSpecs, runtime: CdiRegistry, tmp_path: Path
+    specs: CdiFile, runtime: CdiRegistry, tmp_path: Path
 ) -> None:
     specs.publish(CARDS, {"set-1": [A, B]})
-    CdiSpecs(tmp_path / "cdi").publish(CARDS, {})
+    CdiFile(tmp_path / "cdi").publish(CARDS, {})
     specs.ensure_set("set-1", [A, B])
     assert runtime.edits(names(A, B, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
 
 
-def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiSpecs) -> None:
+def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiFile) -> None:
     specs.publish(CARDS, {})
     before = specs.path.stat().st_ino
     specs.publish(CARDS, {})

@@ -3,6 +3,7 @@
 import pytest
 
 from tessera.agent.sharing.conflicts import Held, blocked
+from tessera.agent.sharing.conflicts import HeldEntry, blocked_entries
 from tessera.api.sharing.devices import Device, Offer, Offered
 from tessera.api.sharing.profile import SharingKind
 
@@ -49,8 +50,8 @@ def test_an_entry_waits_for_whoever_has_its_device_otherwise(
     held: tuple[str, str], offered: tuple[str, Device], waits: bool
 ) -> None:
     resource, entry = held
-    found = blocked(
-        offer(offered[0], offered[1]), [Held(resource=resource, id=entry, who="pod default/train")], PARENTS
+    found = blocked_entries(
+        offer(offered[0], offered[1]), [HeldEntry(resource=resource, id=entry, who="pod default/train")], PARENTS
     )
     expected = {(offered[0], offered[1].id): f"pod default/train holds {entry} as {resource}"}
     assert found == (expected if waits else {})

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tessera.agent.inventory.gpu_inventory import Stock, read_stock
-from tessera.agent.sharing.device_nodes import RETRY, Readings
+from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory
+from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.topology import read_topology
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
@@ -28,23 +28,23 @@ class CardsWithFiles(SimulatedMachine):
         return [DeviceFile(path=f"/dev/nvidia{minor}", major=195, minor=minor)]
 
 
-async def stock_of(machine: Nvml) -> Stock:
+async def stock_of(machine: Nvml) -> GpuInventory:
     assert isinstance(machine, SimulatedMachine)
-    return await read_stock(InlineNvml(machine, LoopClock(0.0)))
+    return await read_gpu_inventory(InlineNvml(machine, LoopClock(0.0)))
 
 
 def test_nodes_are_read_once_for_the_same_cards_and_again_for_others() -> None:
     async def story() -> None:
         machine, clock = CardsWithFiles("2xA100-40GB", seed="n"), LoopClock(0.0)
-        readings = Readings(InlineNvml(machine, clock), clock)
-        cards = (await stock_of(machine)).cards
+        readings = DeviceNodes(InlineNvml(machine, clock), clock)
+        cards = (await stock_of(machine)).gpus
         await readings.read(cards)
         await readings.read(cards)
         assert machine.asked == 2
         assert [files[0].path for files in readings.files.values()] == ["/dev/nvidia0", "/dev/nvidia1"]
         machine.set_mig_mode(machine.uuids()[0], True)
         machine.create_gpu_instance(machine.uuids()[0], "1g.5gb", 0)
-        await readings.read((await stock_of(machine)).cards)
+        await readings.read((await stock_of(machine)).gpus)
         assert machine.asked == 4
 
     run_virtual(story())
@@ -54,8 +54,8 @@ def test_a_card_whose_nodes_cannot_be_read_is_tried_again_and_the_other_is_known
     async def story() -> None:
         machine, clock = CardsWithFiles("2xA100-40GB", seed="n"), LoopClock(0.0)
         machine.hidden = machine.uuids()[0]
-        readings = Readings(InlineNvml(machine, clock), clock)
-        cards = (await stock_of(machine)).cards
+        readings = DeviceNodes(InlineNvml(machine, clock), clock)
+        cards = (await stock_of(machine)).gpus
         await readings.read(cards)
         assert readings.files.keys() == {machine.uuids()[1]}
         assert "/proc/devices: not there" in readings.failed[machine.uuids()[0]]
@@ -72,11 +72,11 @@ def test_a_card_whose_nodes_cannot_be_read_is_tried_again_and_the_other_is_known
 def test_a_lost_card_keeps_its_nodes() -> None:
     async def story() -> None:
         machine, clock = CardsWithFiles("2xA100-40GB", seed="n"), LoopClock(0.0)
-        readings = Readings(InlineNvml(machine, clock), clock)
-        await readings.read((await stock_of(machine)).cards)
+        readings = DeviceNodes(InlineNvml(machine, clock), clock)
+        await readings.read((await stock_of(machine)).gpus)
         before = readings.files
         machine.lose(machine.uuids()[1])
-        await readings.read((await stock_of(machine)).cards)
+        await readings.read((await stock_of(machine)).gpus)
         assert readings.files == before
         assert not readings.failed
 

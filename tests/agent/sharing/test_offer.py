@@ -10,6 +10,8 @@ from tessera.agent.inventory.gpu_inventory import StockCard, read_stock
 from tessera.agent.sharing.offer import InForce, offering
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
+from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
+from tessera.agent.sharing.offer import AppliedSharing, choose_offer
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml
@@ -31,17 +33,17 @@ def machine() -> SimulatedMachine:
 
 
 @pytest.fixture
-def cards(machine: SimulatedMachine) -> Callable[[], Sequence[StockCard]]:
-    return lambda: asyncio.run(read_stock(InlineNvml(machine, SystemClock()))).cards
+def cards(machine: SimulatedMachine) -> Callable[[], Sequence[GpuState]]:
+    return lambda: asyncio.run(read_gpu_inventory(InlineNvml(machine, SystemClock()))).gpus
 
 
-Cards = Callable[[], Sequence[StockCard]]
+Cards = Callable[[], Sequence[GpuState]]
 
 
 def decided(
-    cards: Sequence[StockCard], wished: DesiredSharing, before: InForce | None = None, *taken: str
-) -> tuple[InForce, str]:
-    found, objection = offering(cards, wished, MigStrategy.MIXED, before=before, taken=taken)
+    cards: Sequence[GpuState], wished: DesiredSharing, before: AppliedSharing | None = None, *taken: str
+) -> tuple[AppliedSharing, str]:
+    found, objection = choose_offer(cards, wished, MigStrategy.MIXED, before=before, taken=taken)
     return found, "" if objection is None else f"{objection.reason}: {objection.text}"
 
 

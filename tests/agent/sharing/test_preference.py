@@ -1,6 +1,7 @@
 """Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
 
 from tessera.agent.sharing.preference import preferred
+from tessera.agent.sharing.preference import preferred_entries
 from tessera.api.sharing.devices import Device, Offered
 from tessera.api.sharing.profile import AllocationPolicy, SharingKind
 from tessera.kubelet.interfaces import PreferredRequest
@@ -37,7 +38,7 @@ def chosen(
     policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED,
 ) -> tuple[str, ...]:
     free = tuple(each.id for each in offered.devices) if available is None else tuple(available)
-    return preferred(
+    return preferred_entries(
         offered,
         PreferredRequest(available=free, must_include=must, size=size),
         refused=dict.fromkeys(refused, "why"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
-from tessera.agent.sharing.allocate_response import AnswerOptions
+from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NotSupported
 from tessera_lab.kubelet.device_plugins.registration import RegistrationError
@@ -508,7 +508,7 @@ def test_where_containers_are_told_by_variables_the_cdi_folder_does_not_matter(p
         await scene.admit("pair", {GPU: 2})
         assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
 
-    play(story, "2xA100-40GB", options=AnswerOptions(list_strategies=("envvar",)))
+    play(story, "2xA100-40GB", options=AllocateOptions(list_strategies=("envvar",)))
 
 
 def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(play: Callable[..., None]) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.agent.sharing.refusals import Grounds
-from tessera.agent.sharing.stale_capacity import overcounted
+from tessera.agent.sharing.refusals import WithholdingReasons
+from tessera.agent.sharing.stale_capacity import overcounted_resources
 from tessera.api.sharing.devices import Device, Offer, Offered
 
 GPU = "nvidia.com/gpu"
@@ -16,27 +16,34 @@ def offer(name: str = GPU, cards: int = 2) -> Offer:
 
 @pytest.mark.parametrize(("counted", "too_many"), [("2", ()), ("1", ()), ("3", (GPU,)), ("0", ())])
 def test_as_many_as_are_offered(counted: str, too_many: tuple[str, ...]) -> None:
-    assert overcounted({GPU: counted}, offer(), Grounds()) == too_many
+    assert overcounted_resources({GPU: counted}, offer(), WithholdingReasons()) == too_many
 
 
 def test_what_is_kept_free_or_lost_is_not_given_out() -> None:
-    assert overcounted({GPU: "2"}, offer(), Grounds(fenced=frozenset({"GPU-1"}))) == (GPU,)
-    assert overcounted({GPU: "1"}, offer(), Grounds(fenced=frozenset({"GPU-1"}))) == ()
-    assert overcounted({GPU: "1"}, offer(), Grounds(fenced=frozenset({"GPU-1"}), lost=frozenset({"GPU-0"}))) == (GPU,)
+    assert overcounted_resources({GPU: "2"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}))) == (GPU,)
+    assert overcounted_resources({GPU: "1"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}))) == ()
+    assert overcounted_resources(
+        {GPU: "1"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}), lost=frozenset({"GPU-0"}))
+    ) == (GPU,)
 
 
 def test_of_what_was_offered_once_nothing_is_given_out() -> None:
     former = {"nvidia.com/mig-1g.5gb", GPU}
-    assert overcounted({GPU: "2", "nvidia.com/mig-1g.5gb": "7"}, offer(), Grounds(), former) == (
+    assert overcounted_resources({GPU: "2", "nvidia.com/mig-1g.5gb": "7"}, offer(), WithholdingReasons(), former) == (
         "nvidia.com/mig-1g.5gb",
     )
-    assert overcounted({GPU: "2", "nvidia.com/mig-1g.5gb": "0"}, offer(), Grounds(), former) == ()
+    assert overcounted_resources({GPU: "2", "nvidia.com/mig-1g.5gb": "0"}, offer(), WithholdingReasons(), former) == ()
 
 
 def test_other_resources_are_nothing_to_us() -> None:
-    assert overcounted({"cpu": "8", "example.com/fpga": "4", "memory": "24683068Ki"}, offer(), Grounds()) == ()
+    assert (
+        overcounted_resources(
+            {"cpu": "8", "example.com/fpga": "4", "memory": "24683068Ki"}, offer(), WithholdingReasons()
+        )
+        == ()
+    )
 
 
 def test_a_thousand_shares_are_read_as_the_node_writes_them() -> None:
-    assert overcounted({GPU: "1k"}, offer(cards=1000), Grounds()) == ()
-    assert overcounted({GPU: "1k"}, offer(cards=999), Grounds()) == (GPU,)
+    assert overcounted_resources({GPU: "1k"}, offer(cards=1000), WithholdingReasons()) == ()
+    assert overcounted_resources({GPU: "1k"}, offer(cards=999), WithholdingReasons()) == (GPU,)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.agent.sharing.topology import CardLinks, Meeting, pci_address, topology_of
+from tessera.agent.sharing.topology import CardLinks, PcieLevel, pci_address, topology_of
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.interface import GpuUuid
 
@@ -35,26 +35,26 @@ def test_links_to_a_switch_count_for_every_pair_on_it() -> None:
 @pytest.mark.parametrize(
     ("meeting", "points"),
     [
-        (Meeting.INTERNAL, 60),
-        (Meeting.SINGLE, 50),
-        (Meeting.MULTIPLE, 40),
-        (Meeting.HOSTBRIDGE, 30),
-        (Meeting.NODE, 20),
-        (Meeting.SYSTEM, 10),
+        (PcieLevel.INTERNAL, 60),
+        (PcieLevel.SINGLE, 50),
+        (PcieLevel.MULTIPLE, 40),
+        (PcieLevel.HOSTBRIDGE, 30),
+        (PcieLevel.NODE, 20),
+        (PcieLevel.SYSTEM, 10),
     ],
 )
-def test_where_cards_meet(meeting: Meeting, points: int) -> None:
+def test_where_cards_meet(meeting: PcieLevel, points: int) -> None:
     topology = topology_of([card(A), card(B)], {(A, B): meeting})
     assert topology.score(B, A) == points
 
 
 def test_a_lost_card_keeps_the_links_that_others_report() -> None:
     reports = [card(A), card(B, NvLink(BUS[A]), NvLink(BUS[A])), card(C)]
-    topology = topology_of(reports, {(B, C): Meeting.SINGLE})
+    topology = topology_of(reports, {(B, C): PcieLevel.SINGLE})
     assert topology.score(A, B) == 200
     assert topology.preferred([B, C], (), 2) == (B, C)
 
 
 def test_links_and_meeting_add_up_whichever_order_they_are_told_in() -> None:
-    topology = topology_of([card(A, NvLink(BUS[B])), card(B, NvLink(BUS[A]))], {(B, A): Meeting.SINGLE})
+    topology = topology_of([card(A, NvLink(BUS[B])), card(B, NvLink(BUS[A]))], {(B, A): PcieLevel.SINGLE})
     assert topology.score(A, B) == 150

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.withdrawn_resources import GRACE, OfferedNames, forget_patch, stale_resources
+from tessera.agent.sharing.withdrawn_resources import GRACE, AdvertisedNames, removal_patch, stale_resources
 from tessera.clock import LoopClock
 from tessera.kube.resources import Node, NodeStatus
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -35,7 +35,7 @@ def test_a_former_name_is_removed_when_nobody_offers_it(
 
 
 def test_the_patch_removes_a_name_from_both_lists() -> None:
-    assert forget_patch([OLD]) == {"status": {"capacity": {OLD: None}, "allocatable": {OLD: None}}}
+    assert removal_patch([OLD]) == {"status": {"capacity": {OLD: None}, "allocatable": {OLD: None}}}
 
 
 class Api:
@@ -53,8 +53,8 @@ class Api:
         self.node = node()
 
 
-def names_of(path: Path, api: Api, clock: LoopClock) -> OfferedNames:
-    return OfferedNames(path / "names.json", node=lambda: api.node, forget=api.forget, clock=clock)
+def names_of(path: Path, api: Api, clock: LoopClock) -> AdvertisedNames:
+    return AdvertisedNames(path / "names.json", node=lambda: api.node, forget=api.forget, clock=clock)
 
 
 def test_names_are_remembered_over_a_restart_and_removed_once(tmp_path: Path) -> None:

@@ -6,27 +6,29 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.inventory.mig_cards import Inventory
-from tessera.agent.inventory.positions import Position
-from tessera.agent.slices.events import CardRead, Journal, Made, PodGone, PodSeen, Started
-from tessera.agent.slices.instaslice_status import facts_of, foreign, status_patch
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.inventory.mig_cards import SliceableGpus
+from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, PodChanged, PodDeleted, SliceJournal
+from tessera.agent.slices.instaslice_status import foreign_slices, instaslice_event, status_patch
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, ProfilePlacements
 from tessera.api.instaslice import Position as Place
 from tessera.api.names import PodUid
 
 ROW = ProfilePlacements(placements=(Place(start=0, size=1),), gi_profile_id=19, ci_profile_id=0)
 POD = PodUid("pod-1")
-AT = Position("GPU-a", "3g.20gb", 4)
-MADE = CardRead("GPU-a", {"3g.20gb": (0, 4)}, (Made(gi_id=1, position=AT, size=4, computes=((0, "MIG-1"),)),))
-HALF = CardRead("GPU-a", {"3g.20gb": (0, 4)}, (Made(gi_id=1, position=AT, size=4),))
-NONE = CardRead("GPU-a", {"3g.20gb": (0, 4)}, ())
-HERE, OVER, GONE = PodSeen(POD, over=False), PodSeen(POD, over=True), PodGone(POD)
+AT = SlicePosition("GPU-a", "3g.20gb", 4)
+MADE = GpuRead(
+    "GPU-a", {"3g.20gb": (0, 4)}, (ObservedInstance(gi_id=1, position=AT, size=4, computes=((0, "MIG-1"),)),)
+)
+HALF = GpuRead("GPU-a", {"3g.20gb": (0, 4)}, (ObservedInstance(gi_id=1, position=AT, size=4),))
+NONE = GpuRead("GPU-a", {"3g.20gb": (0, 4)}, ())
+HERE, OVER, GONE = PodChanged(POD, ended=False), PodChanged(POD, ended=True), PodDeleted(POD)
 
 
 def patched(before: NodeResources, after: NodeResources) -> object:
     item = Instaslice(status=InstasliceStatus(node_resources=before))
-    return json.loads(msgspec.json.encode(status_patch(item, Book(Journal()), after)))
+    return json.loads(msgspec.json.encode(status_patch(item, SliceStateMachine(SliceJournal()), after)))
 
 
 def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None = None, unbound: bool = True) -> object:
@@ -41,9 +43,9 @@ def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None =
         entry = {"gpuUUID": "GPU-a", "migPlacement": {"size": 4, "start": 4}, "nodename": "n1"}
         entry |= {"allocationStatus": states, "configMapResourceIdentifier": "x"}
         item["status"] = {"podAllocationResults": {POD: entry}}
-    made = Book(Journal(owners={AT.device_id: POD}))
+    made = SliceStateMachine(SliceJournal(owners={AT.device_id: POD}))
     seen = msgspec.convert(item, Instaslice)
-    for fact in (facts_of(seen), *facts, Started()):
+    for fact in (instaslice_event(seen), *facts, InitialSyncDone()):
         made.apply(fact)
     made.step("GPU-a", 0.0)
     patch = status_patch(seen, made, NodeResources(), unbound=unbound)
@@ -135,7 +137,7 @@ def test_what_a_controller_has_written_is_answered(
 @pytest.mark.parametrize(("recorded", "told"), [(True, 0), (False, 1)])
 def test_a_slice_that_cannot_be_destroyed_is_foreign_once_nothing_records_it(recorded: bool, told: int) -> None:
     """Its promise is gone; a result of it says to the controller that the slots are taken."""
-    made = Book(Journal(owners={AT.device_id: POD}, released=(POD,)))
+    made = SliceStateMachine(SliceJournal(owners={AT.device_id: POD}, released=(POD,)))
     entry = {
         "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
         "configMapResourceIdentifier": "x",
@@ -144,6 +146,6 @@ def test_a_slice_that_cannot_be_destroyed_is_foreign_once_nothing_records_it(rec
         "nodename": "n1",
     }
     status = {"podAllocationResults": {POD: entry}} if recorded else {}
-    for fact in (facts_of(msgspec.convert({"status": status}, Instaslice)), MADE, Started()):
+    for fact in (instaslice_event(msgspec.convert({"status": status}, Instaslice)), MADE, InitialSyncDone()):
         made.apply(fact)
-    assert len(foreign(Inventory(), made)) == told
+    assert len(foreign_slices(SliceableGpus(), made)) == told

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.slices.events import Journal
-from tessera.agent.slices.journal import JournalFile
+from tessera.agent.slices.events import SliceJournal
+from tessera.agent.slices.journal import SliceJournalFile
 from tessera.api.names import PodUid
 
-JOURNAL = Journal(
+JOURNAL = SliceJournal(
     owners={"GPU-a:3g.20gb:0": PodUid("u1")},
     released=(PodUid("u2"),),
     bindings={PodUid("u1"): {"GPU-a:3g.20gb:4": "GPU-a:3g.20gb:0"}},
@@ -17,12 +17,12 @@ JOURNAL = Journal(
 
 
 def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
-    JournalFile(tmp_path / "state" / "journal.json").save(JOURNAL)
-    assert JournalFile(tmp_path / "state" / "journal.json").load() == JOURNAL
+    SliceJournalFile(tmp_path / "state" / "journal.json").save(JOURNAL)
+    assert SliceJournalFile(tmp_path / "state" / "journal.json").load() == JOURNAL
 
 
 def test_without_a_file_the_journal_is_empty(tmp_path: Path) -> None:
-    assert JournalFile(tmp_path / "journal.json").load() == Journal()
+    assert SliceJournalFile(tmp_path / "journal.json").load() == SliceJournal()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_damaged_file_counts_as_empty_and_is_told(
 ) -> None:
     (tmp_path / "journal.json").write_bytes(damage)
     with caplog.at_level(logging.WARNING):
-        assert JournalFile(tmp_path / "journal.json").load() == Journal()
+        assert SliceJournalFile(tmp_path / "journal.json").load() == SliceJournal()
     assert "journal.json does not read" in caplog.text
 
 
@@ -50,12 +50,12 @@ def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
 ) -> None:
     (tmp_path / "journal.json").mkdir()
     with caplog.at_level(logging.WARNING):
-        assert JournalFile(tmp_path / "journal.json").load() == Journal()
+        assert SliceJournalFile(tmp_path / "journal.json").load() == SliceJournal()
     assert "journal.json does not read" in caplog.text
 
 
 def test_the_same_again_is_not_written_again(tmp_path: Path) -> None:
-    file = JournalFile(tmp_path / "journal.json")
+    file = SliceJournalFile(tmp_path / "journal.json")
     file.save(JOURNAL)
     (tmp_path / "journal.json").unlink()
     file.save(JOURNAL)
@@ -65,4 +65,4 @@ def test_the_same_again_is_not_written_again(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_written_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        JournalFile(tmp_path / "file" / "journal.json").save(JOURNAL)
+        SliceJournalFile(tmp_path / "file" / "journal.json").save(JOURNAL)

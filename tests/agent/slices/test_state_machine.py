@@ -2,31 +2,31 @@
 
 import pytest
 
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
     CallFailed,
-    CardLost,
-    CardRead,
+    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    Failure,
-    Idle,
-    Instruction,
-    Journal,
-    Made,
-    ObjectSeen,
-    PodGone,
-    PodSeen,
-    Promise,
-    Record,
-    Rest,
-    Started,
-    State,
-    Wanted,
+    GpuRead,
+    GpuUnreachable,
+    InitialSyncDone,
+    InstasliceChanged,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    PromisedSlice,
+    SliceIdle,
+    SliceInstruction,
+    SliceJournal,
+    SlicePromise,
+    SliceResult,
+    SliceState,
+    WaitUntil,
 )
-from tessera.agent.slices.state_machine import FOREIGN_RECHECK, RETRY_FIRST, Book
+from tessera.agent.slices.state_machine import FOREIGN_RECHECK, RETRY_FIRST, SliceStateMachine
 from tessera.api.names import PodUid
 
 GPU = "GPU-a"
@@ -34,43 +34,45 @@ STARTS = {"1g.5gb": (0, 1, 2, 3, 4, 5, 6), "3g.20gb": (0, 4), "7g.40gb": (0,)}
 SIZES = {"1g.5gb": 1, "3g.20gb": 4, "7g.40gb": 8}
 POD = PodUid("pod-1")
 OTHER = PodUid("pod-2")
-LEFT = Position(GPU, "3g.20gb", 0)
-RIGHT = Position(GPU, "3g.20gb", 4)
+LEFT = SlicePosition(GPU, "3g.20gb", 0)
+RIGHT = SlicePosition(GPU, "3g.20gb", 4)
 
 
-def promise(pod: PodUid, *positions: Position) -> Promise:
-    return Promise(pod=pod, namespace="ns", name=pod, slices=tuple(Wanted(p, SIZES[p.profile]) for p in positions))
+def promise(pod: PodUid, *positions: SlicePosition) -> SlicePromise:
+    return SlicePromise(
+        pod=pod, namespace="ns", name=pod, slices=tuple(PromisedSlice(p, SIZES[p.profile]) for p in positions)
+    )
 
 
-def promised(*promises: Promise, controller: str = "creating", daemonset: str = "") -> ObjectSeen:
-    records = {each.pod: Record(controller=controller, daemonset=daemonset) for each in promises}
-    return ObjectSeen({each.pod: each for each in promises}, records)
+def promised(*promises: SlicePromise, controller: str = "creating", daemonset: str = "") -> InstasliceChanged:
+    records = {each.pod: SliceResult(controller=controller, daemonset=daemonset) for each in promises}
+    return InstasliceChanged({each.pod: each for each in promises}, records)
 
 
-def instance(position: Position, gi_id: int = 1, *, whole: bool = True) -> Made:
+def instance(position: SlicePosition, gi_id: int = 1, *, whole: bool = True) -> ObservedInstance:
     computes = ((0, f"MIG-{position.profile}-{position.start}"),) if whole else ()
-    return Made(gi_id=gi_id, position=position, size=SIZES[position.profile], computes=computes)
+    return ObservedInstance(gi_id=gi_id, position=position, size=SIZES[position.profile], computes=computes)
 
 
-def card(*instances: Made) -> CardRead:
-    return CardRead(GPU, STARTS, instances)
+def card(*instances: ObservedInstance) -> GpuRead:
+    return GpuRead(GPU, STARTS, instances)
 
 
-def book(*facts: object, journal: Journal | None = None) -> Book:
-    made = Book(journal or Journal())
-    for fact in (*facts, Started()):
+def book(*facts: object, journal: SliceJournal | None = None) -> SliceStateMachine:
+    made = SliceStateMachine(journal or SliceJournal())
+    for fact in (*facts, InitialSyncDone()):
         made.apply(fact)  # type: ignore[arg-type] # the facts stand in the tests as a plain list
     return made
 
 
-def ours(*positions: Position, pod: PodUid = POD) -> Journal:
-    return Journal(owners={position.device_id: pod for position in positions})
+def ours(*positions: SlicePosition, pod: PodUid = POD) -> SliceJournal:
+    return SliceJournal(owners={position.device_id: pod for position in positions})
 
 
 def test_nothing_is_decided_before_everything_was_seen_once() -> None:
-    made = Book(ours(LEFT))
+    made = SliceStateMachine(ours(LEFT))
     made.apply(card(instance(LEFT)))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
 
 
 def test_a_promise_is_made_in_two_calls_and_then_rests() -> None:
@@ -79,7 +81,7 @@ def test_a_promise_is_made_in_two_calls_and_then_rests() -> None:
     made.apply(card(instance(LEFT, 7, whole=False)))
     assert made.step(GPU, 0.0) == CreateComputeInstance(LEFT, 7)
     made.apply(card(instance(LEFT, 7)))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert made.made(POD)
 
 
@@ -94,12 +96,12 @@ def test_ownership_is_in_the_journal_before_the_first_call() -> None:
     [
         ((), CreateGpuInstance(LEFT, POD)),
         ((instance(LEFT, whole=False),), CreateComputeInstance(LEFT, 1)),
-        ((instance(LEFT),), Rest()),
+        ((instance(LEFT),), WaitUntil()),
     ],
     ids=["killed before the GPU instance", "killed between the two", "killed after the compute instance"],
 )
 def test_a_new_process_goes_on_where_the_hardware_stands(
-    found: tuple[Made, ...], expected: CreateGpuInstance | CreateComputeInstance | Rest
+    found: tuple[ObservedInstance, ...], expected: CreateGpuInstance | CreateComputeInstance | WaitUntil
 ) -> None:
     assert book(card(*found), promised(promise(POD, LEFT)), journal=ours(LEFT)).step(GPU, 0.0) == expected
 
@@ -109,25 +111,25 @@ def test_a_new_process_goes_on_where_the_hardware_stands(
     [
         ((instance(LEFT),), DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")),
         ((instance(LEFT, whole=False),), DestroyGpuInstance(LEFT, 1)),
-        ((), Rest()),
+        ((), WaitUntil()),
     ],
     ids=["killed before destroying", "killed between the two", "killed after both"],
 )
 def test_what_nobody_wants_any_more_is_destroyed_from_wherever_it_stands(
-    found: tuple[Made, ...], expected: DestroyComputeInstance | DestroyGpuInstance | Rest
+    found: tuple[ObservedInstance, ...], expected: DestroyComputeInstance | DestroyGpuInstance | WaitUntil
 ) -> None:
     assert book(card(*found), journal=ours(LEFT)).step(GPU, 0.0) == expected
 
 
 def test_a_foreign_instance_is_never_destroyed() -> None:
     made = book(card(instance(LEFT), instance(RIGHT, 2, whole=False)))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert [owner for _, owner in made.instances()] == [None, None]
 
 
 def test_a_foreign_instance_in_the_way_is_reported_and_looked_at_again() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, Position(GPU, "1g.5gb", 2))))
-    assert made.step(GPU, 100.0) == Rest(100.0 + FOREIGN_RECHECK)
+    made = book(card(instance(LEFT)), promised(promise(POD, SlicePosition(GPU, "1g.5gb", 2))))
+    assert made.step(GPU, 100.0) == WaitUntil(100.0 + FOREIGN_RECHECK)
     (notice,) = made.take_notices()
     assert (notice.pod, notice.reason) == (POD, "SliceBlocked")
     made.step(GPU, 101.0)
@@ -138,7 +140,7 @@ def test_a_foreign_instance_in_the_way_is_reported_and_looked_at_again() -> None
 
 def test_a_foreign_instance_exactly_where_one_is_promised_is_not_taken_over() -> None:
     made = book(card(instance(LEFT)), promised(promise(POD, LEFT)))
-    assert isinstance(made.step(GPU, 0.0), Rest)
+    assert isinstance(made.step(GPU, 0.0), WaitUntil)
     assert not made.made(POD)
     assert made.device(POD, LEFT) is None
 
@@ -157,8 +159,8 @@ def test_with_the_journal_lost_a_released_slice_is_still_destroyed() -> None:
 
 def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
     seen = promised(promise(POD, LEFT), controller="deleting", daemonset="created")
-    made = book(card(instance(LEFT, 9)), seen, journal=Journal(released=(POD,)))
-    assert made.step(GPU, 0.0) == Rest()
+    made = book(card(instance(LEFT, 9)), seen, journal=SliceJournal(released=(POD,)))
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert dict(made.instances())[instance(LEFT, 9)] is None
     assert made.positions_of(POD) == []
 
@@ -166,46 +168,46 @@ def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        PodSeen(POD, over=True),
-        PodGone(POD),
+        PodChanged(POD, ended=True),
+        PodDeleted(POD),
         promised(promise(POD, LEFT), controller="deleting", daemonset="created"),
     ],
     ids=["all containers ended", "the pod object is gone", "the controller says so"],
 )
 def test_a_slice_is_released_once_its_pod_has_ended(end: object) -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))
-    assert made.step(GPU, 0.0) == Rest()
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
+    assert made.step(GPU, 0.0) == WaitUntil()
     made.apply(end)  # type: ignore[arg-type] # a table of facts
     assert isinstance(made.step(GPU, 0.0), DestroyComputeInstance)
     made.apply(card(instance(LEFT, whole=False)))
     assert made.step(GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     made.apply(card())
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert made.released(POD)
     assert made.positions_of(POD) == []
 
 
 def test_released_is_final_over_a_restart() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))
-    made.apply(PodGone(POD))
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
+    made.apply(PodDeleted(POD))
     again = book(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=made.journal())
     assert again.step(GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     again.apply(card())
-    assert again.step(GPU, 0.0) == Rest()
+    assert again.step(GPU, 0.0) == WaitUntil()
 
 
-def again(made: Book) -> Instruction:
+def again(made: SliceStateMachine) -> SliceInstruction:
     """What comes next once the pod is promised the same place again."""
-    made.apply(ObjectSeen({POD: promise(POD, LEFT)}, {}))
+    made.apply(InstasliceChanged({POD: promise(POD, LEFT)}, {}))
     return made.step(GPU, 0.0)
 
 
-NOTHING = ObjectSeen({}, {})
+NOTHING = InstasliceChanged({}, {})
 
 
 def test_a_pod_that_lost_its_promise_before_it_was_bound_is_served_when_it_is_promised_again() -> None:
     """Somebody removed the promise, or the whole object, and the controller writes it again at once."""
-    made = book(card(instance(LEFT)), ObjectSeen({POD: promise(POD, LEFT)}, {}), journal=ours(LEFT))
+    made = book(card(instance(LEFT)), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=ours(LEFT))
     made.apply(NOTHING)
     assert again(made) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
     made.apply(card())
@@ -214,56 +216,56 @@ def test_a_pod_that_lost_its_promise_before_it_was_bound_is_served_when_it_is_pr
 
 def test_a_pod_that_gave_its_slice_back_is_served_when_it_is_promised_another_while_the_agent_is_away() -> None:
     """The agent answered ``deleted`` and ended; the controller removed promise and result and made a new promise."""
-    left = Journal(released=(POD,))
+    left = SliceJournal(released=(POD,))
     assert again(book(card(), journal=left)) == CreateGpuInstance(LEFT, POD)
-    assert book(card(), ObjectSeen({POD: promise(POD, LEFT)}, {}), journal=left).step(GPU, 0.0) == CreateGpuInstance(
-        LEFT, POD
-    )
+    assert book(card(), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=left).step(
+        GPU, 0.0
+    ) == CreateGpuInstance(LEFT, POD)
 
 
 def test_a_pod_that_was_promised_again_while_the_agent_was_away_is_served_once_it_is_bound() -> None:
     """Its result stands, so that it could be a pod that is gone."""
-    made = book(card(), promised(promise(POD, LEFT), daemonset="created"), journal=Journal(released=(POD,)))
-    assert made.step(GPU, 0.0) == Rest()
-    made.apply(PodSeen(POD, over=False))
+    made = book(card(), promised(promise(POD, LEFT), daemonset="created"), journal=SliceJournal(released=(POD,)))
+    assert made.step(GPU, 0.0) == WaitUntil()
+    made.apply(PodChanged(POD, ended=False))
     assert made.step(GPU, 0.0) == CreateGpuInstance(LEFT, POD)
 
 
-@pytest.mark.parametrize("end", [PodGone(POD), PodSeen(POD, over=True)], ids=["gone", "finished"])
-def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodGone | PodSeen) -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))
+@pytest.mark.parametrize("end", [PodDeleted(POD), PodChanged(POD, ended=True)], ids=["gone", "finished"])
+def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodDeleted | PodChanged) -> None:
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
     made.apply(end)
     made.apply(card())
-    assert again(made) == Rest()
+    assert again(made) == WaitUntil()
 
 
 def test_with_the_journal_lost_a_result_without_a_promise_is_destroyed() -> None:
     """The controller removes the promise of a pod that is gone before its slices are destroyed."""
-    record = Record(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
-    made = book(card(instance(LEFT), instance(RIGHT, 2)), ObjectSeen({}, {POD: record}))
+    record = SliceResult(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
+    made = book(card(instance(LEFT), instance(RIGHT, 2)), InstasliceChanged({}, {POD: record}))
     assert made.step(GPU, 0.0) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
     made.apply(card(instance(RIGHT, 2)))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
 
 
 def test_with_the_journal_lost_a_result_without_a_promise_is_kept_for_a_pod_that_lives() -> None:
-    record = Record(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
-    made = book(card(instance(LEFT)), ObjectSeen({}, {POD: record}), PodSeen(POD, over=False))
-    assert made.step(GPU, 0.0) == Rest()
+    record = SliceResult(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
+    made = book(card(instance(LEFT)), InstasliceChanged({}, {POD: record}), PodChanged(POD, ended=False))
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert made.positions_of(POD) == [LEFT]
 
 
 def test_a_pod_that_is_not_bound_to_the_node_yet_keeps_its_promise() -> None:
     made = book(card(instance(LEFT)), promised(promise(POD, LEFT), daemonset="created"), journal=ours(LEFT))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert not made.released(POD)
 
 
 def test_a_slice_whose_promise_vanished_stays_while_its_pod_lives() -> None:
-    made = book(card(instance(LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))
-    assert made.step(GPU, 0.0) == Rest()
+    made = book(card(instance(LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert made.slices_of(POD) == [LEFT]
-    made.apply(PodGone(POD))
+    made.apply(PodDeleted(POD))
     assert isinstance(made.step(GPU, 0.0), DestroyComputeInstance)
 
 
@@ -275,8 +277,8 @@ def test_a_promise_moved_to_another_place_leaves_nothing_behind() -> None:
 
 
 def test_a_place_is_made_free_before_it_is_used_again() -> None:
-    whole = Position(GPU, "7g.40gb", 0)
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    whole = SlicePosition(GPU, "7g.40gb", 0)
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     made.apply(promised(promise(POD, LEFT), promise(OTHER, whole)))
     assert isinstance(made.step(GPU, 0.0), DestroyComputeInstance)
     made.apply(card())
@@ -284,7 +286,7 @@ def test_a_place_is_made_free_before_it_is_used_again() -> None:
 
 
 def test_the_next_pod_on_the_very_same_place_gets_an_instance_of_its_own() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     made.apply(promised(promise(POD, LEFT), promise(OTHER, LEFT)))
     assert not made.made(OTHER)
     assert isinstance(made.step(GPU, 0.0), DestroyComputeInstance)
@@ -294,13 +296,13 @@ def test_the_next_pod_on_the_very_same_place_gets_an_instance_of_its_own() -> No
 
 def test_two_promises_of_one_place_are_never_both_served() -> None:
     made = book(card(instance(LEFT)), promised(promise(POD, LEFT), promise(OTHER, LEFT)), journal=ours(LEFT))
-    assert made.step(GPU, 0.0) == Rest()
+    assert made.step(GPU, 0.0) == WaitUntil()
     assert (made.made(POD), made.made(OTHER)) == (True, False)
 
 
 def test_a_place_that_the_card_does_not_have_is_refused_with_what_it_has() -> None:
-    made = book(card(), promised(promise(POD, Position(GPU, "3g.20gb", 2))))
-    assert made.step(GPU, 0.0) == Rest()
+    made = book(card(), promised(promise(POD, SlicePosition(GPU, "3g.20gb", 2))))
+    assert made.step(GPU, 0.0) == WaitUntil()
     (notice,) = made.take_notices()
     assert notice.reason == "SliceImpossible"
     assert "1g.5gb, 3g.20gb, 7g.40gb" in notice.text
@@ -313,9 +315,9 @@ def test_a_failed_creation_is_tried_again_after_a_growing_delay() -> None:
     for _ in range(4):
         call = made.step(GPU, now)
         assert isinstance(call, CreateGpuInstance)
-        made.apply(CallFailed(call, Failure.REFUSED, "no", now))
+        made.apply(CallFailed(call, CallFailureKind.REFUSED, "no", now))
         rest = made.step(GPU, now)
-        assert isinstance(rest, Rest)
+        assert isinstance(rest, WaitUntil)
         assert rest.until is not None
         delays.append(rest.until - now)
         now = rest.until
@@ -326,32 +328,32 @@ def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down_firs
     made = book(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=ours(LEFT))
     call = made.step(GPU, 0.0)
     assert call == CreateComputeInstance(LEFT, 1)
-    made.apply(CallFailed(call, Failure.REFUSED, "no", 0.0))
+    made.apply(CallFailed(call, CallFailureKind.REFUSED, "no", 0.0))
     assert made.step(GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     made.apply(card())
-    assert made.step(GPU, 0.0) == Rest(RETRY_FIRST)
+    assert made.step(GPU, 0.0) == WaitUntil(RETRY_FIRST)
     assert made.step(GPU, RETRY_FIRST) == CreateGpuInstance(LEFT, POD)
     made.apply(card(instance(LEFT, whole=False)))
     assert made.step(GPU, RETRY_FIRST) == CreateComputeInstance(LEFT, 1)
 
 
 def test_a_slice_in_use_waits_for_its_processes() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     call = made.step(GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.apply(CallFailed(call, Failure.BUSY, "in use by process 1", 0.0))
-    assert isinstance(made.step(GPU, 0.0), Rest)
-    made.apply(Idle(LEFT))
+    made.apply(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", 0.0))
+    assert isinstance(made.step(GPU, 0.0), WaitUntil)
+    made.apply(SliceIdle(LEFT))
     assert made.step(GPU, 0.0) == call
 
 
 def test_a_slice_that_stays_in_use_is_told_once() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     call = made.step(GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
     told = []
     for number in range(10):
-        made.apply(CallFailed(call, Failure.BUSY, "in use by process 1", float(number)))
+        made.apply(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", float(number)))
         told.append(len(made.take_notices()))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
@@ -360,18 +362,18 @@ def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
     made = book(
         card(instance(LEFT)),
         promised(promise(POD, LEFT), promise(OTHER, RIGHT)),
-        PodSeen(POD, over=True),
+        PodChanged(POD, ended=True),
         journal=ours(LEFT),
     )
     call = made.step(GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.apply(CallFailed(call, Failure.BUSY, "in use by process 1", 0.0))
+    made.apply(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", 0.0))
     assert made.step(GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
 
 
 def test_a_lost_card_is_left_alone_until_it_is_asked_again() -> None:
-    made = book(card(), promised(promise(POD, LEFT)), CardLost(GPU, 30.0))
-    assert made.step(GPU, 0.0) == Rest(30.0)
+    made = book(card(), promised(promise(POD, LEFT)), GpuUnreachable(GPU, 30.0))
+    assert made.step(GPU, 0.0) == WaitUntil(30.0)
     assert made.lost(GPU)
     made.apply(card())
     assert not made.lost(GPU)
@@ -381,13 +383,13 @@ def test_a_lost_card_is_left_alone_until_it_is_asked_again() -> None:
 def test_a_device_that_the_next_pod_holds_already_is_not_taken_from_it() -> None:
     made = book(card(), promised(promise(POD, LEFT), promise(OTHER, RIGHT)))
     made.bind(POD, {LEFT.device_id: LEFT, RIGHT.device_id: LEFT})
-    made.apply(PodSeen(POD, over=True))
+    made.apply(PodChanged(POD, ended=True))
     made.bind(OTHER, {RIGHT.device_id: RIGHT})
     assert made.take_unbound() == [LEFT.device_id]
 
 
 def test_what_stood_on_a_card_that_left_the_node_is_nobodys_so_its_pod_can_be_released() -> None:
-    gone = Position("GPU-gone", "3g.20gb", 0)
+    gone = SlicePosition("GPU-gone", "3g.20gb", 0)
     seen = promised(promise(POD, gone), controller="deleting", daemonset="created")
     made = book(card(), seen, journal=ours(gone))
     assert made.released(POD)
@@ -396,16 +398,16 @@ def test_what_stood_on_a_card_that_left_the_node_is_nobodys_so_its_pod_can_be_re
 
 def test_states_name_where_a_slice_is_in_its_life() -> None:
     made = book(card(), promised(promise(POD, LEFT)))
-    assert made.state(LEFT, POD) is State.PROMISED
+    assert made.state(LEFT, POD) is SliceState.PROMISED
     made.step(GPU, 0.0)
     made.apply(card(instance(LEFT, whole=False)))
-    assert made.state(LEFT, POD) is State.GPU_INSTANCE
+    assert made.state(LEFT, POD) is SliceState.GPU_INSTANCE
     made.apply(card(instance(LEFT)))
-    assert made.state(LEFT, POD) is State.MADE
+    assert made.state(LEFT, POD) is SliceState.MADE
     made.bind(POD, {LEFT.device_id: LEFT})
-    assert made.state(LEFT, POD) is State.CLAIMED
-    made.apply(PodSeen(POD, over=True))
-    assert made.state(LEFT, POD) is State.RELEASING
+    assert made.state(LEFT, POD) is SliceState.CLAIMED
+    made.apply(PodChanged(POD, ended=True))
+    assert made.state(LEFT, POD) is SliceState.RELEASING
     assert made.take_unbound() == [LEFT.device_id]
 
 
@@ -417,8 +419,8 @@ def test_bindings_outlive_the_process() -> None:
 
 
 def test_the_journal_forgets_pods_that_are_over_and_done() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     made.apply(card())
     made.step(GPU, 0.0)
-    made.apply(ObjectSeen({}, {}))
-    assert made.journal() == Journal()
+    made.apply(InstasliceChanged({}, {}))
+    assert made.journal() == SliceJournal()

@@ -11,34 +11,34 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
-    Call,
     CallFailed,
-    CardRead,
+    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    Failure,
-    Journal,
-    Made,
-    ObjectSeen,
-    PodGone,
-    PodSeen,
-    Promise,
-    Record,
-    Rest,
-    Started,
-    Wanted,
+    GpuCall,
+    GpuRead,
+    InitialSyncDone,
+    InstasliceChanged,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    PromisedSlice,
+    SliceJournal,
+    SlicePromise,
+    SliceResult,
+    WaitUntil,
 )
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
 
 GPU = "GPU-a"
 STARTS = {"1g.5gb": (0, 1, 2, 3, 4, 5, 6), "2g.10gb": (0, 2, 4), "3g.20gb": (0, 4), "7g.40gb": (0,)}
 SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4, "7g.40gb": 8}
-POSITIONS = [Position(GPU, profile, start) for profile, starts in STARTS.items() for start in starts]
+POSITIONS = [SlicePosition(GPU, profile, start) for profile, starts in STARTS.items() for start in starts]
 
 
 class Refused(Exception):  # noqa: N818 - NVML refuses, nothing broke
@@ -49,19 +49,19 @@ class Silicon:
     """One card. ``busy`` are positions that a process uses."""
 
     def __init__(self) -> None:
-        self.instances: dict[int, tuple[Position, bool]] = {}
+        self.instances: dict[int, tuple[SlicePosition, bool]] = {}
         self.foreign: set[int] = set()
-        self.busy: set[Position] = set()
+        self.busy: set[SlicePosition] = set()
         self._next = 1
 
-    def create(self, position: Position) -> int:
+    def create(self, position: SlicePosition) -> int:
         if any(overlap(position, other) for other, _ in self.instances.values()):
             raise Refused("insufficient resources")
         gi_id, self._next = self._next, self._next + 1
         self.instances[gi_id] = (position, False)
         return gi_id
 
-    def do(self, call: Call, *, refuse: bool = False) -> None:
+    def do(self, call: GpuCall, *, refuse: bool = False) -> None:
         if refuse:
             raise Refused("injected")
         match call:
@@ -79,12 +79,12 @@ class Silicon:
                 del self.instances[call.gi_id]
         assert all(gi_id in self.instances for gi_id in self.foreign), "a foreign instance was destroyed"
 
-    def read(self) -> CardRead:
-        return CardRead(
+    def read(self) -> GpuRead:
+        return GpuRead(
             GPU,
             STARTS,
             tuple(
-                Made(
+                ObservedInstance(
                     gi_id=gi_id,
                     position=position,
                     size=SIZES[position.profile],
@@ -95,7 +95,7 @@ class Silicon:
         )
 
 
-def overlap(one: Position, two: Position) -> bool:
+def overlap(one: SlicePosition, two: SlicePosition) -> bool:
     return one.start < two.start + SIZES[two.profile] and two.start < one.start + SIZES[one.profile]
 
 
@@ -106,34 +106,34 @@ class Node(RuleBasedStateMachine):
     bound = Bundle("bound")
 
     @initialize(foreign=st.lists(st.sampled_from(POSITIONS), max_size=2))
-    def begin(self, foreign: list[Position]) -> None:
+    def begin(self, foreign: list[SlicePosition]) -> None:
         self.card = Silicon()
         self.now = 0.0
         self.count = 0
-        self.disk = Journal()
-        self.promises: dict[PodUid, Promise] = {}
-        self.records: dict[PodUid, Record] = {}
+        self.disk = SliceJournal()
+        self.promises: dict[PodUid, SlicePromise] = {}
+        self.records: dict[PodUid, SliceResult] = {}
         self.pods: dict[PodUid, bool] = {}
         for position in foreign:
             self._somebody_else_makes(position)
         self._start()
 
     def _start(self) -> None:
-        self.book = Book(self.disk)
+        self.book = SliceStateMachine(self.disk)
         self._object_seen()
         for pod, over in self.pods.items():
-            self.book.apply(PodSeen(pod, over))
+            self.book.apply(PodChanged(pod, over))
         self.book.apply(self.card.read())
-        self.book.apply(Started())
+        self.book.apply(InitialSyncDone())
 
     def _object_seen(self) -> None:
-        self.book.apply(ObjectSeen(dict(self.promises), dict(self.records)))
+        self.book.apply(InstasliceChanged(dict(self.promises), dict(self.records)))
 
     def _step(self, fault: str = "") -> bool:
         """One step of the agent; whether there was one. ``fault``: refuse, kill before, kill after."""
         call = self.book.step(GPU, self.now)
         self.disk = self.book.journal()
-        if isinstance(call, Rest):
+        if isinstance(call, WaitUntil):
             return False
         if fault == "kill before":
             self._start()
@@ -141,7 +141,7 @@ class Node(RuleBasedStateMachine):
         try:
             self.card.do(call, refuse=fault == "refuse")
         except Refused as error:
-            kind = Failure.BUSY if str(error) == "in use" else Failure.REFUSED
+            kind = CallFailureKind.BUSY if str(error) == "in use" else CallFailureKind.REFUSED
             self.book.apply(CallFailed(call, kind, str(error), self.now))
         if fault == "kill after":
             self._start()
@@ -157,48 +157,48 @@ class Node(RuleBasedStateMachine):
                     self.promises.pop(pod, None)
                     del self.records[pod]
             elif record.daemonset == "" and pod in self.promises and self.book.made(pod):
-                self.records[pod] = Record(controller=record.controller, daemonset="created")
+                self.records[pod] = SliceResult(controller=record.controller, daemonset="created")
         self._object_seen()
 
-    def _taken(self) -> list[Position]:
+    def _taken(self) -> list[SlicePosition]:
         """What the controller believes to be in use."""
         promised = [wanted.position for promise in self.promises.values() for wanted in promise.slices]
         return promised + [made.position for made, owner in self.book.instances() if owner not in self.promises]
 
     @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
-    def promise(self, wishes: list[Position]) -> PodUid:
-        free: list[Position] = []
+    def promise(self, wishes: list[SlicePosition]) -> PodUid:
+        free: list[SlicePosition] = []
         for wish in wishes:
             if not any(overlap(wish, taken) for taken in self._taken() + free):
                 free.append(wish)
         self.count += 1
         pod = PodUid(f"pod-{self.count}")
         if free:
-            slices = tuple(Wanted(position, SIZES[position.profile]) for position in free)
-            self.promises[pod] = Promise(pod=pod, namespace="ns", name=pod, slices=slices)
-            self.records[pod] = Record(controller="ungated", daemonset="")
+            slices = tuple(PromisedSlice(position, SIZES[position.profile]) for position in free)
+            self.promises[pod] = SlicePromise(pod=pod, namespace="ns", name=pod, slices=slices)
+            self.records[pod] = SliceResult(controller="ungated", daemonset="")
             self._object_seen()
         return pod
 
     @rule(target=bound, pod=consumes(promised))
     def bind(self, pod: PodUid) -> PodUid:
         self.pods[pod] = False
-        self.book.apply(PodSeen(pod, over=False))
+        self.book.apply(PodChanged(pod, ended=False))
         return pod
 
     @rule(pod=consumes(bound), vanishes=st.booleans())
     def finish(self, pod: PodUid, vanishes: bool) -> None:
         if vanishes:
             self.pods.pop(pod, None)
-            self.book.apply(PodGone(pod))
+            self.book.apply(PodDeleted(pod))
         else:
             self.pods[pod] = True
-            self.book.apply(PodSeen(pod, over=True))
+            self.book.apply(PodChanged(pod, ended=True))
 
     @rule(pod=consumes(promised))
     def give_up_before_it_is_bound(self, pod: PodUid) -> None:
         if pod in self.records:
-            self.records[pod] = Record(controller="deleting", daemonset=self.records[pod].daemonset)
+            self.records[pod] = SliceResult(controller="deleting", daemonset=self.records[pod].daemonset)
             self._object_seen()
 
     @rule(pod=consumes(promised))
@@ -229,11 +229,11 @@ class Node(RuleBasedStateMachine):
         self.now += seconds
 
     @rule(position=st.sampled_from(POSITIONS))
-    def somebody_else_makes(self, position: Position) -> None:
+    def somebody_else_makes(self, position: SlicePosition) -> None:
         self._somebody_else_makes(position)
         self.book.apply(self.card.read())
 
-    def _somebody_else_makes(self, position: Position) -> None:
+    def _somebody_else_makes(self, position: SlicePosition) -> None:
         if position.device_id in self.disk.owners:
             return  # between our note and our call: nobody could tell the two instances apart
         try:
@@ -258,7 +258,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def no_slice_is_for_two_pods(self) -> None:
         if hasattr(self, "book"):
-            users: dict[Position, PodUid] = {}
+            users: dict[SlicePosition, PodUid] = {}
             for pod in self.book.promises:
                 for position in self.book.slices_of(pod):
                     if self.book.device(pod, position):

@@ -17,7 +17,7 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
 
 
-class Mirror:
+class ApiMirror:
     """See :class:`tessera.agent.slices.claimants.PodDirectory`, of which it is one.
 
     Args:
@@ -68,15 +68,15 @@ class Mirror:
         """The node; ``None`` while there is no such object."""
         return self.nodes.cache.get(self._name)
 
-    def object(self) -> Instaslice | None:
+    def instaslice(self) -> Instaslice | None:
         """The node's Instaslice object; ``None`` if it has none."""
         return self.objects.cache.get(f"{self._namespace}/{self._name}")
 
-    def live(self) -> Sequence[Pod]:
+    def live_pods(self) -> Sequence[Pod]:
         """The pods bound to this node that are not over."""
-        return [pod for pod in self.pods.cache.values() if not is_over(pod)]
+        return [pod for pod in self.pods.cache.values() if not has_ended(pod)]
 
-    async def bound(self) -> Sequence[Pod]:
+    async def list_bound_pods(self) -> Sequence[Pod]:
         """The pods bound to this node that are not over, asked of the API server itself.
 
         Raises:
@@ -86,7 +86,7 @@ class Mirror:
             found = await self._client.list(PODS, field_selector=self._by_node)
         except (ApiError, TimeoutError) as error:
             raise ConnectionError(str(error)) from error
-        return [pod for pod in found.items if not is_over(pod)]
+        return [pod for pod in found.items if not has_ended(pod)]
 
     async def has_promise(self, pod: PodUid) -> bool:
         """Whether the API server itself knows a promise to a pod. A list of one needs no right but the watch's.
@@ -110,6 +110,6 @@ def _by_name(node_name: str) -> str:
     return f"metadata.name={node_name}"
 
 
-def is_over(pod: Pod) -> bool:
+def has_ended(pod: Pod) -> bool:
     """Whether all containers of a pod have ended for good."""
     return pod.status.phase in {"Succeeded", "Failed"}

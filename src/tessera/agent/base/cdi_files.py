@@ -38,7 +38,7 @@ class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     mounts: tuple[_Mount, ...] = ()
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CdiDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One device as a CDI file has it; made by :func:`define`."""
 
     name: str
@@ -48,12 +48,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cdi_version: str
     kind: str
-    devices: tuple[Definition, ...]
+    devices: tuple[CdiDefinition, ...]
 
 
-def define(
+def define_device(
     name: str, env: Iterable[str], files: Iterable[DeviceFile] = (), *, mounted: Iterable[str] = ()
-) -> Definition:
+) -> CdiDefinition:
     """A device.
 
     Args:
@@ -66,10 +66,10 @@ def define(
     by_path = {each.path: each for each in files}
     nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
     mounts = tuple(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted)
-    return Definition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
+    return CdiDefinition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
 
 
-def put(path: Path, kind: str, devices: Sequence[Definition]) -> None:
+def write_cdi_file(path: Path, kind: str, devices: Sequence[CdiDefinition]) -> None:
     """Brings a file about, by an atomic rename; one that stands there with this content is left alone.
 
     Args:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Changes:
+class ChangeNotifier:
     """Wakes everybody who waits. Waiters look at the facts themselves, so several changes may be one wake-up."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Changes:
         finally:
             self._waiters.discard(waiter)
 
-    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+    async def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Waits until a condition holds; ``False`` if it still does not after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod holds of one shared card or MIG device, bytes; ``limit`` is 0 for a pod that was not given any."""
 
     namespace: str
@@ -68,35 +68,35 @@ class Metrics:
         """Shows from now on what each card asks for, 0 to 4."""
         self.registry.register(_Health(reactions))
 
-    def show_memory(self, uses: Callable[[], Sequence[MemoryUse]], unproven: Callable[[], Mapping[str, int]]) -> None:
+    def show_memory(self, uses: Callable[[], Sequence[MemoryUsage]], unproven: Callable[[], Mapping[str, int]]) -> None:
         """Shows from now on who holds how much of shared cards, and how much of a card no pod is proven to hold."""
         self.registry.register(_Memory(uses, unproven))
 
-    def hardware_event(self, gpu: str, event: str) -> None:
+    def count_hardware_event(self, gpu: str, event: str) -> None:
         """The driver reported an event of a card."""
         self._gpu_events.labels(gpu, event).inc()
 
-    def probed(self, result: str) -> None:
+    def count_probe(self, result: str) -> None:
         """A card was probed."""
         self._probes.labels(result).inc()
 
-    def marks_not_kept(self) -> None:
+    def count_unsaved_faults(self) -> None:
         """What is known of bad cards was not saved."""
         self._marks_not_kept.inc()
 
-    def memory_decision(self, act: str, outcome: str) -> None:
+    def count_memory_decision(self, act: str, outcome: str) -> None:
         """Something was decided about a pod's memory; ``outcome`` is ``told`` or what became of the deed."""
         self._memory.labels(act, outcome).inc()
 
-    def call_done(self, call: str, seconds: float) -> None:
+    def observe_call(self, call: str, seconds: float) -> None:
         """A call changed a card."""
         self._calls.labels(call).observe(seconds)
 
-    def call_failed(self, call: str, error: str) -> None:
+    def count_failed_call(self, call: str, error: str) -> None:
         """A call was refused."""
         self._failures.labels(call, error).inc()
 
-    def claimed(self, outcome: str, seconds: float) -> None:
+    def observe_claim(self, outcome: str, seconds: float) -> None:
         """A container got its slices (``ready``) or did not (``refused``)."""
         self._claims.labels(outcome).observe(seconds)
 
@@ -121,7 +121,7 @@ class _Health(Collector):
 class _Memory(Collector):
     """Memory of shared cards as it was last read."""
 
-    def __init__(self, uses: Callable[[], Sequence[MemoryUse]], unproven: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, uses: Callable[[], Sequence[MemoryUsage]], unproven: Callable[[], Mapping[str, int]]) -> None:
         self._uses = uses
         self._unproven = unproven
 

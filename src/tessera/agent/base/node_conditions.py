@@ -21,19 +21,19 @@ SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuH
 #: :mod:`tessera.agent.driver.ready_condition` alone.
 TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
-Truth = Literal["True", "False", "Unknown"]
+ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
     """One condition as it shall stand on the Node."""
 
     type: str
-    status: Truth
+    status: ConditionStatus
     reason: str
     message: str
 
 
-class LayoutTold(Protocol):
+class LayoutOutcome(Protocol):
     """What a MIG layout came to."""
 
     @property
@@ -89,11 +89,11 @@ def _effects(offer: Offer | None) -> Iterator[str]:
         yield from map(str, offer.notices)
 
 
-def layout_condition(told: LayoutTold) -> NodeCondition | None:
+def layout_condition(told: LayoutOutcome) -> NodeCondition | None:
     """Whether the MIG layout that was asked for is in force; ``None`` where none is asked for."""
     if not told.state:
         return None
-    truths: Mapping[str, Truth] = {"success": "True", "failed": "False"}
+    truths: Mapping[str, ConditionStatus] = {"success": "True", "failed": "False"}
     words = {"success": "LayoutApplied", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
     reason = told.reason or words.get(told.state, "LayoutPending")
     return NodeCondition(LAYOUT, truths.get(told.state, "Unknown"), reason, told.message)
@@ -113,7 +113,7 @@ def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
     return NodeCondition(MPS, "True", "DaemonsReady", f"MPS serves {', '.join(sorted(waiting))}")
 
 
-def settled(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
+def bound_messages(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
     """The conditions by type, each message one printable line of bounded length."""
     return {
         each.type: msgspec.structs.replace(each, message=one_line(each.message, CONDITION_MESSAGE))
@@ -121,9 +121,9 @@ def settled(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
     }
 
 
-def shown_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
+def read_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
     """Those of the agent's conditions that a Node shows."""
-    truths: Mapping[str, Truth] = {"True": "True", "False": "False"}
+    truths: Mapping[str, ConditionStatus] = {"True": "True", "False": "False"}
     return {
         each.type: NodeCondition(each.type, truths.get(each.status, "Unknown"), each.reason, each.message)
         for each in shown
@@ -131,7 +131,7 @@ def shown_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
     }
 
 
-def manifest_of(
+def conditions_manifest(
     conditions: Iterable[NodeCondition], since: MutableMapping[str, tuple[str, str]], now: str
 ) -> list[dict[str, Any]]:
     """The conditions as they are applied, by type.

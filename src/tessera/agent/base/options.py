@@ -12,7 +12,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
 
 
-class Validation(Enum):
+class ValidationMode(Enum):
     """Whether the agent advertises cards only after a program has run on them."""
 
     AUTO = "auto"  # with drivers in containers
@@ -111,7 +111,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     pass_device_specs: bool = False
     driver_root: Path = Path("/run/nvidia/driver")
     markers_dir: Path | None = Path(MARKER_FOLDER)
-    validation: Validation = Validation.AUTO
+    validation: ValidationMode = ValidationMode.AUTO
     mps_root: Path = Path("/run/nvidia/mps")
     mps_mount: Path | None = None
     environment: Mapping[str, str] = {}

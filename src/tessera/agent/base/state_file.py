@@ -30,7 +30,7 @@ T = TypeVar("T")
 _SEAL = b'"sha256:'
 
 
-class KeptFile(Generic[T]):
+class StateFile(Generic[T]):
     """One value in one file; makes its folder when needed.
 
     Args:

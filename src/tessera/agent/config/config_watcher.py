@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
 from tessera.agent.base.options import ConfigMapName
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.documents import FileRefused
 from tessera.api.names import MIG_CONFIG_LABEL
@@ -60,7 +60,7 @@ class LastAppliedProfile:
     """
 
     def __init__(self, folder: Path, read: Callable[[str], SharingProfile | FileRefused]) -> None:
-        self._file = KeptFile(folder / FILE_NAME, _Kept)
+        self._file = StateFile(folder / FILE_NAME, _Kept)
         self._read = read
         self._profile = self._load()
 
@@ -122,7 +122,7 @@ class ConfigWatcher:
         layouts: ConfigMapName | None,
         layout_default: str,
         state_dir: Path,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -197,7 +197,7 @@ class _ConfigMapWatcher:
     """The files of one ConfigMap, if one is configured."""
 
     def __init__(
-        self, client: Client, name: ConfigMapName | None, changes: Changes, clock: Clock, rng: random.Random
+        self, client: Client, name: ConfigMapName | None, changes: ChangeNotifier, clock: Clock, rng: random.Random
     ) -> None:
         self.files = ConfigMapFiles()
         self._changes = changes

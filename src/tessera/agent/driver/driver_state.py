@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from tessera.agent.base.marker_files import MarkerFile, MarkerId
-from tessera.agent.base.options import Validation
+from tessera.agent.base.options import ValidationMode
 
 
 class DriverHome(Enum):
@@ -92,9 +92,9 @@ def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
     return not facts.paused and facts.container == found.container
 
 
-def check_validation(found: DriverFound, facts: DriverFacts, mode: Validation) -> WaitReason | None:
+def check_validation(found: DriverFound, facts: DriverFacts, mode: ValidationMode) -> WaitReason | None:
     """What is missing before the cards of an opened driver may be advertised; ``None`` if nothing is."""
-    if mode is Validation.NEVER or (mode is Validation.AUTO and found.home is DriverHome.HOST):
+    if mode is ValidationMode.NEVER or (mode is ValidationMode.AUTO and found.home is DriverHome.HOST):
         return None
     if _about(found, facts.validated):
         return None

@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import AgentOptions, Validation
+from tessera.agent.base.options import AgentOptions, ValidationMode
 from tessera.agent.driver.driver_state import (
     DriverFacts,
     DriverFound,
@@ -133,11 +133,11 @@ class DriverGate:
         driver: DriverBackend,
         markers: MarkerFiles,
         teller: ReadyConditionWriter,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._mode: Validation = options.validation
+        self._mode: ValidationMode = options.validation
         self._root = options.driver_root
         self._driver = driver
         self._markers = markers

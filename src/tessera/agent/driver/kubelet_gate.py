@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.clock import Clock
 from tessera.kube.quantity import whole
 from tessera.kubelet.interfaces import (
@@ -38,7 +38,7 @@ class GatedKubelet:
         clock: for patience.
     """
 
-    def __init__(self, kubelet: Kubelet, changes: Changes, clock: Clock) -> None:
+    def __init__(self, kubelet: Kubelet, changes: ChangeNotifier, clock: Clock) -> None:
         self._kubelet = kubelet
         self._changes = changes
         self._clock = clock
@@ -75,7 +75,7 @@ class GatedKubelet:
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
         self._shut.set()
-        if await self._changes.until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
+        if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
 
 
@@ -87,7 +87,7 @@ class _Closable:
         healthy: how many of them are healthy.
     """
 
-    def __init__(self, plugin: DevicePlugin, shut: asyncio.Event, changes: Changes) -> None:
+    def __init__(self, plugin: DevicePlugin, shut: asyncio.Event, changes: ChangeNotifier) -> None:
         self._plugin = plugin
         self._shut = shut
         self._changes = changes

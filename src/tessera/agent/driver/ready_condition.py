@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.node_conditions import NodeCondition, manifest_of
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.node_conditions import NodeCondition, conditions_manifest
 from tessera.agent.driver.driver_state import WaitReason
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.driver.node_status import WAITING_FOR_KUBELET
@@ -66,7 +66,7 @@ class ReadyConditionWriter:
         self._name = node_name
         self._node = node
         self._events = events
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._clock = clock
         self._backoff = Backoff(rng)
         self._wanted: NodeCondition | None = None
@@ -131,7 +131,7 @@ class ReadyConditionWriter:
         since: dict[str, tuple[str, str]] = {}
         if shown is not None and shown.last_transition_time is not None:
             since[CONDITION] = (shown.status, shown.last_transition_time)
-        listed = manifest_of([wanted], since, rfc3339(self._clock.now()))
+        listed = conditions_manifest([wanted], since, rfc3339(self._clock.now()))
         body = {"metadata": {"uid": node.metadata.uid}, "status": {"conditions": listed}}
         try:
             await self._client.apply(NODES, self._name, body, subresource="status")

@@ -19,9 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.events import (
     CardProbed,
     CardReset,
@@ -94,7 +94,7 @@ class HealthMonitor:
         marks_file: Path,
         boot_id: Callable[[], str],
         clock: Clock,
-        changes: Changes,
+        changes: ChangeNotifier,
         tell: Tell,
         metrics: Metrics,
         resets: CardResetter | None = None,
@@ -109,7 +109,7 @@ class HealthMonitor:
         self._resets = resets
         self._prober = CardProber(hardware, patience=patience)
         self._ahead = clock.now() - clock.monotonic()
-        self._file = KeptFile(marks_file, StoredFaults)
+        self._file = StateFile(marks_file, StoredFaults)
         kept = self._file.load() or StoredFaults()
         self._boot = kept.boot
         self._health = HealthStateMachine(
@@ -142,7 +142,9 @@ class HealthMonitor:
         self._apply(EventWatchRestored())
         if event is None:
             return
-        self._metrics.hardware_event(event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}")
+        self._metrics.count_hardware_event(
+            event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}"
+        )
         self._apply(HardwareEventReported(event))
         for uuid in self._gpus:
             if event.gpu in {None, uuid}:
@@ -214,7 +216,7 @@ class HealthMonitor:
         return bool(due)
 
     def _answered(self, uuid: str, found: CardProbed | None) -> None:
-        self._metrics.probed("not-asked" if found is None else found.result.value)
+        self._metrics.count_probe("not-asked" if found is None else found.result.value)
         if found is not None:
             self._apply(found)
         if not self._health.is_suspect(uuid) and found is not None:
@@ -277,7 +279,7 @@ class HealthMonitor:
             self._file.save(StoredFaults(self._boot, marks))
         except OSError as error:
             # The verdict holds without it, until this process ends.
-            self._metrics.marks_not_kept()
+            self._metrics.count_unsaved_faults()
             _log.warning("what is known of bad cards is not kept over a restart of the agent: %s", error)
 
     def _not_of_the_future(self, mark: Fault) -> Fault:

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 
 
-class Role(Enum):
+class CardOwner(Enum):
     """Who has a card, or shall have it."""
 
     ON_DEMAND = "on-demand"
     STATIC = "static"
 
 
-class Roles:
+class CardOwnership:
     """The roles of a node's cards. A card that nothing was wished for is static.
 
     Args:
@@ -31,12 +31,12 @@ class Roles:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, dict[str, Role])
-        self._wanted: dict[str, Role] = {}
+        self._file = StateFile(path, dict[str, CardOwner])
+        self._wanted: dict[str, CardOwner] = {}
         self._held = self._file.load() or {}
         self.decided = False
 
-    def begin(self, held: Mapping[str, Role]) -> None:
+    def assume(self, held: Mapping[str, CardOwner]) -> None:
         """Says who has cards for sure when the process starts, whatever the file says.
 
         Args:
@@ -45,11 +45,11 @@ class Roles:
         """
         self._held |= held
 
-    def knows(self, uuid: str) -> bool:
+    def is_known(self, uuid: str) -> bool:
         """Whether it is known who has a card: from the file, or since it was said."""
         return uuid in self._held
 
-    def wish(self, wanted: Mapping[str, Role]) -> bool:
+    def set_desired(self, wanted: Mapping[str, CardOwner]) -> bool:
         """Says who shall have each card; returns whether that is news.
 
         A card that nobody had yet is taken at once by whoever shall have it.
@@ -65,38 +65,38 @@ class Roles:
         self.decided = True
         return news
 
-    def wanted(self, uuid: str) -> Role:
+    def desired_owner(self, uuid: str) -> CardOwner:
         """Who shall have a card."""
-        return self._wanted.get(uuid, Role.STATIC)
+        return self._wanted.get(uuid, CardOwner.STATIC)
 
-    def role(self, uuid: str) -> Role:
+    def owner(self, uuid: str) -> CardOwner:
         """Who has a card now."""
-        return self._held.get(uuid, Role.STATIC)
+        return self._held.get(uuid, CardOwner.STATIC)
 
-    def leaving(self, uuid: str) -> bool:
+    def is_leaving(self, uuid: str) -> bool:
         """Whether the side that has a card is to let go of it; it gives nothing of it to further pods."""
-        return self.role(uuid) is not self.wanted(uuid)
+        return self.owner(uuid) is not self.desired_owner(uuid)
 
-    def let_go(self, uuid: str) -> None:
+    def hand_over(self, uuid: str) -> None:
         """The side that has a card needs it no longer: whoever shall have it has it from now on.
 
         Raises:
             OSError: the file cannot be written.
         """
-        self._held[uuid] = self.wanted(uuid)
+        self._held[uuid] = self.desired_owner(uuid)
         self._save()
 
-    def on_demand(self) -> frozenset[str]:
+    def on_demand_gpus(self) -> frozenset[str]:
         """The cards that the slicer has."""
-        return self._having(Role.ON_DEMAND)
+        return self._having(CardOwner.ON_DEMAND)
 
-    def static(self) -> frozenset[str]:
+    def static_gpus(self) -> frozenset[str]:
         """The cards that the static side has."""
-        return self._having(Role.STATIC)
+        return self._having(CardOwner.STATIC)
 
-    def _having(self, role: Role) -> frozenset[str]:
+    def _having(self, role: CardOwner) -> frozenset[str]:
         known: Iterable[str] = {*self._wanted, *self._held}
-        return frozenset(uuid for uuid in known if self.role(uuid) is role)
+        return frozenset(uuid for uuid in known if self.owner(uuid) is role)
 
     def _save(self) -> None:
         self._file.save(dict(sorted(self._held.items())))

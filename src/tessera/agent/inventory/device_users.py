@@ -18,7 +18,7 @@ from tessera.kubelet.interfaces import ContainerDevices, Kubelet, PodResources
 _KINDS = ("GPU-", "MIG-")
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
     """One container that holds entries of one device.
 
     Attributes:
@@ -43,7 +43,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
-class Holders:
+class DeviceUsers:
     """Asks kubelet who holds what.
 
     Args:
@@ -55,15 +55,15 @@ class Holders:
         self._kubelet = kubelet
         self._live = live
 
-    def live(self) -> frozenset[PodUid]:
+    def live_pods(self) -> frozenset[PodUid]:
         """The pods that can hold anything; while this is the same, only admissions can change an answer."""
         return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
 
-    def initializing(self, resource: str) -> bool:
+    def may_initialize(self, resource: str) -> bool:
         """Whether an init container may have entries of a resource, of which kubelet tells nobody."""
         return any(_initializes_with(resource, pod) for pod in self._live())
 
-    async def now(self) -> Mapping[str, tuple[Holder, ...]]:
+    async def read(self) -> Mapping[str, tuple[DeviceUser, ...]]:
         """The holders of each card and MIG device, by its UUID; a device that nobody holds is missing.
 
         Raises:
@@ -71,7 +71,7 @@ class Holders:
         """
         listed = await self._kubelet.pod_resources()
         uids = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in self._live()}
-        held: dict[str, list[Holder]] = {}
+        held: dict[str, list[DeviceUser]] = {}
         for pod in listed:
             uid = uids.get((pod.namespace, pod.name))
             if uid is not None:
@@ -85,12 +85,12 @@ def _initializes_with(resource: str, pod: Pod) -> bool:
     return not done and any(resource in each.resources.limits for each in pod.spec.init_containers)
 
 
-def _holders(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, Holder]]:
+def _holders(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, DeviceUser]]:
     for container in pod.containers:
         for (resource, device), ids in _by_device(container.devices).items():
             yield (
                 device,
-                Holder(
+                DeviceUser(
                     pod=uid,
                     namespace=pod.namespace,
                     name=pod.name,
@@ -106,11 +106,11 @@ def _by_device(devices: Sequence[ContainerDevices]) -> dict[tuple[str, str], set
     found: dict[tuple[str, str], set[str]] = {}
     for each in devices:
         for entry in each.device_ids:
-            if is_static(entry):
+            if is_static_entry(entry):
                 found.setdefault((each.resource_name, device_of(entry)), set()).add(entry)
     return found
 
 
-def is_static(entry: str) -> bool:
+def is_static_entry(entry: str) -> bool:
     """Whether an entry's id is one of a card, a MIG device, or a share of those."""
     return entry.startswith(_KINDS) and ":" not in device_of(entry)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.api.mig_layouts.layouts_file import MigCard
 from tessera.api.sharing.devices import Gpu, MigDevice
@@ -22,7 +22,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, Instance
 
 
-class StockCard(msgspec.Struct, frozen=True, kw_only=True):
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """One card.
 
     Attributes:
@@ -47,19 +47,19 @@ class StockCard(msgspec.Struct, frozen=True, kw_only=True):
         return self.info.uuid
 
 
-class Stock(msgspec.Struct, frozen=True, kw_only=True):
+class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
     """All cards of the node, by index, and the driver that runs them."""
 
-    cards: tuple[StockCard, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
     driver_version: str = ""
     cuda_version: int = 0
 
-    def card(self, uuid: str) -> StockCard | None:
+    def gpu(self, uuid: str) -> GpuState | None:
         """The card of that UUID."""
-        return next((card for card in self.cards if card.uuid == uuid), None)
+        return next((card for card in self.gpus if card.uuid == uuid), None)
 
 
-class StockTaker:
+class InventoryReader:
     """Reads the cards when told to and keeps what it read last.
 
     Args:
@@ -67,44 +67,44 @@ class StockTaker:
         changes: woken when a reading differs from the one before.
     """
 
-    def __init__(self, hardware: AsyncNvml, changes: Changes) -> None:
+    def __init__(self, hardware: AsyncNvml, changes: ChangeNotifier) -> None:
         self._hardware = hardware
         self._changes = changes
-        self._stock = Stock()
+        self._stock = GpuInventory()
 
     @property
-    def stock(self) -> Stock:
+    def inventory(self) -> GpuInventory:
         """What was read last; no cards before the first :meth:`refresh`."""
         return self._stock
 
-    async def refresh(self) -> Stock:
+    async def refresh(self) -> GpuInventory:
         """Reads every card again.
 
         Raises:
             NvmlError: the cards cannot even be listed; what was read last is kept.
         """
-        found = await read_stock(self._hardware)
+        found = await read_gpu_inventory(self._hardware)
         if found != self._stock:
             self._stock = found
             self._changes.notify()
         return found
 
 
-async def read_stock(hardware: AsyncNvml) -> Stock:
+async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
     """Reads every card without changing any.
 
     Raises:
         NvmlError: the cards cannot even be listed. One card in trouble is listed without what it does not tell.
     """
     infos = await hardware.devices()
-    return Stock(
-        cards=tuple([await _card(hardware, info) for info in sorted(infos, key=lambda each: each.index)]),
+    return GpuInventory(
+        gpus=tuple([await _card(hardware, info) for info in sorted(infos, key=lambda each: each.index)]),
         driver_version=await hardware.driver_version(),
         cuda_version=await hardware.cuda_version(),
     )
 
 
-async def _card(hardware: AsyncNvml, info: GpuInfo) -> StockCard:
+async def _card(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
     instances: tuple[Instance, ...] = ()
     geometry = _known_geometry(info)
     attributes: CardAttributes | None = None
@@ -121,7 +121,7 @@ async def _card(hardware: AsyncNvml, info: GpuInfo) -> StockCard:
                     mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
         except (NvmlError, ValueError):
             pass  # It is listed as far as it was read; health and layouts find out themselves what is wrong with it.
-    return StockCard(
+    return GpuState(
         info=info, instances=instances, geometry=geometry, attributes=attributes, mig_attributes=mig, links=links
     )
 
@@ -131,7 +131,7 @@ def _known_geometry(info: GpuInfo) -> Geometry | None:
     return None if model is None else model.table
 
 
-def gpus_of(cards: Iterable[StockCard]) -> list[Gpu]:
+def sharing_gpus(cards: Iterable[GpuState]) -> list[Gpu]:
     """The cards as a sharing profile sees them: with those MIG devices that a container can be given."""
     return [
         Gpu(
@@ -146,13 +146,13 @@ def gpus_of(cards: Iterable[StockCard]) -> list[Gpu]:
     ]
 
 
-def _mig_devices(card: StockCard) -> tuple[MigDevice, ...]:
+def _mig_devices(card: GpuState) -> tuple[MigDevice, ...]:
     made = [(instance, each) for instance in card.instances for each in instance.compute_instances]
     return tuple(
         MigDevice(
             uuid=each.mig_uuid,
             index=index,
-            profile=device_profile(card, instance, each.profile_index),
+            profile=mig_device_profile(card, instance, each.profile_index),
             gi_id=instance.gi_id,
             ci_id=each.ci_id,
         )
@@ -160,7 +160,7 @@ def _mig_devices(card: StockCard) -> tuple[MigDevice, ...]:
     )
 
 
-def fixed_gib(cards: Iterable[StockCard]) -> int:
+def fixed_memory_gib(cards: Iterable[GpuState]) -> int:
     """Memory of all MIG devices of these cards as pods are charged for it: the GB in the names of their profiles."""
     return sum(
         parse_profile_name(instance.profile).memory_gb
@@ -170,7 +170,7 @@ def fixed_gib(cards: Iterable[StockCard]) -> int:
     )
 
 
-def device_profile(card: StockCard, instance: Instance, ci_profile: int) -> str:
+def mig_device_profile(card: GpuState, instance: Instance, ci_profile: int) -> str:
     """The name of a MIG device: its GPU instance's, or ``1c.3g.20gb`` if it does not fill that."""
     profile = card.geometry.find(instance.profile) if card.geometry is not None else None
     if profile is None or profile.ci_profile_index == ci_profile:
@@ -182,7 +182,7 @@ def device_profile(card: StockCard, instance: Instance, ci_profile: int) -> str:
 _COMPUTE_SLICES: Mapping[int, int] = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1}
 
 
-def mig_cards_of(cards: Sequence[StockCard]) -> list[MigCard]:
+def mig_cards_of(cards: Sequence[GpuState]) -> list[MigCard]:
     """The cards as a file of layouts tells them apart."""
     return [
         MigCard(

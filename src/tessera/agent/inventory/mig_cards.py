@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
 from tessera.kubelet.interfaces import Device
@@ -22,7 +22,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, MigModeResult
 
 
-class Card(msgspec.Struct, frozen=True):
+class SliceableGpu(msgspec.Struct, frozen=True):
     """A card that can be cut now."""
 
     info: GpuInfo
@@ -37,13 +37,13 @@ class Card(msgspec.Struct, frozen=True):
         """Legal first slots by profile, in the resource's spelling."""
         return {profile.spelling: profile.starts for profile in self.geometry.profiles}
 
-    def positions(self) -> Iterable[Position]:
+    def positions(self) -> Iterable[SlicePosition]:
         """Every place that a slice could have on the empty card."""
         for profile in self.geometry.profiles:
-            yield from (Position(self.info.uuid, profile.spelling, start) for start in profile.starts)
+            yield from (SlicePosition(self.info.uuid, profile.spelling, start) for start in profile.starts)
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedGpu(msgspec.Struct, frozen=True):
     """A card that cannot be cut now; ``waits`` if it is worth to look again: after a reset, or after another try."""
 
     info: GpuInfo
@@ -51,31 +51,31 @@ class Skipped(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-class Inventory(msgspec.Struct, frozen=True):
+class SliceableGpus(msgspec.Struct, frozen=True):
     """All cards of the node."""
 
-    cards: tuple[Card, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    gpus: tuple[SliceableGpu, ...] = ()
+    skipped: tuple[SkippedGpu, ...] = ()
 
-    def card(self, uuid: str) -> Card | None:
+    def gpu(self, uuid: str) -> SliceableGpu | None:
         """The card of that UUID if it can be cut."""
-        return next((card for card in self.cards if card.uuid == uuid), None)
+        return next((card for card in self.gpus if card.uuid == uuid), None)
 
-    def only(self, uuids: Collection[str]) -> "Inventory":
+    def only(self, uuids: Collection[str]) -> "SliceableGpus":
         """Those of the cards."""
-        return Inventory(
-            tuple(card for card in self.cards if card.uuid in uuids),
+        return SliceableGpus(
+            tuple(card for card in self.gpus if card.uuid in uuids),
             tuple(each for each in self.skipped if each.info.uuid in uuids),
         )
 
     def quota_gib(self) -> int:
         """What pods can be charged for at most: the sum of the largest GB total that a layout of each card reaches."""
-        alike = Counter(card.geometry for card in self.cards)
+        alike = Counter(card.geometry for card in self.gpus)
         return sum(max_memory_gb_of_layout(geometry) * count for geometry, count in alike.items())
 
     def resources(self) -> tuple[str, ...]:
         """The extended resource of every profile of every card, sorted."""
-        return tuple(sorted({profile.resource for card in self.cards for profile in card.geometry.profiles}))
+        return tuple(sorted({profile.resource for card in self.gpus for profile in card.geometry.profiles}))
 
     def devices(self, resource: str, *, unhealthy: frozenset[str] = frozenset()) -> list[Device]:
         """The devices of a resource: one for every position on every card.
@@ -86,38 +86,38 @@ class Inventory(msgspec.Struct, frozen=True):
         """
         return [
             Device(
-                id=Position(card.uuid, profile.spelling, start).device_id,
+                id=SlicePosition(card.uuid, profile.spelling, start).device_id,
                 healthy=card.uuid not in unhealthy,
                 numa_nodes=() if card.info.numa_node is None else (card.info.numa_node,),
             )
-            for card in self.cards
+            for card in self.gpus
             for profile in card.geometry.profiles
             if profile.resource == resource
             for start in profile.starts
         ]
 
 
-async def read_inventory(hardware: AsyncNvml) -> Inventory:
+async def read_inventory(hardware: AsyncNvml) -> SliceableGpus:
     """Reads every card without changing any.
 
     Raises:
         NvmlError: the cards cannot even be listed. One card in trouble is skipped, not raised.
     """
-    cards: list[Card] = []
-    skipped: list[Skipped] = []
+    cards: list[SliceableGpu] = []
+    skipped: list[SkippedGpu] = []
     for info in await hardware.devices():
         reason, waits = _unfit(info)
         if not reason:
             try:
-                cards.append(Card(info, geometry_of(info, await hardware.gi_profiles(info.uuid))))
+                cards.append(SliceableGpu(info, geometry_of(info, await hardware.gi_profiles(info.uuid))))
             except (NvmlError, ValueError) as error:
                 reason = str(error)
         if reason:
-            skipped.append(Skipped(info, reason, waits))
-    return Inventory(tuple(cards), tuple(skipped))
+            skipped.append(SkippedGpu(info, reason, waits))
+    return SliceableGpus(tuple(cards), tuple(skipped))
 
 
-async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> Inventory:
+async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> SliceableGpus:
     """Turns MIG mode on where it is off and reads all cards. Cards that need a reset are left waiting for it.
 
     Args:
@@ -142,7 +142,7 @@ async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> Inventory:
     skipped = tuple(
         msgspec.structs.replace(each, reason=refused.get(each.info.uuid, each.reason)) for each in inventory.skipped
     )
-    return Inventory(inventory.cards, skipped)
+    return SliceableGpus(inventory.gpus, skipped)
 
 
 def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
@@ -168,7 +168,7 @@ def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
     return Geometry.from_profiles(info.name, rows)
 
 
-def node_gpus(cards: Sequence[Card]) -> tuple[tuple[NodeGpu, ...], dict[str, ProfilePlacements]]:
+def node_gpus(cards: Sequence[SliceableGpu]) -> tuple[tuple[NodeGpu, ...], dict[str, ProfilePlacements]]:
     """The cards as the Instaslice object lists them, and the first card's table as the node's.
 
     A card whose table differs from the first one's carries its own.

@@ -5,7 +5,7 @@ import msgspec
 from tessera.api.names import device_id
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
+class SlicePosition(msgspec.Struct, frozen=True, order=True):
     """One legal place of a slice. ``profile`` is in the resource's spelling (``1g.5gb.me``) everywhere in the agent."""
 
     gpu: str
@@ -18,7 +18,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
         return device_id(self.gpu, self.profile, self.start)
 
 
-def parse_device_id(text: str) -> Position:
+def parse_device_id(text: str) -> SlicePosition:
     """The position that a device ID names.
 
     Raises:
@@ -28,7 +28,7 @@ def parse_device_id(text: str) -> Position:
     profile, _, start = rest.rpartition(":")
     if not (gpu and profile and start.isascii() and start.isdigit()):
         raise ValueError(f"device ID {text!r}: not of the form GPU-UUID:PROFILE:START")
-    return Position(gpu, profile, int(start))
+    return SlicePosition(gpu, profile, int(start))
 
 
 def spelled(profile: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from tessera.agent.base.api_mirror import node_informer
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.http_server import serve_http
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
@@ -29,8 +29,8 @@ from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
-from tessera.agent.main.run import run_parts
-from tessera.agent.main.wiring import Parts
+from tessera.agent.main.run import run_components
+from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -43,7 +43,7 @@ from tessera.nvml.errors import NvmlError
 _log = logging.getLogger(__name__)
 
 
-async def live(
+async def run_lifecycle(
     options: AgentOptions,
     client: Client,
     driver: DriverBackend,
@@ -67,10 +67,10 @@ async def live(
     Raises:
         ExceptionGroup: something failed in a way that only a fresh start can mend.
     """
-    await _Life(options, client, driver, kubelet, clock, rng=rng or random.Random(), reboot=reboot).run()
+    await _Lifecycle(options, client, driver, kubelet, clock, rng=rng or random.Random(), reboot=reboot).run()
 
 
-class _Life:
+class _Lifecycle:
     def __init__(
         self,
         options: AgentOptions,
@@ -89,7 +89,7 @@ class _Life:
         self._clock = clock
         self._rng = rng
         self._reboot = reboot
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._markers = MarkerFiles(options.markers_dir)
         self._nodes = node_informer(client, options.node_name, clock=clock, rng=rng)
         self._events = EventRecorder(
@@ -112,7 +112,7 @@ class _Life:
             clock=clock,
             rng=rng,
         )
-        self._parts: Parts | None = None
+        self._parts: Components | None = None
         self._nodes.add_handler(self._node_seen)
 
     def _node_seen(self, event: Event[Node]) -> None:
@@ -142,7 +142,7 @@ class _Life:
         """Runs an agent on a driver until that has to be let go of; returns how NVML failed, empty if it did not."""
         advertising = GatedKubelet(self._kubelet, self._changes, self._clock)
         parts = self._parts = self._made(opened, advertising)
-        agent = asyncio.create_task(run_parts(parts))
+        agent = asyncio.create_task(run_components(parts))
         over = asyncio.create_task(self._over(opened, parts, advertising))
         try:
             await asyncio.wait({agent, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -158,7 +158,7 @@ class _Life:
         await _end_daemons(parts)
         return "" if opened.hardware.gone else trouble
 
-    async def _over(self, opened: OpenDriver, parts: Parts, advertising: GatedKubelet) -> None:
+    async def _over(self, opened: OpenDriver, parts: Components, advertising: GatedKubelet) -> None:
         """Returns when a driver has to be let go of; tells meanwhile when kubelet has published the cards.
 
         Once it is told, it stays told for as long as this driver is used: what becomes of a card or of kubelet's counts
@@ -174,8 +174,8 @@ class _Life:
                 self._gate.advertised(published=published)
             await self._changes.wait(seen)
 
-    def _made(self, opened: OpenDriver, kubelet: Kubelet) -> Parts:
-        return Parts(
+    def _made(self, opened: OpenDriver, kubelet: Kubelet) -> Components:
+        return Components(
             self._options,
             self._client,
             opened.hardware,
@@ -234,7 +234,7 @@ async def _ended(*tasks: "asyncio.Task[None]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end_daemons(parts: Parts) -> None:
+async def _end_daemons(parts: Components) -> None:
     try:
         await parts.mps.end_all()
     except (ControlFailed, OSError) as error:

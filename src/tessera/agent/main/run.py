@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.policy import APPLICATION_XIDS
-from tessera.agent.inventory.card_ownership import Role
-from tessera.agent.main.wiring import Parts
+from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.main.wiring import Components
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kubelet.interfaces import Kubelet
@@ -53,10 +53,12 @@ async def run(
         NvmlError: the cards cannot be listed at all.
         ExceptionGroup: a part failed in a way that only a fresh start can mend.
     """
-    await run_parts(Parts(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot))
+    await run_components(
+        Components(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot)
+    )
 
 
-async def run_parts(parts: Parts) -> None:
+async def run_components(parts: Components) -> None:
     """Runs the parts of an agent until cancelled; raises what :func:`run` does."""
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.events.run())
@@ -74,21 +76,21 @@ async def run_parts(parts: Parts) -> None:
         group.create_task(parts.shelf.run())
 
 
-async def _note_holders(parts: Parts) -> None:
+async def _note_holders(parts: Components) -> None:
     """Leaves cards that pods hold on the static side where no file says who has them: MIG mode is not theirs."""
-    parents = {each: card.uuid for card in parts.stock.stock.cards for each in (card.uuid, *card.mig_attributes)}
-    while any(not parts.roles.knows(card) for card in parents.values()):
+    parents = {each: card.uuid for card in parts.stock.inventory.gpus for each in (card.uuid, *card.mig_attributes)}
+    while any(not parts.roles.is_known(card) for card in parents.values()):
         try:
-            held = {parents[uuid] for uuid in await parts.holders.now() if uuid in parents}
+            held = {parents[uuid] for uuid in await parts.holders.read() if uuid in parents}
         except ConnectionError as error:
             _log.warning("nothing is done to the cards before kubelet says which pods hold them: %s", error)
             await parts.clock.sleep(_KUBELET_PAUSE)
             continue
-        parts.roles.begin({card: Role.STATIC for card in held if not parts.roles.knows(card)})
+        parts.roles.assume({card: CardOwner.STATIC for card in held if not parts.roles.is_known(card)})
         return
 
 
-async def _watch_hardware(parts: Parts) -> None:
+async def _watch_hardware(parts: Components) -> None:
     while True:
         try:
             event = await parts.hardware.wait_event(_EVENT_WAIT)

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tessera.agent.base.api_mirror import Mirror
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.api_mirror import ApiMirror
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
@@ -20,9 +20,9 @@ from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.card_ownership import Roles
-from tessera.agent.inventory.device_users import Holders
-from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker, fixed_gib
+from tessera.agent.inventory.card_ownership import CardOwnership
+from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryRules
 from tessera.agent.mig_config.reconciler import LayoutReconciler
@@ -31,13 +31,13 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
-from tessera.agent.node_status.publisher import NodeTeller
-from tessera.agent.node_status.report import Report
+from tessera.agent.node_status.publisher import NodeStatusPublisher
+from tessera.agent.node_status.report import NodeReport
 from tessera.agent.node_status.vgpu import read_vgpu
-from tessera.agent.sharing.allocate_response import AnswerOptions
-from tessera.agent.sharing.resource_advertiser import Shelf
-from tessera.agent.sharing.withdrawn_resources import forget_patch
-from tessera.agent.slices.slice_manager import OnDemand
+from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.agent.sharing.withdrawn_resources import removal_patch
+from tessera.agent.slices.slice_manager import SliceManager
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder, reference_to
@@ -52,7 +52,7 @@ from tessera.nvml.real.library import program_environment
 _log = logging.getLogger(__name__)
 
 
-class Parts:
+class Components:
     """All parts, made and joined, none of them running.
 
     Args:
@@ -79,7 +79,7 @@ class Parts:
         rng: random.Random,
         reboot: Callable[[], Awaitable[None]] | None,
         nodes: Informer[Node] | None = None,
-        changes: Changes | None = None,
+        changes: ChangeNotifier | None = None,
         driver_root: Path | None = None,
     ) -> None:
         self.options = options
@@ -90,23 +90,23 @@ class Parts:
         self._rng = rng
         self._simulated = hardware.simulated
         self._driver_root = driver_root
-        self.changes = changes or Changes()
+        self.changes = changes or ChangeNotifier()
         self.metrics = Metrics()
-        self.mirror = Mirror(
+        self.mirror = ApiMirror(
             client, node_name=options.node_name, namespace=options.namespace, clock=clock, rng=rng, nodes=nodes
         )
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
-        self.stock = StockTaker(hardware, self.changes)
-        self.roles = Roles(options.state_dir / "roles.json")
+        self.stock = InventoryReader(hardware, self.changes)
+        self.roles = CardOwnership(options.state_dir / "roles.json")
         self.following = self._made_following()
         self.health = self._made_health()
         self.mps = self._made_mps()
         self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
         self.on_demand = self._made_on_demand()
-        self.holders = Holders(kubelet, self.mirror.live)
+        self.holders = DeviceUsers(kubelet, self.mirror.live_pods)
         self.shelf = self._made_shelf()
         self.memory = self._made_memory()
-        self.report = Report(
+        self.report = NodeReport(
             following=self.following,
             shelf=self.shelf,
             layouts=self.layouts,
@@ -127,7 +127,7 @@ class Parts:
     @property
     def has_devices(self) -> bool:
         """Whether anything is to be advertised, as the node's settings are."""
-        return bool(self.shelf.offer.resources or self.roles.on_demand())
+        return bool(self.shelf.offer.resources or self.roles.on_demand_gpus())
 
     def _seen(self, _event: Event[Node] | Event[Pod]) -> None:
         self.changes.notify()
@@ -141,7 +141,7 @@ class Parts:
             NvmlError: they cannot be listed.
         """
         stock = await self.stock.refresh()
-        self.health.set_cards(card.info for card in stock.cards)
+        self.health.set_cards(card.info for card in stock.gpus)
 
     async def look_again(self, gpu: str | None) -> None:
         """Something happened to a card, or to any one: what is known of it is read anew."""
@@ -207,8 +207,8 @@ class Parts:
             roles=self.roles,
             wish=lambda: self.following.layout,
             kubelet=self._kubelet,
-            live=self.mirror.live,
-            bound=self.mirror.bound,
+            live=self.mirror.live_pods,
+            bound=self.mirror.list_bound_pods,
             evictor=Evictor(self._client) if self.options.mig_evict else None,
             reboot=reboot,
             boot_id=self._boot_id,
@@ -222,8 +222,8 @@ class Parts:
             clock=self.clock,
         )
 
-    def _made_on_demand(self) -> OnDemand:
-        return OnDemand(
+    def _made_on_demand(self) -> SliceManager:
+        return SliceManager(
             self.options,
             client=self._client,
             hardware=self.hardware,
@@ -232,7 +232,7 @@ class Parts:
             roles=self.roles,
             unfit=self.health.is_unhealthy,
             take_stock=self.stock.refresh,
-            fixed_gib=lambda: fixed_gib(self._static_cards()),
+            fixed_gib=lambda: fixed_memory_gib(self._static_cards()),
             events=self.events,
             changes=self.changes,
             clock=self.clock,
@@ -240,8 +240,8 @@ class Parts:
             rng=self._rng,
         )
 
-    def _made_shelf(self) -> Shelf:
-        return Shelf(
+    def _made_shelf(self) -> ResourceAdvertiser:
+        return ResourceAdvertiser(
             kubelet=self._kubelet,
             cards=self._static_cards,
             wish=lambda: self.following.sharing,
@@ -254,7 +254,7 @@ class Parts:
             mps=self.mps,
             hardware=self.hardware,
             holders=self.holders,
-            options=AnswerOptions(
+            options=AllocateOptions(
                 list_strategies=self.options.device_list_strategies,
                 ids_are_uuids=self.options.device_ids_are_uuids,
                 pass_device_specs=self.options.pass_device_specs,
@@ -274,8 +274,8 @@ class Parts:
             processes=ProcessTable(),
             rules=MemoryRules(mode=self.options.memory_limits),
             offer=lambda: self.shelf.offer,
-            holders=self.holders.now,
-            pods=self.mirror.live,
+            holders=self.holders.read,
+            pods=self.mirror.live_pods,
             evictor=Evictor(self._client),
             api_reachable=lambda: not self.mirror.nodes.reflector.failures,
             shares_file=self.options.state_dir / "shares.json",
@@ -285,14 +285,14 @@ class Parts:
             clock=self.clock,
         )
 
-    def _made_teller(self) -> NodeTeller:
-        return NodeTeller(
+    def _made_teller(self) -> NodeStatusPublisher:
+        return NodeStatusPublisher(
             self._client,
             node_name=self.options.node_name,
             node=self.mirror.node,
-            stock=lambda: self.stock.stock,
+            stock=lambda: self.stock.inventory,
             sharing=self.report.sharing,
-            on_demand=self.roles.on_demand,
+            on_demand=self.roles.on_demand_gpus,
             leaving=self._leaving,
             mig_state=self.report.mig_state,
             conditions=self.report.conditions,
@@ -311,25 +311,27 @@ class Parts:
         return node.status.node_info.boot_id if node is not None else ""
 
     def _leaving(self) -> frozenset[str]:
-        return frozenset(card.uuid for card in self.stock.stock.cards if self.roles.leaving(card.uuid))
+        return frozenset(card.uuid for card in self.stock.inventory.gpus if self.roles.is_leaving(card.uuid))
 
     async def _nobody_has(self, uuid: str) -> bool:
         """Whether no pod has any part of a card, nor is about to get one."""
-        card = self.stock.stock.card(uuid)
+        card = self.stock.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
         if self.on_demand.busy(uuid) or not parts.isdisjoint(self.shelf.lately_given):
             return False
-        return parts.isdisjoint(await self.holders.now())
+        return parts.isdisjoint(await self.holders.read())
 
     def _occupied(self, uuid: str) -> str:
         return self.shelf.occupied(uuid)
 
-    def _static_cards(self) -> Sequence[StockCard]:
-        held = self.roles.static()
-        return [card for card in self.stock.stock.cards if card.uuid in held and not self.roles.leaving(card.uuid)]
+    def _static_cards(self) -> Sequence[GpuState]:
+        held = self.roles.static_gpus()
+        return [
+            card for card in self.stock.inventory.gpus if card.uuid in held and not self.roles.is_leaving(card.uuid)
+        ]
 
     async def _forget(self, resources: Sequence[str]) -> None:
-        patch = forget_patch(resources)
+        patch = removal_patch(resources)
         await self._client.merge_patch(NODES, self.options.node_name, patch, subresource="status")
 
     def _layout_told(self, status: LayoutStatus) -> None:

@@ -140,7 +140,7 @@ class MemoryEnforcement:
                 outcome = await self._evicted(decision, pod)
             case MemoryAction.TERMINATE | MemoryAction.KILL:
                 outcome = await self._signalled(decision, pod)
-        self._metrics.memory_decision(decision.action.value, outcome)
+        self._metrics.count_memory_decision(decision.action.value, outcome)
 
     def _told(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
         if pod is None or (decision.action is MemoryAction.NEAR and self._mode is EnforcementMode.OBSERVE):

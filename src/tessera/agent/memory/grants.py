@@ -16,7 +16,7 @@ Rules:
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tessera.agent.inventory.device_users import Holder
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.policy import MemoryGrant, default_share
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Device, Offer
@@ -59,7 +59,7 @@ class MemoryGrants:
         self.rejected_limits: dict[PodUid, str] = {}
 
     def update(
-        self, holders: Mapping[str, Sequence[Holder]], offer: Offer, totals: Mapping[str, int], pods: Iterable[Pod]
+        self, holders: Mapping[str, Sequence[DeviceUser]], offer: Offer, totals: Mapping[str, int], pods: Iterable[Pod]
     ) -> tuple[MemoryGrant, ...]:
         """The tenants now, with their limits.
 
@@ -147,7 +147,7 @@ def _share(before: int, now: Device | None, total: int) -> int:
     return max(before, share_of(now, total)) if now is not None else before or total
 
 
-def _entries(uuid: str, holders: Sequence[Holder]) -> dict[PodUid, int]:
+def _entries(uuid: str, holders: Sequence[DeviceUser]) -> dict[PodUid, int]:
     """How many entries of a device each pod holds, all its containers together; 0 for all of it."""
     count: dict[PodUid, int] = {}
     for holder in holders:

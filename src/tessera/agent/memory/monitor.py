@@ -20,13 +20,13 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Evictor
-from tessera.agent.base.metrics import MemoryUse, Metrics
+from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.base.state_file import KeptFile
-from tessera.agent.inventory.device_users import Holder
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.enforcement import MemoryEnforcement, RecordPodEvent
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
 from tessera.agent.memory.policy import (
@@ -56,7 +56,7 @@ PERIOD = 5.0
 IDLE_PERIOD = 60.0
 
 #: Who holds what, by device.
-AskHolders = Callable[[], Awaitable[Mapping[str, Sequence[Holder]]]]
+AskHolders = Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]
 
 
 class MemoryMonitor:
@@ -94,7 +94,7 @@ class MemoryMonitor:
         shares_file: Path,
         tell: RecordPodEvent,
         metrics: Metrics,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         period: float = PERIOD,
         idle_period: float = IDLE_PERIOD,
@@ -115,13 +115,13 @@ class MemoryMonitor:
         self._period = period
         self._idle_period = idle_period
         self._shares_file = shares_file
-        self._file: KeptFile[Shares] = KeptFile(shares_file, Shares)
+        self._file: StateFile[Shares] = StateFile(shares_file, Shares)
         kept = self._file.load()
         self._tenants = MemoryGrants(kept)
         #: Nothing tells yet what the pods that are here already were given.
         self._without_past = kept is None
         self._told: set[PodUid] = set()
-        self._uses: tuple[MemoryUse, ...] = ()
+        self._uses: tuple[MemoryUsage, ...] = ()
         self._unproven: Mapping[str, int] = {}
         metrics.show_memory(lambda: self._uses, lambda: self._unproven)
 
@@ -196,7 +196,7 @@ class MemoryMonitor:
         limits = {(device, tenant.pod): limit for tenant in tenants for device, limit in tenant.limits.items()}
         used = {(card.device, pod): amount for card in cards for pod, amount in sum_by_pod(card.uses).items()}
         self._uses = tuple(
-            MemoryUse(
+            MemoryUsage(
                 namespace=pods[uid].metadata.namespace,
                 pod=pods[uid].metadata.name,
                 gpu=device,

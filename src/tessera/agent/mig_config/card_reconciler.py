@@ -11,10 +11,10 @@ sent to it again, and refused by kubelet for good.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Blocked, Evictor
-from tessera.agent.inventory.card_ownership import Role, Roles
-from tessera.agent.inventory.gpu_inventory import StockTaker
+from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.device_users import DeviceUserLookup
 from tessera.agent.mig_config.events import (
     CardGoal,
@@ -81,15 +81,15 @@ class CardReconciler:
         machine: CardStateMachine,
         hands: CardExecutor,
         goal: Callable[[], CardGoal | None],
-        roles: Roles,
-        stocktaker: StockTaker,
+        roles: CardOwnership,
+        stocktaker: InventoryReader,
         tenants: DeviceUserLookup,
         evictor: Evictor | None,
         overcounted: Callable[[], Sequence[str]],
         save: Callable[[], None],
         reboot: Callable[[str], Awaitable[CardStatus]],
         told: Callable[[], None],
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
     ) -> None:
         self.uuid = uuid
@@ -117,13 +117,13 @@ class CardReconciler:
         """Works until cancelled."""
         while True:
             seen, known = self._changes.count, self._facts(tenants=True)
-            goal, role = self._goal(), self._roles.role(self.uuid)
+            goal, role = self._goal(), self._roles.owner(self.uuid)
             if goal != self._judged:
                 self._judged, self._shown_by = goal, None
                 self._say(None if goal is None else CardStatus(LayoutState.PENDING, APPLYING))
             self.machine.aim(goal)
             self.machine.apply(OwnerRead(role))
-            if goal is not None and role is Role.STATIC:
+            if goal is not None and role is CardOwner.STATIC:
                 self.machine.apply(await self._hands.look())
             step = self.machine.step(self._clock.monotonic())
             if isinstance(step, Wait | InSync | RequestReboot):
@@ -187,7 +187,7 @@ class CardReconciler:
     async def _let_go(self) -> None:
         try:
             self._save()
-            self._roles.let_go(self.uuid)
+            self._roles.hand_over(self.uuid)
         except OSError as error:
             self._say(_unwritable(error))
             await self._clock.sleep(RETRY_PAUSE)
@@ -243,9 +243,9 @@ class CardReconciler:
 
     def _facts(self, *, tenants: bool) -> tuple[object, ...]:
         """What a rest ends for when it changes; who holds what matters only to who waits, and stands last."""
-        goal, role = self._goal(), self._roles.role(self.uuid)
-        acts = goal is not None and role is Role.STATIC
-        card = self._stocktaker.stock.card(self.uuid) if acts else None
+        goal, role = self._goal(), self._roles.owner(self.uuid)
+        acts = goal is not None and role is CardOwner.STATIC
+        card = self._stocktaker.inventory.gpu(self.uuid) if acts else None
         return (goal, role, card, self._tenants.known()) if tenants else (goal, role, card)
 
     def _say(self, verdict: CardStatus | None) -> None:

@@ -19,8 +19,8 @@ from difflib import get_close_matches
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import Role
-from tessera.agent.inventory.gpu_inventory import StockCard, mig_cards_of
+from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import GpuState, mig_cards_of
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.documents import FileRefused
 from tessera.api.mig_layouts.generated import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
@@ -47,7 +47,7 @@ class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     layout: str
     goals: Mapping[str, CardGoal]
-    roles: Mapping[str, Role]
+    roles: Mapping[str, CardOwner]
     notices: tuple[str, ...] = ()
 
 
@@ -65,7 +65,7 @@ class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def resolve_layout(wish: DesiredLayout, cards: Sequence[StockCard]) -> ResolvedLayout | RejectedLayout:
+def resolve_layout(wish: DesiredLayout, cards: Sequence[GpuState]) -> ResolvedLayout | RejectedLayout:
     """What a wish means for these cards, or why it cannot be had.
 
     Args:
@@ -74,7 +74,7 @@ def resolve_layout(wish: DesiredLayout, cards: Sequence[StockCard]) -> ResolvedL
     """
     no_mig = _wants_mig(wish) and bool(cards) and not any(card.info.mig_capable for card in cards)
     if not wish.name or (no_mig and wish.is_default):
-        return ResolvedLayout(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
+        return ResolvedLayout(layout="", goals={}, roles={card.uuid: CardOwner.STATIC for card in cards})
     if no_mig:
         return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_no_mig(wish.name, cards))
     if wish.name == MIG_CONFIG_DYNAMIC:
@@ -91,7 +91,7 @@ def resolve_layout(wish: DesiredLayout, cards: Sequence[StockCard]) -> ResolvedL
     if conflicts:
         return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
     goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
-    roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else Role.STATIC for card in cards}
+    roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else CardOwner.STATIC for card in cards}
     notices = (*map(str, found.notices), *([wish.problem] if wish.problem is not None else []))
     return ResolvedLayout(layout=wish.name, goals=goals, roles=roles, notices=notices)
 
@@ -103,7 +103,7 @@ def _wants_mig(wish: DesiredLayout) -> bool:
     return wish.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(wish.name) is not None
 
 
-def _no_mig(name: str, cards: Sequence[StockCard]) -> str:
+def _no_mig(name: str, cards: Sequence[GpuState]) -> str:
     products = list(dict.fromkeys(card.info.name for card in cards))
     have = "has" if len(products) == 1 else "have"
     return (
@@ -112,24 +112,24 @@ def _no_mig(name: str, cards: Sequence[StockCard]) -> str:
     )
 
 
-def _dynamic(name: str, cards: Iterable[StockCard]) -> ResolvedLayout:
-    roles = {card.uuid: Role.ON_DEMAND if card.info.mig_capable else Role.STATIC for card in cards}
-    goal = CardGoal(role=Role.ON_DEMAND, mig_enabled=True)
-    goals = {uuid: goal for uuid, role in roles.items() if role is Role.ON_DEMAND}
+def _dynamic(name: str, cards: Iterable[GpuState]) -> ResolvedLayout:
+    roles = {card.uuid: CardOwner.ON_DEMAND if card.info.mig_capable else CardOwner.STATIC for card in cards}
+    goal = CardGoal(role=CardOwner.ON_DEMAND, mig_enabled=True)
+    goals = {uuid: goal for uuid, role in roles.items() if role is CardOwner.ON_DEMAND}
     return ResolvedLayout(layout=name, goals=goals, roles=roles)
 
 
 def _goal(name: str, target: CardTarget) -> CardGoal:
     free = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
     return CardGoal(
-        role=Role.ON_DEMAND if free else Role.STATIC,
+        role=CardOwner.ON_DEMAND if free else CardOwner.STATIC,
         mig_enabled=target.mig_enabled,
         counts=dict(target.counts),
         path=target.path,
     )
 
 
-def _conflicts(cards: Iterable[tuple[CardTarget, StockCard]]) -> Iterator[str]:
+def _conflicts(cards: Iterable[tuple[CardTarget, GpuState]]) -> Iterator[str]:
     """What no card can hold of its part: each conflict once, with all cards of which it is true."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for target, card in cards:
@@ -140,7 +140,7 @@ def _conflicts(cards: Iterable[tuple[CardTarget, StockCard]]) -> Iterator[str]:
         yield f"{where}GPU {', '.join(map(str, sorted(indexes)))} ({product}): {reason}"
 
 
-def _conflict(target: CardTarget, card: StockCard) -> str | None:
+def _conflict(target: CardTarget, card: GpuState) -> str | None:
     """Why a card cannot hold its part; ``None`` if it can, or if nobody can know before its MIG mode is on."""
     if card.geometry is None or not target.counts:
         return None
@@ -149,13 +149,13 @@ def _conflict(target: CardTarget, card: StockCard) -> str | None:
     return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
 
 
-def _without_file(name: str, cards: Iterable[StockCard]) -> tuple[LayoutEntry, ...] | None:
+def _without_file(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:
     """A layout that exists without a file: one that is generated, or one whose name says it."""
     kinds = _kinds(cards)
     return generated_layouts(kinds).get(name) or spelled_layout(name, kinds)
 
 
-def _kinds(cards: Iterable[StockCard]) -> list[CardKind]:
+def _kinds(cards: Iterable[GpuState]) -> list[CardKind]:
     kinds = {
         card.info.pci_device_id: CardKind(int(card.info.pci_device_id, 16), card.geometry)
         for card in cards
@@ -164,7 +164,7 @@ def _kinds(cards: Iterable[StockCard]) -> list[CardKind]:
     return list(kinds.values())
 
 
-def _unknown(wish: DesiredLayout, cards: Iterable[StockCard]) -> RejectedLayout:
+def _unknown(wish: DesiredLayout, cards: Iterable[GpuState]) -> RejectedLayout:
     if wish.problem is not None:
         return RejectedLayout(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
     names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))]

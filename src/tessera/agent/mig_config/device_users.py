@@ -9,7 +9,7 @@ the device plugin gave it, so what was given lately counts as held as well.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from tessera.agent.inventory.device_users import Holders
+from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.mig_config.events import DeviceUser
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
@@ -49,7 +49,7 @@ class DeviceUserLookup:
             ConnectionError: API server or kubelet did not say.
         """
         bound = await self._bound()
-        listed = await Holders(self._kubelet, lambda: bound).now()
+        listed = await DeviceUsers(self._kubelet, lambda: bound).read()
         held = {
             device: tuple(sorted({DeviceUser(each.namespace, each.name, each.pod) for each in holders}))
             for device, holders in listed.items()

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.events import (
     CardGoal,
     CardRead,
@@ -132,7 +132,7 @@ def diff_card(
         ours: places that a layout made or kept.
         needs_reset: a call said that the card must be reset first.
     """
-    if goal.role is Role.ON_DEMAND:
+    if goal.role is CardOwner.ON_DEMAND:
         gone = tuple(each for each in seen.instances if place_of(each) in ours)
         return CardDiff(
             destroy=gone,

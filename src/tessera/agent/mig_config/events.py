@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry
 from tessera.nvml.interface import Instance, MigUuid
@@ -21,7 +21,7 @@ class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
         path: the entry of the layout that says so; empty for what no entry says.
     """
 
-    role: Role = Role.STATIC
+    role: CardOwner = CardOwner.STATIC
     mig_enabled: bool = False
     counts: Mapping[str, int] = {}
     path: str = ""
@@ -95,7 +95,7 @@ class UsersUnknown(msgspec.Struct, frozen=True):
 class OwnerRead(msgspec.Struct, frozen=True):
     """Who has the card now."""
 
-    role: Role
+    role: CardOwner
 
 
 class CallFailure(Enum):

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.mig_config.events import InstancePlace
 
 
@@ -41,7 +41,7 @@ def digest_of(wish: DesiredLayout) -> str:
     return hashlib.sha256(msgspec.json.encode([wish.name, wish.entries])).hexdigest()[:16]
 
 
-class LayoutJournal(KeptFile[LayoutRecord]):
+class LayoutJournal(StateFile[LayoutRecord]):
     """The journal's file; who cannot save must not touch the cards.
 
     Args:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.evictions import Evictor
-from tessera.agent.inventory.card_ownership import Role, Roles
-from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker
+from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.device_users import DeviceUserLookup
@@ -62,8 +62,8 @@ class LayoutReconciler:
         self,
         *,
         hardware: AsyncNvml,
-        stocktaker: StockTaker,
-        roles: Roles,
+        stocktaker: InventoryReader,
+        roles: CardOwnership,
         wish: Callable[[], DesiredLayout],
         kubelet: Kubelet,
         live: Callable[[], Sequence[Pod]],
@@ -73,7 +73,7 @@ class LayoutReconciler:
         boot_id: Callable[[], str],
         journal: Path,
         told: Callable[[LayoutStatus], None],
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         lately_given: Callable[[], frozenset[str]] = frozenset,
         was_reset: Callable[[str], None] = lambda _uuid: None,
@@ -94,7 +94,7 @@ class LayoutReconciler:
         self._tenants = DeviceUserLookup(kubelet, live=live, bound=bound, lately_given=lately_given)
         self._file = LayoutJournal(journal)
         self._journal = self._file.load()
-        self._judged: tuple[DesiredLayout, Sequence[StockCard]] | None = None
+        self._judged: tuple[DesiredLayout, Sequence[GpuState]] | None = None
         self._wanted: ResolvedLayout | RejectedLayout | None = None
         self._unwritable: str | None = None
         self._drivers: dict[str, CardReconciler] = {}
@@ -128,7 +128,7 @@ class LayoutReconciler:
             while True:
                 seen = self._changes.count
                 self._take_wish()
-                for card in self._stocktaker.stock.cards:
+                for card in self._stocktaker.inventory.gpus:
                     if card.uuid not in self._drivers:
                         driver = self._drivers[card.uuid] = self._driver(card)
                         group.create_task(driver.run(), name=f"layout of card {card.uuid}")
@@ -137,7 +137,7 @@ class LayoutReconciler:
 
     def _take_wish(self) -> None:
         """Judges the wish if it or the stock has changed."""
-        now = self._wish(), self._stocktaker.stock.cards
+        now = self._wish(), self._stocktaker.inventory.gpus
         if self._judged is not None and self._unwritable is None:
             wish, cards = self._judged
             if now[0] == wish and now[1] is cards:
@@ -147,9 +147,9 @@ class LayoutReconciler:
         try:
             if isinstance(wanted, ResolvedLayout):
                 self._begin(now[0])
-                news = self._roles.wish(wanted.roles)
+                news = self._roles.set_desired(wanted.roles)
             else:
-                news = not self._roles.decided and self._roles.wish(self._as_they_are(now[1]))
+                news = not self._roles.decided and self._roles.set_desired(self._as_they_are(now[1]))
         except OSError as error:
             self._unwritable = str(error)
             return
@@ -166,12 +166,12 @@ class LayoutReconciler:
         elif self._wanted is None:
             self._write(msgspec.structs.replace(last, attempts=last.attempts + 1))
 
-    def _as_they_are(self, cards: Sequence[StockCard]) -> Mapping[str, Role]:
-        return {card.uuid: self._roles.role(card.uuid) for card in cards}
+    def _as_they_are(self, cards: Sequence[GpuState]) -> Mapping[str, CardOwner]:
+        return {card.uuid: self._roles.owner(card.uuid) for card in cards}
 
     # What the drivers need --------------------------------------------------------------------------------------
 
-    def _driver(self, card: StockCard) -> CardReconciler:
+    def _driver(self, card: GpuState) -> CardReconciler:
         uuid = card.uuid
         machine = CardStateMachine(
             uuid,

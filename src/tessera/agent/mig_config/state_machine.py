@@ -19,7 +19,7 @@ The machine knows no clock (``now`` is an argument), no NVML, no kubelet and no 
 
 from collections.abc import Iterable, Iterator
 
-from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.diff import CardDiff, CardUsage, DiffImpossible, diff_card, place_of
 from tessera.agent.mig_config.events import (
     Call,
@@ -96,7 +96,7 @@ class CardStateMachine:
         self._may_evict = may_evict
         self._may_reboot = may_reboot
         self._goal: CardGoal | None = None
-        self._role = Role.STATIC
+        self._role = CardOwner.STATIC
         self._seen: CardRead | CardReadFailed | None = None
         self._fence: frozenset[str] = frozenset()
         self._holders: UsersListed | UsersUnknown | None = None
@@ -168,8 +168,8 @@ class CardStateMachine:
     def _step(self, now: float) -> CardInstruction:
         if self._goal is None:
             return self._settled(InSync())
-        if self._role is not Role.STATIC:
-            if self._goal.role is not Role.STATIC:
+        if self._role is not CardOwner.STATIC:
+            if self._goal.role is not CardOwner.STATIC:
                 return self._settled(InSync())
             text = f"{self._name}: its slices on demand have not ended"
             return self._settled(Wait(None, "CardsInUse", text))
@@ -277,7 +277,7 @@ class CardStateMachine:
 
     def _learn(self, work: CardDiff, seen: CardRead, goal: CardGoal) -> None:
         """Once it is known who stays: what is kept is the layout's, and what stands as it shall has no troubles."""
-        if goal.role is Role.STATIC:
+        if goal.role is CardOwner.STATIC:
             self._ours |= frozenset(map(place_of, work.keep))
         for_mode = isinstance(work.final_call, SetMigMode | Reset)
         self._troubles.prune(None if for_mode else work.places(), frozenset(map(place_of, seen.instances)))

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.plan import MpsEdits, MpsPaths, container_edits
@@ -45,7 +45,7 @@ class MpsDaemons:
         launcher: DaemonLauncher,
         state_file: Path,
         host_root: Path,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         occupied: Callable[[str], str] = lambda _: "",
         rng: random.Random | None = None,
@@ -57,7 +57,7 @@ class MpsDaemons:
         self._changes = changes
         self._clock = clock
         self._rng = rng or random.Random()
-        self._wake = Changes()
+        self._wake = ChangeNotifier()
         self._wanted: Mapping[str, MpsPlan] | None = None
         self._supervisors: dict[str, DaemonSupervisor] = {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import ComputeMode
@@ -43,7 +43,7 @@ class MpsState:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, _StoredState)
+        self._file = StateFile(path, _StoredState)
         self._record = self._file.load() or _StoredState()
 
     @property

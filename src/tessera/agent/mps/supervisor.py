@@ -17,7 +17,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.interfaces import (
     ControlFailed,
@@ -71,8 +71,8 @@ class DaemonSupervisor:
         launcher: DaemonLauncher,
         cards: ExclusiveCards,
         record: MpsState,
-        wake: Changes,
-        told: Changes,
+        wake: ChangeNotifier,
+        told: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:

@@ -16,6 +16,8 @@ import msgspec
 
 from tessera.agent.inventory.gpu_inventory import Stock, StockCard, gpus_of
 from tessera.agent.node_status.labels import GPU, PREFIX, CardFacts, MigFacts, NodeFacts, Share, VgpuFacts, speaking
+from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState, sharing_gpus
+from tessera.agent.node_status.labels import GPU, PREFIX, CardFacts, LabelFacts, MigFacts, Share, VgpuFacts, speaking
 from tessera.api.sharing.devices import Device, MigDevice, Offer
 from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
 from tessera.mig.names import resource_spelling
@@ -27,7 +29,7 @@ DMI_PRODUCT = Path("/sys/class/dmi/id/product_name")
 SIMULATED_MACHINE = "Simulated"
 
 
-class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+class SharingFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force on the cards that are not cut on demand.
 
     Attributes:
@@ -41,15 +43,15 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     mig_strategy: MigStrategy = MigStrategy.NONE
 
 
-def node_facts(
-    stock: Stock,
-    sharing: Sharing,
+def collect_label_facts(
+    stock: GpuInventory,
+    sharing: SharingFacts,
     *,
     on_demand: Collection[str] = frozenset(),
     machine: str | None = None,
     timestamp: int | None = None,
     vgpu: VgpuFacts | None = None,
-) -> NodeFacts:
+) -> LabelFacts:
     """What labels are made of.
 
     Args:
@@ -60,8 +62,8 @@ def node_facts(
         timestamp: seconds since 1970 at which discovery began.
         vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
     """
-    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.cards}
-    return NodeFacts(
+    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.gpus}
+    return LabelFacts(
         cards=tuple(cards.values()),
         driver_version=stock.driver_version,
         cuda_version=stock.cuda_version,
@@ -82,13 +84,13 @@ def read_machine(path: Path = DMI_PRODUCT) -> str | None:
         return None
 
 
-def mig_devices_of(card: StockCard) -> list[tuple[MigDevice, MigAttributes]]:
+def mig_devices_of(card: GpuState) -> list[tuple[MigDevice, MigAttributes]]:
     """The MIG devices that a container could be given, with what each may use."""
-    (gpu,) = gpus_of([card])
+    (gpu,) = sharing_gpus([card])
     return [(device, card.mig_attributes.get(device.uuid, MigAttributes())) for device in gpu.mig_devices]
 
 
-def _card(card: StockCard, *, on_demand: bool) -> CardFacts:
+def _card(card: GpuState, *, on_demand: bool) -> CardFacts:
     info, attributes = card.info, card.attributes or CardAttributes()
     told = card.attributes is not None
     return CardFacts(
@@ -121,7 +123,7 @@ def _mig(device: MigDevice, attributes: MigAttributes) -> MigFacts:
     )
 
 
-def _shares(cards: Mapping[str, CardFacts], sharing: Sharing) -> dict[str, Share]:
+def _shares(cards: Mapping[str, CardFacts], sharing: SharingFacts) -> dict[str, Share]:
     """How the devices behind each resource of the labels are shared; resources whose devices are not are left out."""
     devices: dict[str, list[Share]] = {}
     heard = {id(card) for card in speaking(list(cards.values()))} if cards else set()

@@ -120,7 +120,7 @@ class VgpuFacts(msgspec.Struct, frozen=True):
     host_driver_branch: str
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class LabelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that labels are made of.
 
     Attributes:
@@ -146,7 +146,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     vgpu: VgpuFacts | None = None
 
 
-def node_labels(facts: NodeFacts) -> dict[str, str]:
+def node_labels(facts: LabelFacts) -> dict[str, str]:
     """Every label of the node, by name. A node without cards has none that tell of cards.
 
     Raises:

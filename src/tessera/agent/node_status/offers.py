@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from tessera.agent.inventory.gpu_inventory import Stock, StockCard
+from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState
 from tessera.agent.node_status.label_facts import mig_devices_of
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.api.sharing.devices import Device, Offer, Offered
 
 
-def node_offers(stock: Stock, offer: Offer, *, on_demand: Collection[str] = frozenset()) -> list[NodeOffer]:
+def node_offers(stock: GpuInventory, offer: Offer, *, on_demand: Collection[str] = frozenset()) -> list[NodeOffer]:
     """One entry for each resource and kind of device behind it.
 
     Args:
@@ -27,25 +27,25 @@ def node_offers(stock: Stock, offer: Offer, *, on_demand: Collection[str] = froz
     ones: Counter[NodeOffer] = Counter()
     for resource in offer.resources.values():
         for device in resource.devices:
-            card = stock.card(device.gpu)
+            card = stock.gpu(device.gpu)
             if card is not None:
                 ones[_offered(resource, device, card, _readable(card, stock))] += 1
-    for card in stock.cards:
+    for card in stock.gpus:
         if card.uuid in on_demand:
             for one, count in _on_demand(card, _readable(card, stock)):
                 ones[one] += count
     return [msgspec.structs.replace(one, count=count) for one, count in ones.items()]
 
 
-def _readable(card: StockCard, stock: Stock) -> StockCard:
+def _readable(card: GpuState, stock: GpuInventory) -> GpuState:
     """The card, or one like it while it cannot be read itself: what is lost for a moment does not become another."""
     if card.attributes is not None:
         return card
-    alike = (each for each in stock.cards if each.info.name == card.info.name and each.attributes is not None)
+    alike = (each for each in stock.gpus if each.info.name == card.info.name and each.attributes is not None)
     return next(alike, card)
 
 
-def _offered(resource: Offered, device: Device, card: StockCard, like: StockCard) -> NodeOffer:
+def _offered(resource: Offered, device: Device, card: GpuState, like: GpuState) -> NodeOffer:
     memory = _memory(device, card)
     kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
     return NodeOffer(
@@ -64,14 +64,14 @@ def _offered(resource: Offered, device: Device, card: StockCard, like: StockCard
     )
 
 
-def _memory(device: Device, card: StockCard) -> int:
+def _memory(device: Device, card: GpuState) -> int:
     """Memory of the whole device, MiB."""
     if not device.profile:
         return card.info.memory_mib
     return next((each.memory_mib for made, each in mig_devices_of(card) if made.uuid == device.uuid), 0)
 
 
-def _on_demand(card: StockCard, like: StockCard) -> Iterator[tuple[NodeOffer, int]]:
+def _on_demand(card: GpuState, like: GpuState) -> Iterator[tuple[NodeOffer, int]]:
     if card.geometry is None:
         return
     for profile in card.geometry.profiles:
@@ -89,9 +89,9 @@ def _on_demand(card: StockCard, like: StockCard) -> Iterator[tuple[NodeOffer, in
         yield one, profile.max_count
 
 
-def _ecc(card: StockCard) -> bool:
+def _ecc(card: GpuState) -> bool:
     return card.attributes is not None and card.attributes.ecc
 
 
-def _capability(card: StockCard) -> str:
+def _capability(card: GpuState) -> str:
     return ".".join(map(str, card.info.compute_capability))

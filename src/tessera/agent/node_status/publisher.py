@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.node_conditions import NodeCondition, manifest_of, settled, shown_conditions
-from tessera.agent.inventory.gpu_inventory import Stock
-from tessera.agent.node_status.label_facts import Sharing, node_facts
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
+from tessera.agent.inventory.gpu_inventory import GpuInventory
+from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
@@ -63,8 +63,8 @@ class Metadata(msgspec.Struct, frozen=True):
 class _Facts(msgspec.Struct, frozen=True):
     """All that the metadata is made of."""
 
-    stock: Stock
-    sharing: Sharing
+    stock: GpuInventory
+    sharing: SharingFacts
     on_demand: frozenset[str]
     leaving: frozenset[str]
     mig_state: str
@@ -75,7 +75,7 @@ class _Facts(msgspec.Struct, frozen=True):
         Raises:
             ValueError: a fact cannot be read, or there is more to tell than fits.
         """
-        facts = node_facts(
+        facts = collect_label_facts(
             self.stock,
             self.sharing,
             on_demand=self.on_demand,
@@ -95,7 +95,7 @@ class _Written(msgspec.Struct, frozen=True):
     at: float
 
 
-class NodeTeller:
+class NodeStatusPublisher:
     """Keeps the Node's labels, annotation and conditions true.
 
     Args:
@@ -123,8 +123,8 @@ class NodeTeller:
         *,
         node_name: str,
         node: Callable[[], Node | None],
-        stock: Callable[[], Stock],
-        sharing: Callable[[], Sharing | None],
+        stock: Callable[[], GpuInventory],
+        sharing: Callable[[], SharingFacts | None],
         on_demand: Callable[[], Collection[str]],
         leaving: Callable[[], Collection[str]] = frozenset,
         mig_state: Callable[[], str],
@@ -132,7 +132,7 @@ class NodeTeller:
         machine: str | None,
         vgpu: VgpuFacts | None = None,
         events: EventRecorder,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -243,13 +243,13 @@ class NodeTeller:
         found = self._conditions()
         if found is None:
             return None
-        wanted, shown = settled(found), shown_conditions(node.status.conditions)
+        wanted, shown = bound_messages(found), read_conditions(node.status.conditions)
         if self._told is None:
             self._begin(node, wanted, shown)
         self._tell_events(node, wanted)
         due = self._due(self._conditions_written, wanted, stands=_within(wanted, shown))
         if due == 0:
-            listed = manifest_of(wanted.values(), self._since, rfc3339(self._clock.now()))
+            listed = conditions_manifest(wanted.values(), self._since, rfc3339(self._clock.now()))
             await self._apply(node, {}, {"conditions": listed})
             self._conditions_written = _Written(wanted, self._clock.monotonic())
             return None

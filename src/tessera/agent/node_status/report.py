@@ -19,9 +19,11 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import Sharing
 from tessera.agent.sharing.resource_advertiser import Shelf
 from tessera.api.sharing.profile import MigStrategy
+from tessera.agent.node_status.label_facts import SharingFacts
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 
 
-class Report:
+class NodeReport:
     """Asks the parts.
 
     Args:
@@ -37,7 +39,7 @@ class Report:
         self,
         *,
         following: ConfigWatcher,
-        shelf: Shelf,
+        shelf: ResourceAdvertiser,
         layouts: LayoutReconciler,
         health: HealthMonitor,
         mps: MpsDaemons,
@@ -55,13 +57,13 @@ class Report:
         """Whether it is known what is offered of the static cards."""
         return self._shelf.in_force is not None
 
-    def sharing(self) -> Sharing | None:
+    def sharing(self) -> SharingFacts | None:
         """What is in force on the static cards; ``None`` while that is not known."""
         found = self._shelf.in_force
         if found is None:
             return None
         strategy = found.profile.flags.mig_strategy or self._mig_strategy
-        return Sharing(offer=found.offer, profile=found.profile, mig_strategy=strategy)
+        return SharingFacts(offer=found.offer, profile=found.profile, mig_strategy=strategy)
 
     def mig_state(self) -> str:
         """The value of ``nvidia.com/mig.config.state``; empty where no layout is asked for."""

@@ -40,7 +40,7 @@ _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/
 _SET_PREFIX = "set-"
 
 
-class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How containers learn of their devices; the installation's, where a profile does not say otherwise.
 
     Attributes:
@@ -86,7 +86,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ClientEdits(Protocol):
+class MpsClientEdits(Protocol):
     """What a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.plan.MpsEdits`."""
 
     @property
@@ -100,14 +100,14 @@ class ClientEdits(Protocol):
         ...
 
 
-def answer(
+def build_allocation(
     resource: str,
     devices: Sequence[Device],
-    options: AnswerOptions,
+    options: AllocateOptions,
     *,
     files: Mapping[str, Sequence[DeviceFile]],
     joint: bool = False,
-    mps: ClientEdits | None = None,
+    mps: MpsClientEdits | None = None,
 ) -> Allocation:
     """Allocate's answer for one container.
 
@@ -182,7 +182,7 @@ def unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _annotations(
-    resource: str, devices: Sequence[Device], names: tuple[str, ...], options: AnswerOptions
+    resource: str, devices: Sequence[Device], names: tuple[str, ...], options: AllocateOptions
 ) -> dict[str, str]:
     if "cdi-annotations" not in options.list_strategies:
         return {}

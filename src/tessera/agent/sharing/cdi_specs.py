@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.cdi_files import Definition, define, put
+from tessera.agent.base.cdi_files import CdiDefinition, define_device, write_cdi_file
 from tessera.agent.sharing.allocate_response import CDI_KIND, unique
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.nvml.interface import DeviceFile
@@ -41,7 +41,7 @@ class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[DeviceFile, ...] = ()
 
 
-class CdiSpecs:
+class CdiFile:
     """Our file in the folder that the container runtime reads.
 
     Args:
@@ -89,18 +89,18 @@ class CdiSpecs:
         if not self._devices:
             self._path.unlink(missing_ok=True)  # a file without devices is not valid
             return
-        put(self._path, CDI_KIND, _definitions(self._devices, self._sets))
+        write_cdi_file(self._path, CDI_KIND, _definitions(self._devices, self._sets))
 
 
-def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> list[Definition]:
+def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> list[CdiDefinition]:
     """The file's content; the devices of a set in the order of their indexes."""
-    found: list[Definition] = []
+    found: list[CdiDefinition] = []
     for device in devices:
         names = unique((device.uuid, device.index))
         mounted = (device.uuid,) if device.files else ()
-        found += [define(name, _visible((device.uuid,)), device.files, mounted=mounted) for name in names]
+        found += [define_device(name, _visible((device.uuid,)), device.files, mounted=mounted) for name in names]
     for name, together in sorted(sets.items()):
-        found.append(define(name, _visible([device.uuid for device in devices if device.uuid in together])))
+        found.append(define_device(name, _visible([device.uuid for device in devices if device.uuid in together])))
     return found
 
 

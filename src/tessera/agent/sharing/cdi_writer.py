@@ -7,16 +7,16 @@ container starts with those of its other resources, and kept while kubelet tells
 import logging
 from collections.abc import Callable, Sequence
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.sharing.allocate_response import needs_set, set_name, unique
-from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
-from tessera.agent.sharing.occupancy import Occupancy
+from tessera.agent.sharing.cdi_specs import CdiDevice, CdiFile
+from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.sharing.devices import device_of
 
 _log = logging.getLogger(__name__)
 
 
-class Definitions:
+class CdiPublisher:
     """Keeps the CDI file.
 
     Args:
@@ -32,12 +32,12 @@ class Definitions:
 
     def __init__(
         self,
-        specs: CdiSpecs,
-        occupancy: Occupancy,
+        specs: CdiFile,
+        occupancy: DeviceOccupancy,
         *,
         joint: Callable[[], bool],
         needed: Callable[[], bool],
-        changes: Changes,
+        changes: ChangeNotifier,
     ) -> None:
         self._specs = specs
         self._occupancy = occupancy

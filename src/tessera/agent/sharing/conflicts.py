@@ -15,14 +15,14 @@ from itertools import chain
 
 import msgspec
 
-from tessera.agent.inventory.device_users import Holder
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.api.sharing.devices import Device, Offer, device_of
 
 #: An entry by resource and id.
-Entry = tuple[str, str]
+EntryKey = tuple[str, str]
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that a container holds.
 
     Attributes:
@@ -46,14 +46,14 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return self.id == self.device
 
 
-def held_by(holders: Mapping[str, tuple[Holder, ...]]) -> Iterator[Held]:
+def held_entries(holders: Mapping[str, tuple[DeviceUser, ...]]) -> Iterator[HeldEntry]:
     """Every entry that containers hold."""
     for holder in chain.from_iterable(holders.values()):
         for each in holder.ids:
-            yield Held(resource=holder.resource, id=each, who=f"pod {holder.pod_name}")
+            yield HeldEntry(resource=holder.resource, id=each, who=f"pod {holder.pod_name}")
 
 
-def blocked(offer: Offer, held: Iterable[Held], parents: Mapping[str, str]) -> dict[Entry, str]:
+def blocked_entries(offer: Offer, held: Iterable[HeldEntry], parents: Mapping[str, str]) -> dict[EntryKey, str]:
     """The entries of an offer that must not be given out now, each with the reason.
 
     Args:
@@ -61,10 +61,10 @@ def blocked(offer: Offer, held: Iterable[Held], parents: Mapping[str, str]) -> d
         held: what containers hold.
         parents: the card of each MIG device, by UUID.
     """
-    by_card: dict[str, list[Held]] = {}
+    by_card: dict[str, list[HeldEntry]] = {}
     for each in held:
         by_card.setdefault(parents.get(each.device, each.device), []).append(each)
-    found: dict[Entry, str] = {}
+    found: dict[EntryKey, str] = {}
     for resource, offered in offer.resources.items():
         for device in offered.devices:
             for each in by_card.get(device.gpu, ()):
@@ -74,7 +74,7 @@ def blocked(offer: Offer, held: Iterable[Held], parents: Mapping[str, str]) -> d
     return found
 
 
-def _excludes(held: Held, resource: str, device: Device) -> bool:
+def _excludes(held: HeldEntry, resource: str, device: Device) -> bool:
     if held.device != device.uuid:
         return device.gpu in {held.device, device.uuid}
     if held.id == device.id:

@@ -6,7 +6,7 @@ read is kept as a reason for each device concerned, and tried again after a whil
 
 from collections.abc import Mapping, Sequence
 
-from tessera.agent.inventory.gpu_inventory import StockCard
+from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.sharing.topology import read_topology
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -18,7 +18,7 @@ from tessera.placement.topology import Topology
 RETRY = 30.0
 
 
-class Readings:
+class DeviceNodes:
     """Reads device nodes and links when they may have changed.
 
     Args:
@@ -45,7 +45,7 @@ class Readings:
         """Seconds until what could not be read is to be tried again; ``None`` if everything was read."""
         return None if self._retry_at is None else max(0.0, self._retry_at - self._clock.monotonic())
 
-    async def read(self, cards: Sequence[StockCard]) -> None:
+    async def read(self, cards: Sequence[GpuState]) -> None:
         """Reads what may have changed."""
         joined = [(card.uuid, card.info.pci_bus_id, card.info.lost, card.info.mig_enabled) for card in cards]
         if joined != self._topology_of:
@@ -56,7 +56,7 @@ class Readings:
             await self._read_files(cards)
             self._files_of = numbered
 
-    async def _read_files(self, cards: Sequence[StockCard]) -> None:
+    async def _read_files(self, cards: Sequence[GpuState]) -> None:
         files: dict[str, tuple[DeviceFile, ...]] = {}
         failed: dict[str, str] = {}
         for card in cards:
@@ -72,7 +72,7 @@ class Readings:
         self._retry_at = self._clock.monotonic() + RETRY if failed else None
 
     async def _read_mig_files(
-        self, card: StockCard, files: dict[str, tuple[DeviceFile, ...]], failed: dict[str, str]
+        self, card: GpuState, files: dict[str, tuple[DeviceFile, ...]], failed: dict[str, str]
     ) -> None:
         for instance in card.instances:
             for compute in instance.compute_instances:
@@ -84,5 +84,5 @@ class Readings:
                     files[compute.mig_uuid] = tuple(found)
 
 
-def _uuids(card: StockCard) -> frozenset[str]:
+def _uuids(card: GpuState) -> frozenset[str]:
     return frozenset({card.uuid} | {each.mig_uuid for one in card.instances for each in one.compute_instances})

@@ -18,6 +18,18 @@ from tessera.agent.sharing.allocate_response import AnswerOptions, ClientEdits, 
 from tessera.agent.sharing.cdi_specs import CdiSpecs
 from tessera.agent.sharing.preference import preferred
 from tessera.agent.sharing.refusals import fence
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.sharing.allocate_response import (
+    AllocateOptions,
+    MpsClientEdits,
+    build_allocation,
+    needs_set,
+    set_name,
+    unique,
+)
+from tessera.agent.sharing.cdi_specs import CdiFile
+from tessera.agent.sharing.preference import preferred_entries
+from tessera.agent.sharing.refusals import fence_reason
 from tessera.api.sharing.devices import Device as Entry
 from tessera.api.sharing.devices import Offered, RequestRefused, check_request
 from tessera.api.sharing.profile import SharingKind
@@ -26,7 +38,7 @@ from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a plugin gives out, and how.
 
     Attributes:
@@ -40,13 +52,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     offered: Offered
     refused: Mapping[str, str] = {}
-    options: AnswerOptions = AnswerOptions()
+    options: AllocateOptions = AllocateOptions()
     files: Mapping[str, Sequence[DeviceFile]] = {}
     topology: Topology = Topology.flat(())
     joint: bool = False
 
 
-class SharedPlugin:
+class StaticDevicePlugin:
     """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
@@ -67,8 +79,8 @@ class SharedPlugin:
         resource: str,
         *,
         fenced: Callable[[], frozenset[str]],
-        edits: Callable[[str], ClientEdits],
-        cdi: CdiSpecs,
+        edits: Callable[[str], MpsClientEdits],
+        cdi: CdiFile,
         given: Callable[[str, Sequence[str]], None],
         starting: Callable[[str, Sequence[str]], Awaitable[None]],
         listed: Callable[[], None],
@@ -81,10 +93,10 @@ class SharedPlugin:
         self._starting = starting
         self._tell_listed = listed
         self._list: tuple[Device, ...] = ()
-        self._shown = Changes()
+        self._shown = ChangeNotifier()
         self._taken: tuple[Device, ...] | None = None
         self._streams = 0
-        self.terms = Terms(offered=Offered(name=resource, devices=()))
+        self.terms = AllocationTerms(offered=Offered(name=resource, devices=()))
 
     @property
     def resource_name(self) -> str:
@@ -136,7 +148,7 @@ class SharedPlugin:
         """Well joined cards; shares spread or packed."""
         terms = self.terms
         return [
-            preferred(
+            preferred_entries(
                 terms.offered,
                 request,
                 refused=terms.refused,
@@ -179,7 +191,7 @@ class SharedPlugin:
                 raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
         by_mps = any(each.kind is SharingKind.MPS for each in devices)
         edits = self._edits(self._resource) if by_mps else None
-        return answer(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
+        return build_allocation(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
 
     def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
         try:
@@ -189,6 +201,6 @@ class SharedPlugin:
         known = {device.id: device for device in self.terms.offered.devices}
         fenced = self._fenced()
         for each in ids:
-            if why := self.terms.refused.get(each) or fence(known[each], fenced):
+            if why := self.terms.refused.get(each) or fence_reason(known[each], fenced):
                 raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
         return [known[each] for each in ids]

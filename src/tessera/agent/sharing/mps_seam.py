@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.agent.sharing.allocate_response import ClientEdits
+from tessera.agent.sharing.allocate_response import MpsClientEdits
 
 
-class MpsSeam(Protocol):
+class MpsDaemonPool(Protocol):
     """The MPS daemons as the shelf needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
 
     def set_plans(self, plans: Mapping[str, MpsPlan], /) -> None:
@@ -22,6 +22,6 @@ class MpsSeam(Protocol):
         """Why it does not."""
         ...
 
-    def container_edits(self, resource: str, /) -> ClientEdits:
+    def container_edits(self, resource: str, /) -> MpsClientEdits:
         """What its clients need."""
         ...

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.state_file import KeptFile
-from tessera.agent.inventory.device_users import Holder, Holders
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
-from tessera.agent.sharing.conflicts import Entry, Held, blocked, held_by
+from tessera.agent.sharing.conflicts import EntryKey, HeldEntry, blocked_entries, held_entries
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer, device_of
 from tessera.clock import Clock
@@ -57,7 +57,7 @@ class _Given(msgspec.Struct, frozen=True):
     told: bool = False
 
 
-class Occupancy:
+class DeviceOccupancy:
     """Who holds what on the static side.
 
     Args:
@@ -67,14 +67,14 @@ class Occupancy:
         clock: the time.
     """
 
-    def __init__(self, holders: Holders, gave: Callable[[], None], given_file: Path, clock: Clock) -> None:
+    def __init__(self, holders: DeviceUsers, gave: Callable[[], None], given_file: Path, clock: Clock) -> None:
         self._holders = holders
         self._gave = gave
         self._clock = clock
         self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
-        self._held: Mapping[str, tuple[Holder, ...]] | None = None
+        self._held: Mapping[str, tuple[DeviceUser, ...]] | None = None
         self._silent: tuple[float, str] | None = None
-        self._file = KeptFile(given_file, list[tuple[str, tuple[str, ...]]])
+        self._file = StateFile(given_file, list[tuple[str, tuple[str, ...]]])
         now = clock.monotonic()
         self._given = [_Given(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
         self._told_at = 0.0
@@ -118,12 +118,12 @@ class Occupancy:
 
     async def ask(self, offer: Offer) -> float | None:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
-        about = (self._holders.live(), offer)
+        about = (self._holders.live_pods(), offer)
         now = self._clock.monotonic()
         settled = [each for each in self._given if self._is_settled(each, now)]
         if about != self._asked_about or settled or self._look_at() <= now:
             try:
-                self._held = await self._holders.now()
+                self._held = await self._holders.read()
             except ConnectionError as error:
                 since = now if self._silent is None else self._silent[0]
                 self._silent = since, f"kubelet does not say which pods hold devices: {error}"
@@ -137,7 +137,7 @@ class Occupancy:
 
     def _is_settled(self, given: _Given, now: float) -> bool:
         """Whether kubelet's next answer goes before what was noted here."""
-        return given.since + ADMISSION <= now and (given.told or not self._holders.initializing(given.resource))
+        return given.since + ADMISSION <= now and (given.told or not self._holders.may_initialize(given.resource))
 
     def _look_at(self) -> float:
         """When kubelet is asked again, though nothing else may have changed, who holds what was given."""
@@ -149,26 +149,26 @@ class Occupancy:
         holders = {each.pod for each in self._holders_of(given.resource, given.ids)}
         return msgspec.structs.replace(given, told=given.told or not holders <= given.before)
 
-    def _holders_of(self, resource: str, ids: Sequence[str]) -> list[Holder]:
+    def _holders_of(self, resource: str, ids: Sequence[str]) -> list[DeviceUser]:
         return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
-    def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[Entry, str]:
+    def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[EntryKey, str]:
         """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.conflicts.blocked`."""
-        return blocked(offer, self._all_held(), parents)
+        return blocked_entries(offer, self._all_held(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:
         """Which pod holds a card or a part of it, as what; empty if none does."""
         held = (each for each in self._all_held() if parents.get(each.device, each.device) == card)
         return next((f"{each.who} holds {each.id} as {each.resource}" for each in held), "")
 
-    def _all_held(self) -> list[Held]:
+    def _all_held(self) -> list[HeldEntry]:
         lately = [
-            Held(resource=each.resource, id=entry, who="a pod that is being admitted")
+            HeldEntry(resource=each.resource, id=entry, who="a pod that is being admitted")
             for each in self._given
             if not each.told
             for entry in each.ids
         ]
-        return [*held_by(self._held or {}), *lately]
+        return [*held_entries(self._held or {}), *lately]
 
     @property
     def resources(self) -> frozenset[str]:
@@ -176,7 +176,7 @@ class Occupancy:
         told = {each.resource for holders in (self._held or {}).values() for each in holders}
         return frozenset(told | {each.resource for each in self._given})
 
-    async def learn(self, resource: str, ids: Sequence[str], changes: Changes) -> None:
+    async def learn(self, resource: str, ids: Sequence[str], changes: ChangeNotifier) -> None:
         """Returns when kubelet has told which container holds these entries, or after :data:`PATIENCE`.
 
         It never tells it of an init container.
@@ -187,7 +187,7 @@ class Occupancy:
         deadline = self._clock.monotonic() + PATIENCE
         while True:
             seen = changes.count
-            self._held = await self._holders.now()
+            self._held = await self._holders.read()
             left = deadline - self._clock.monotonic()
             if left <= 0 or any(_has(each, resource, ids) for each in chain.from_iterable(self._held.values())):
                 return
@@ -215,5 +215,5 @@ class Occupancy:
         return found
 
 
-def _has(holder: Holder, resource: str, ids: Sequence[str]) -> bool:
+def _has(holder: DeviceUser, resource: str, ids: Sequence[str]) -> bool:
     return holder.resource == resource and not set(ids).isdisjoint(holder.ids)

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
+from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
 from tessera.api.sharing.devices import Offer
@@ -22,7 +22,7 @@ from tessera.api.sharing.offer import OfferImpossible, make_offer
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
-class Objection(msgspec.Struct, frozen=True):
+class SharingProblem(msgspec.Struct, frozen=True):
     """Why something is not as it was asked for.
 
     Attributes:
@@ -34,7 +34,7 @@ class Objection(msgspec.Struct, frozen=True):
     text: str
 
 
-class InForce(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedSharing(msgspec.Struct, frozen=True, kw_only=True):
     """What is offered, and by which profile.
 
     Attributes:
@@ -50,14 +50,14 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     plans: Mapping[str, MpsPlan] = {}
 
 
-def offering(
-    cards: Sequence[StockCard],
+def choose_offer(
+    cards: Sequence[GpuState],
     wish: DesiredSharing,
     strategy: MigStrategy,
     *,
-    before: InForce | None,
+    before: AppliedSharing | None,
     taken: Collection[str],
-) -> tuple[InForce, Objection | None]:
+) -> tuple[AppliedSharing, SharingProblem | None]:
     """What is to be offered, and why it is not what was wished if it is not.
 
     Args:
@@ -76,11 +76,11 @@ def offering(
             continue
         found, conflict = _without_taken(found, taken)
         return found, _refused(wish, refusal, found) or conflict
-    found, _ = _without_taken(_restricted(before or InForce(), cards, strategy), taken)
+    found, _ = _without_taken(_restricted(before or AppliedSharing(), cards, strategy), taken)
     return found, _refused(wish, refusal, found)
 
 
-def _candidates(wish: DesiredSharing, before: InForce | None) -> Iterator[tuple[str, SharingProfile]]:
+def _candidates(wish: DesiredSharing, before: AppliedSharing | None) -> Iterator[tuple[str, SharingProfile]]:
     yield wish.name, wish.profile
     if before is not None:
         yield before.name, before.profile
@@ -88,24 +88,26 @@ def _candidates(wish: DesiredSharing, before: InForce | None) -> Iterator[tuple[
         yield wish.last.name, wish.last.profile
 
 
-def _followed(cards: Sequence[StockCard], name: str, profile: SharingProfile, strategy: MigStrategy) -> InForce:
-    offer = make_offer(gpus_of(cards), profile, profile.flags.mig_strategy or strategy)
+def _followed(cards: Sequence[GpuState], name: str, profile: SharingProfile, strategy: MigStrategy) -> AppliedSharing:
+    offer = make_offer(sharing_gpus(cards), profile, profile.flags.mig_strategy or strategy)
     plans = plan_daemons(offer, {card.uuid: card.info for card in cards})
-    return InForce(name=name, profile=profile, offer=offer, plans=plans)
+    return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 
 
-def _refused(wish: DesiredSharing, refusal: str | None, found: InForce) -> Objection | None:
+def _refused(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -> SharingProblem | None:
     if refusal is None:
         return None
     asked = f'profile "{wish.name}"' if wish.name else "no profile"
     kept = ", ".join(found.offer.resources) or "nothing"
-    return Objection("ProfileRefused", f"{asked} cannot be followed on these cards: {refusal}. Still offered: {kept}")
+    return SharingProblem(
+        "ProfileRefused", f"{asked} cannot be followed on these cards: {refusal}. Still offered: {kept}"
+    )
 
 
-def _restricted(before: InForce, cards: Sequence[StockCard], strategy: MigStrategy) -> InForce:
+def _restricted(before: AppliedSharing, cards: Sequence[GpuState], strategy: MigStrategy) -> AppliedSharing:
     """What is in force without the devices that are gone; a card in MIG mode is none that can be had whole."""
     cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
-    gpus = gpus_of(cards)
+    gpus = sharing_gpus(cards)
     there = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}
     there |= {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
     resources = {
@@ -123,7 +125,7 @@ def _restricted(before: InForce, cards: Sequence[StockCard], strategy: MigStrate
     )
 
 
-def _without_taken(found: InForce, taken: Collection[str]) -> tuple[InForce, Objection | None]:
+def _without_taken(found: AppliedSharing, taken: Collection[str]) -> tuple[AppliedSharing, SharingProblem | None]:
     conflicts = [name for name in found.offer.resources if name in taken]
     if not conflicts:
         return found, None
@@ -134,7 +136,7 @@ def _without_taken(found: InForce, taken: Collection[str]) -> tuple[InForce, Obj
         offer=msgspec.structs.replace(found.offer, resources=resources),
         plans={name: plan for name, plan in found.plans.items() if name not in taken},
     )
-    return kept, Objection("ResourceTaken", "; ".join(texts))
+    return kept, SharingProblem("ResourceTaken", "; ".join(texts))
 
 
 def _conflict(name: str, devices: int) -> str:

@@ -14,7 +14,7 @@ from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Topology
 
 
-def preferred(
+def preferred_entries(
     offered: Offered,
     request: PreferredRequest,
     *,

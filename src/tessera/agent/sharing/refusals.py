@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.agent.sharing.conflicts import Entry
+from tessera.agent.sharing.conflicts import EntryKey
 from tessera.api.sharing.devices import Device, Offered
 from tessera.api.sharing.profile import SharingKind
 
@@ -12,7 +13,7 @@ _LOST = "the card fell off the bus; drain the node and reboot it"
 _FENCED = "it is kept free, since the layout of its card is about to change"
 
 
-class Grounds(msgspec.Struct, frozen=True, kw_only=True):
+class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
     """What speaks against giving out entries.
 
     Attributes:
@@ -28,27 +29,27 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: Mapping[str, str] = {}
     lost: frozenset[str] = frozenset()
     fenced: frozenset[str] = frozenset()
-    blocked: Mapping[Entry, str] = {}
+    blocked: Mapping[EntryKey, str] = {}
     waiting: Mapping[tuple[str, str], str] = {}
 
 
-def refusals(offered: Offered, grounds: Grounds) -> dict[str, str]:
+def withheld_entries(offered: Offered, grounds: WithholdingReasons) -> dict[str, str]:
     """The entries of a resource that must not be given out now, each with the first reason in the order above."""
     found = {device.id: _why(offered.name, device, grounds) for device in offered.devices}
     return {entry: why for entry, why in found.items() if why}
 
 
-def fence(device: Device, fenced: frozenset[str]) -> str:
+def fence_reason(device: Device, fenced: frozenset[str]) -> str:
     """Why a fence keeps a device from being given out; empty if none does."""
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
-def _why(resource: str, device: Device, grounds: Grounds) -> str:
+def _why(resource: str, device: Device, grounds: WithholdingReasons) -> str:
     return (
         grounds.unhealthy.get(device.id)
         or grounds.unreadable.get(device.uuid)
         or (_LOST if device.gpu in grounds.lost else "")
-        or fence(device, grounds.fenced)
+        or fence_reason(device, grounds.fenced)
         or grounds.blocked.get((resource, device.id))
         or (grounds.waiting.get((resource, device.gpu), "") if device.kind is SharingKind.MPS else "")
     )

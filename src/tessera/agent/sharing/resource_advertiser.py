@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.mps_plan import drop_cards
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, entry_health
@@ -33,6 +33,21 @@ from tessera.agent.sharing.refusals import Grounds, refusals
 from tessera.agent.sharing.served_resources import Serving
 from tessera.agent.sharing.stale_capacity import overcounted
 from tessera.agent.sharing.withdrawn_resources import OfferedNames
+from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
+from tessera.agent.sharing.allocate_response import AllocateOptions, unique
+from tessera.agent.sharing.cdi_specs import CdiDevice, CdiFile
+from tessera.agent.sharing.cdi_writer import CdiPublisher
+from tessera.agent.sharing.conflicts import EntryKey
+from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
+from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
+from tessera.agent.sharing.mps_seam import MpsDaemonPool
+from tessera.agent.sharing.occupancy import DeviceOccupancy
+from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, choose_offer
+from tessera.agent.sharing.refusals import WithholdingReasons, withheld_entries
+from tessera.agent.sharing.served_resources import ServedResources
+from tessera.agent.sharing.stale_capacity import overcounted_resources
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.api.sharing.profile import MigStrategy
 from tessera.clock import Clock
@@ -44,7 +59,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 _log = logging.getLogger(__name__)
 
 
-class Shelf:
+class ResourceAdvertiser:
     """Offers the static cards to kubelet.
 
     Args:
@@ -74,7 +89,7 @@ class Shelf:
         self,
         *,
         kubelet: Kubelet,
-        cards: Callable[[], Sequence[StockCard]],
+        cards: Callable[[], Sequence[GpuState]],
         wish: Callable[[], DesiredSharing],
         settled: Callable[[str, str], None],
         mig_strategy: MigStrategy,
@@ -82,16 +97,16 @@ class Shelf:
         fenced: Callable[[], frozenset[str]],
         changing: Callable[[], frozenset[str]],
         taken: Callable[[], frozenset[str]],
-        mps: MpsSeam,
+        mps: MpsDaemonPool,
         hardware: AsyncNvml,
-        holders: Holders,
-        options: AnswerOptions,
+        holders: DeviceUsers,
+        options: AllocateOptions,
         cdi_dir: Path,
         names_file: Path,
         given_file: Path,
         node: Callable[[], Node | None],
         forget: Callable[[Sequence[str]], Awaitable[None]],
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
     ) -> None:
         self._kubelet = kubelet
@@ -104,36 +119,36 @@ class Shelf:
         self._changing = changing
         self._slicers = taken
         self._mps = mps
-        self._occupancy = Occupancy(holders, changes.notify, given_file, clock)
+        self._occupancy = DeviceOccupancy(holders, changes.notify, given_file, clock)
         self._options = options
-        self._cdi = CdiSpecs(cdi_dir)
-        self._definitions = Definitions(
+        self._cdi = CdiFile(cdi_dir)
+        self._definitions = CdiPublisher(
             self._cdi,
             self._occupancy,
             joint=self._ever_joint,
             needed=lambda: self._options_now.uses_cdi,
             changes=changes,
         )
-        self._readings = Readings(hardware, clock)
+        self._readings = DeviceNodes(hardware, clock)
         self._node = node
-        self._names = OfferedNames(names_file, node=node, forget=forget, clock=clock)
+        self._names = AdvertisedNames(names_file, node=node, forget=forget, clock=clock)
         self._changes = changes
         self._clock = clock
 
         self._made_of: tuple[object, ...] | None = None
         self._gpus: Sequence[Gpu] = ()
-        self._stock: Sequence[StockCard] = ()
-        self._in_force: InForce | None = None
-        self._refusal: Objection | None = None
-        self._blocked: Mapping[Entry, str] = {}
-        self._unfit: Mapping[Entry, str] = {}
+        self._stock: Sequence[GpuState] = ()
+        self._in_force: AppliedSharing | None = None
+        self._refusal: SharingProblem | None = None
+        self._blocked: Mapping[EntryKey, str] = {}
+        self._unfit: Mapping[EntryKey, str] = {}
         self._told: object = None
-        self._serving: Serving | None = None
+        self._serving: ServedResources | None = None
 
     # What others may know ---------------------------------------------------------------------------------------
 
     @property
-    def in_force(self) -> InForce | None:
+    def in_force(self) -> AppliedSharing | None:
         """What is offered and by which profile; ``None`` before that was worked out once."""
         return self._in_force
 
@@ -148,7 +163,7 @@ class Shelf:
         return "" if self._in_force is None else self._in_force.name
 
     @property
-    def unfit(self) -> Mapping[Entry, str]:
+    def unfit(self) -> Mapping[EntryKey, str]:
         """The entries that are not given out now, by resource and id, each with the reason."""
         return self._unfit
 
@@ -180,23 +195,23 @@ class Shelf:
         if node is None:
             return ()
         former = self._names.known - self._slicers()
-        return overcounted(node.status.allocatable, self.offer, self._grounds(), former)
+        return overcounted_resources(node.status.allocatable, self.offer, self._grounds(), former)
 
     @property
-    def problem(self) -> Objection | None:
+    def problem(self) -> SharingProblem | None:
         """Why the node does not offer what it was asked for; ``None`` if it does."""
         if self._refusal is not None:
             return self._refusal
         if self._occupancy.silent is not None:
-            return Objection("KubeletSilent", self._occupancy.silent)
+            return SharingProblem("KubeletSilent", self._occupancy.silent)
         if self._definitions.failed is not None:
-            return Objection("CdiFailed", self._definitions.failed)
+            return SharingProblem("CdiFailed", self._definitions.failed)
         if self._serving is not None and self._serving.refused:
-            return Objection("ResourceRefused", "; ".join(self._serving.refused.values()))
+            return SharingProblem("ResourceRefused", "; ".join(self._serving.refused.values()))
         if self._options_now.uses_cdi and self._readings.failed:
-            return Objection("NvmlFailed", "; ".join(unique(self._readings.failed.values())))
+            return SharingProblem("NvmlFailed", "; ".join(unique(self._readings.failed.values())))
         if waiting := unique(self._blocked.values()):
-            return Objection("CardsInUse", f"not given out until its pods have ended: {'; '.join(waiting)}")
+            return SharingProblem("CardsInUse", f"not given out until its pods have ended: {'; '.join(waiting)}")
         return None
 
     # The loop ---------------------------------------------------------------------------------------------------
@@ -204,14 +219,14 @@ class Shelf:
     async def run(self) -> None:
         """Offers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            self._serving = serving = Serving(
+            self._serving = serving = ServedResources(
                 self._kubelet, plugin=self._plugin, told=self._changes.notify, group=group, clock=self._clock
             )
             while True:
                 seen = self._changes.count
                 await self._changes.wait(seen, await self._look(serving))
 
-    async def _look(self, serving: Serving) -> float | None:
+    async def _look(self, serving: ServedResources) -> float | None:
         """Brings everything about; returns when to look again in any case."""
         self._decide(serving)
         self._want_daemons()
@@ -234,7 +249,7 @@ class Shelf:
         if self._occupancy.known or not plans:
             self._mps.set_plans(plans)
 
-    def _put_out(self, serving: Serving) -> float | None:
+    def _put_out(self, serving: ServedResources) -> float | None:
         """Defines the devices and lists them; what cannot be defined is not listed anew."""
         if not self._definitions.publish(self._devices()):
             return RETRY
@@ -243,15 +258,15 @@ class Shelf:
         self._names.offered(serving.plugins.keys() | self._slicers())
         return wait
 
-    def _decide(self, serving: Serving) -> None:
+    def _decide(self, serving: ServedResources) -> None:
         """Works out the offer; what is not in it any more is not given out from now on."""
         cards, wish, taken = tuple(self._cards()), self._wish(), self._slicers()
         made_of = (cards, wish.name, wish.profile, taken)
         if made_of == self._made_of:
             return
-        self._made_of, self._stock, self._gpus = made_of, cards, gpus_of(cards)
+        self._made_of, self._stock, self._gpus = made_of, cards, sharing_gpus(cards)
         before = self._in_force
-        self._in_force, self._refusal = offering(cards, wish, self._strategy, before=before, taken=taken)
+        self._in_force, self._refusal = choose_offer(cards, wish, self._strategy, before=before, taken=taken)
         if self._refusal is None:
             self._settled(wish.name, wish.text)
         else:
@@ -259,17 +274,17 @@ class Shelf:
         self._blocked = self._occupancy.blocked(self.offer, self._parents())
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
-            plugin.terms = self._terms(offered, refusals(offered, self._grounds()))
+            plugin.terms = self._terms(offered, withheld_entries(offered, self._grounds()))
 
-    def _lists(self, serving: Serving) -> dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]]:
+    def _lists(self, serving: ServedResources) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
         """What each resource lists; its plugin gives out the same."""
         self._blocked = self._occupancy.blocked(self.offer, self._parents())
         grounds = self._grounds()
         numa = {card.uuid: card.info.numa_node for card in self._stock}
-        unfit: dict[Entry, str] = {}
-        lists: dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]] = {}
+        unfit: dict[EntryKey, str] = {}
+        lists: dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
-            refused = refusals(offered, grounds)
+            refused = withheld_entries(offered, grounds)
             unfit |= {(name, entry): why for entry, why in refused.items()}
             plugin = serving.ensure(name)
             plugin.terms = self._terms(offered, refused)
@@ -277,12 +292,12 @@ class Shelf:
         self._unfit = unfit
         return lists
 
-    def _grounds(self) -> Grounds:
+    def _grounds(self) -> WithholdingReasons:
         """What speaks against giving out entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
         judged = entry_health(entries, self._gpus, self._verdict)
         plans = {} if self._in_force is None else self._in_force.plans
-        return Grounds(
+        return WithholdingReasons(
             unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
             unreadable=self._readings.failed if self._options_now.uses_cdi else {},
             lost=frozenset(card.uuid for card in self._stock if card.info.lost),
@@ -299,11 +314,11 @@ class Shelf:
     # Small parts ------------------------------------------------------------------------------------------------
 
     @property
-    def _options_now(self) -> AnswerOptions:
+    def _options_now(self) -> AllocateOptions:
         return self._options if self._in_force is None else self._options.with_flags(self._in_force.profile.flags)
 
-    def _plugin(self, resource: str) -> SharedPlugin:
-        return SharedPlugin(
+    def _plugin(self, resource: str) -> StaticDevicePlugin:
+        return StaticDevicePlugin(
             resource,
             fenced=self._closed,
             edits=self._mps.container_edits,
@@ -317,8 +332,8 @@ class Shelf:
         self._occupancy.started()
         await self._definitions.starting(resource, ids)
 
-    def _terms(self, offered: Offered, refused: Mapping[str, str]) -> Terms:
-        return Terms(
+    def _terms(self, offered: Offered, refused: Mapping[str, str]) -> AllocationTerms:
+        return AllocationTerms(
             offered=offered,
             refused=refused,
             options=self._options_now,

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from tessera.agent.sharing.device_plugin import SharedPlugin
+from tessera.agent.sharing.device_plugin import StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Device, Kubelet, PluginError
 
@@ -41,7 +41,7 @@ class _Served:
         read: when kubelet was first seen to have read its list since then.
     """
 
-    def __init__(self, plugin: SharedPlugin, task: "asyncio.Task[None]", since: float) -> None:
+    def __init__(self, plugin: StaticDevicePlugin, task: "asyncio.Task[None]", since: float) -> None:
         self.plugin = plugin
         self.task = task
         self.begin(since, retired=False)
@@ -59,7 +59,7 @@ class _Served:
         return left if left > _NOTHING else 0.0
 
 
-class Serving:
+class ServedResources:
     """The plugins of the static side.
 
     Args:
@@ -74,7 +74,7 @@ class Serving:
         self,
         kubelet: Kubelet,
         *,
-        plugin: Callable[[str], SharedPlugin],
+        plugin: Callable[[str], StaticDevicePlugin],
         told: Callable[[], None],
         group: asyncio.TaskGroup,
         clock: Clock,
@@ -89,7 +89,7 @@ class Serving:
         self._refused: dict[str, str] = {}
 
     @property
-    def plugins(self) -> dict[str, SharedPlugin]:
+    def plugins(self) -> dict[str, StaticDevicePlugin]:
         """The plugin of each resource that is served, those about to end included."""
         return {name: served.plugin for name, served in self._served.items()}
 
@@ -99,12 +99,14 @@ class Serving:
         plugins = self.plugins
         return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
 
-    def ensure(self, name: str) -> SharedPlugin:
+    def ensure(self, name: str) -> StaticDevicePlugin:
         """The plugin of a resource that is offered; it is not served before it is :meth:`shown <show>`."""
         served = self._served.get(name)
         return self._make(name) if served is None else served.plugin
 
-    def show(self, lists: Mapping[str, tuple[SharedPlugin, tuple[Device, ...]]], held: Collection[str]) -> float | None:
+    def show(
+        self, lists: Mapping[str, tuple[StaticDevicePlugin, tuple[Device, ...]]], held: Collection[str]
+    ) -> float | None:
         """Serves these resources with these lists and no others.
 
         Args:
@@ -148,7 +150,7 @@ class Serving:
                 self._end(name)
         return min(waits, default=None)
 
-    def _start(self, name: str, plugin: SharedPlugin) -> "asyncio.Task[None]":
+    def _start(self, name: str, plugin: StaticDevicePlugin) -> "asyncio.Task[None]":
         return self._group.create_task(self._serve(plugin, self._ending.get(name)), name=f"plugin {name}")
 
     def _end(self, name: str) -> None:
@@ -162,7 +164,7 @@ class Serving:
         if self._ending.get(name) is task:
             del self._ending[name]
 
-    async def _serve(self, plugin: SharedPlugin, before: "asyncio.Task[None] | None") -> None:
+    async def _serve(self, plugin: StaticDevicePlugin, before: "asyncio.Task[None] | None") -> None:
         """Serves until cancelled; one plugin of a resource at a time."""
         if before is not None:
             await asyncio.wait({before})

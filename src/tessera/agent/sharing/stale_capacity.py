@@ -7,13 +7,13 @@ ReplicaSet made 21 such pods in 3 s. Whoever is about to end pods therefore wait
 
 from collections.abc import Collection, Mapping
 
-from tessera.agent.sharing.refusals import Grounds, refusals
+from tessera.agent.sharing.refusals import WithholdingReasons, withheld_entries
 from tessera.api.sharing.devices import Offer
 from tessera.kube.quantity import parse_quantity
 
 
-def overcounted(
-    allocatable: Mapping[str, str], offer: Offer, grounds: Grounds, former: Collection[str] = ()
+def overcounted_resources(
+    allocatable: Mapping[str, str], offer: Offer, grounds: WithholdingReasons, former: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The resources of which the Node counts more than can be given out, in order of name.
 
@@ -24,5 +24,5 @@ def overcounted(
         former: resources that were offered once; nothing can be given of those that are not offered any more.
     """
     fit = dict.fromkeys(former, 0)
-    fit |= {name: len(each.devices) - len(refusals(each, grounds)) for name, each in offer.resources.items()}
+    fit |= {name: len(each.devices) - len(withheld_entries(each, grounds)) for name, each in offer.resources.items()}
     return tuple(sorted(name for name, count in fit.items() if parse_quantity(allocatable.get(name, "0")) > count))

@@ -20,7 +20,7 @@ from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.placement.topology import Pair, Path, Topology
 
 
-class Meeting(IntEnum):
+class PcieLevel(IntEnum):
     """Where two cards meet in the PCIe tree (``nvmlGpuTopologyLevel_t``)."""
 
     INTERNAL = 0
@@ -31,13 +31,13 @@ class Meeting(IntEnum):
     SYSTEM = 50
 
 
-_PATHS: Mapping[Meeting, Path] = {
-    Meeting.INTERNAL: Path.BOARD,
-    Meeting.SINGLE: Path.PIX,
-    Meeting.MULTIPLE: Path.PXB,
-    Meeting.HOSTBRIDGE: Path.PHB,
-    Meeting.NODE: Path.NODE,
-    Meeting.SYSTEM: Path.SYS,
+_PATHS: Mapping[PcieLevel, Path] = {
+    PcieLevel.INTERNAL: Path.BOARD,
+    PcieLevel.SINGLE: Path.PIX,
+    PcieLevel.MULTIPLE: Path.PXB,
+    PcieLevel.HOSTBRIDGE: Path.PHB,
+    PcieLevel.NODE: Path.NODE,
+    PcieLevel.SYSTEM: Path.SYS,
 }
 
 
@@ -55,7 +55,7 @@ class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[NvLink, ...] = ()
 
 
-def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, GpuUuid], Meeting]) -> Topology:
+def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, GpuUuid], PcieLevel]) -> Topology:
     """The topology of a node.
 
     Args:
@@ -91,10 +91,10 @@ async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topolo
         CardLinks(uuid=card.uuid, pci_bus_id=card.pci_bus_id, links=await _links(hardware, card))
         for card in sorted(cards, key=lambda each: each.index)
     ]
-    meetings: dict[tuple[GpuUuid, GpuUuid], Meeting] = {}
+    meetings: dict[tuple[GpuUuid, GpuUuid], PcieLevel] = {}
     for one, other in combinations([card.uuid for card in cards if not card.lost], 2):
         try:
-            meetings[one, other] = Meeting(await hardware.common_ancestor(one, other))
+            meetings[one, other] = PcieLevel(await hardware.common_ancestor(one, other))
         except (NvmlError, ValueError):
             continue  # the pair then counts by its NVLinks alone
     return topology_of(told, meetings)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from pathlib import Path
 from typing import Any
 
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.clock import Clock
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node
@@ -47,13 +47,13 @@ def stale_resources(node: Node, former: Mapping[str, float], served: Collection[
     )
 
 
-def forget_patch(names: Iterable[str]) -> dict[str, Any]:
+def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     """The merge patch of a node's status that removes resources."""
     gone = dict.fromkeys(names)
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
-class OfferedNames:
+class AdvertisedNames:
     """Which resources this node's agents have offered, on disk, and what of them is to be removed from the node.
 
     Args:
@@ -71,7 +71,7 @@ class OfferedNames:
         forget: Callable[[Sequence[str]], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        self._file: KeptFile[dict[str, float | None]] = KeptFile(path, dict[str, float | None])
+        self._file: StateFile[dict[str, float | None]] = StateFile(path, dict[str, float | None])
         #: By name: since when it is not offered any more; ``None`` while it is.
         self._ended = self._file.load() or {}
         self._node = node

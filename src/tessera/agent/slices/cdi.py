@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tessera.agent.base.cdi_files import define, put
+from tessera.agent.base.cdi_files import define_device, write_cdi_file
 from tessera.api.names import CDI_KIND, VISIBLE_DEVICES
 from tessera.nvml.interface import DeviceFile
 
@@ -61,7 +61,9 @@ class CdiFolder:
         """
         env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
         mounted = mig_uuids if device_files else ()
-        put(self._path / file_name(device_id), CDI_KIND, [define(device_id, env, device_files, mounted=mounted)])
+        write_cdi_file(
+            self._path / file_name(device_id), CDI_KIND, [define_device(device_id, env, device_files, mounted=mounted)]
+        )
 
     def remove(self, device_ids: Iterable[str]) -> None:
         """Undefines devices; those that are not defined are passed over."""

@@ -23,10 +23,10 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.inventory.positions import Position, parse_device_id
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.starting_containers import is_sidecar, may_start
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
 from tessera.kube.quantity import whole
@@ -44,11 +44,11 @@ _STATUS_PAUSE = 1.0
 class PodDirectory(Protocol):
     """Reads this node's pods, and their status, from the API server."""
 
-    def live(self) -> Sequence[Pod]:
+    def live_pods(self) -> Sequence[Pod]:
         """The pods bound to this node that are not over."""
         ...
 
-    async def bound(self) -> Sequence[Pod]:
+    async def list_bound_pods(self) -> Sequence[Pod]:
         """The same, asked of the server itself: whatever kubelet knows is among them.
 
         Raises:
@@ -65,7 +65,7 @@ class PodDirectory(Protocol):
         ...
 
 
-class Claimant(msgspec.Struct, frozen=True):
+class ClaimingContainer(msgspec.Struct, frozen=True):
     """A container that starts.
 
     Attributes:
@@ -85,7 +85,7 @@ class Claimant(msgspec.Struct, frozen=True):
 _Listed = tuple[PodResources, ContainerResources, frozenset[str]]
 
 
-class Claimants:
+class ContainerFinder:
     """Finds the container that starts, and its devices.
 
     Args:
@@ -96,7 +96,9 @@ class Claimants:
         clock: for pauses.
     """
 
-    def __init__(self, *, kubelet: Kubelet, slices: Book, pods: PodDirectory, changes: Changes, clock: Clock) -> None:
+    def __init__(
+        self, *, kubelet: Kubelet, slices: SliceStateMachine, pods: PodDirectory, changes: ChangeNotifier, clock: Clock
+    ) -> None:
         self._kubelet = kubelet
         self._slices = slices
         self._pods = pods
@@ -105,7 +107,7 @@ class Claimants:
         #: Latest call of each resource, for pods whose init containers started.
         self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}
 
-    async def find(self, resource: str, device_ids: Sequence[str]) -> Claimant:
+    async def find(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
         """The container that starts with these devices.
 
         Raises:
@@ -128,7 +130,7 @@ class Claimants:
             raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
         return await self._unlisted_claimant(resource, device_ids)
 
-    def devices(self, resource: str, device_ids: tuple[str, ...], claimant: Claimant) -> tuple[str, ...]:
+    def devices(self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer) -> tuple[str, ...]:
         """All devices of the container that starts, as far as they are known yet."""
         if claimant.listed is not None:
             return claimant.listed
@@ -152,7 +154,7 @@ class Claimants:
 
     def _of_shown_pod(self, listed: Sequence[_Listed]) -> tuple[Pod, list[_Listed]] | None:
         """The first listed pod that the watch knows; it may be behind."""
-        live = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._pods.live()}
+        live = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._pods.live_pods()}
         for holder, _, _ in listed:
             pod = live.get((holder.namespace, holder.name))
             if pod is not None:
@@ -161,7 +163,7 @@ class Claimants:
 
     async def _listed_claimant(
         self, resource: str, ids: frozenset[str], pod: Pod, containers: Sequence[_Listed]
-    ) -> Claimant:
+    ) -> ClaimingContainer:
         """Rules 1 to 3."""
         uid = PodUid(pod.metadata.uid)
         of_pod = tuple(_mig_devices(containers[0][0].containers))
@@ -170,11 +172,11 @@ class Claimants:
         own = tuple(_mig_devices([exact])) if exact is not None else ()
         alike = all(set(own) == ids and asks.keys() == {resource} for asks in inits.values())
         if exact is not None and alike:
-            return Claimant(uid, listed=own, of_pod=of_pod)
+            return ClaimingContainer(uid, listed=own, of_pod=of_pod)
         name = await self._starting(pod, {*inits, *([exact.name] if exact is not None else [])}, inits)
         if exact is not None and name == exact.name:
-            return Claimant(uid, listed=own, of_pod=of_pod)
-        return Claimant(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
+            return ClaimingContainer(uid, listed=own, of_pod=of_pod)
+        return ClaimingContainer(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
 
     async def _starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
         """Returns the name of the container that starts; the first one where all would be given the same.
@@ -189,7 +191,7 @@ class Claimants:
         deadline = self._clock.monotonic() + _SHOWN_WITHIN
         while True:
             version = self._changes.count
-            shown = _named(self._pods.live(), pod) & frozenset(names)
+            shown = _named(self._pods.live_pods(), pod) & frozenset(names)
             if not shown or not shown.isdisjoint(inits):
                 shown = _named(await self._bound(), pod) & frozenset(names)
             if shown:
@@ -203,19 +205,19 @@ class Claimants:
 
     # Not listed -------------------------------------------------------------------------------------------------
 
-    async def _unlisted_claimant(self, resource: str, device_ids: Sequence[str]) -> Claimant:
+    async def _unlisted_claimant(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
         """Rule 4."""
         pods = await self._bound()
         asking = {PodUid(pod.metadata.uid): pod for pod in pods if _asking(pod, resource, len(device_ids))}
         uid = await self._owner(resource, device_ids, asking)
         inits = _asking(asking[uid], resource, len(device_ids))
-        return Claimant(uid, asks=inits[await self._starting(asking[uid], inits.keys(), inits)])
+        return ClaimingContainer(uid, asks=inits[await self._starting(asking[uid], inits.keys(), inits)])
 
     async def _owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
         for uid in asking:
             if device_ids and self._slices.bindings(uid).keys() >= set(device_ids):
                 return uid
-        if not await self._changes.until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
+        if not await self._changes.wait_until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
             names = ", ".join(
                 f"{pod.metadata.namespace}/{pod.metadata.name}"
                 for uid, pod in asking.items()
@@ -227,7 +229,7 @@ class Claimants:
             )
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         free = {
-            uid: [p for p in unclaimed(self._slices, uid) if p.profile == profile]
+            uid: [p for p in unclaimed_positions(self._slices, uid) if p.profile == profile]
             for uid in self._slices.promises
             if uid in asking
         }
@@ -242,12 +244,12 @@ class Claimants:
 
     async def _bound(self) -> Sequence[Pod]:
         try:
-            return await self._pods.bound()
+            return await self._pods.list_bound_pods()
         except ConnectionError as error:
             raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
 
 
-def unclaimed(slices: Book, pod: PodUid) -> list[Position]:
+def unclaimed_positions(slices: SliceStateMachine, pod: PodUid) -> list[SlicePosition]:
     """A pod's slices that no container has claimed."""
     claimed = slices.bindings(pod).values()
     return [position for position in slices.slices_of(pod) if position not in claimed]

@@ -9,14 +9,14 @@ the end: kubelet starts the container again after a while and asks again.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.cdi import CdiFolder
-from tessera.agent.slices.claimants import Claimant, Claimants, PodDirectory, unclaimed
-from tessera.agent.slices.device_binding import TooManyDevices, bind
-from tessera.agent.slices.events import Journal
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.claimants import ClaimingContainer, ContainerFinder, PodDirectory, unclaimed_positions
+from tessera.agent.slices.device_binding import TooManyDevices, bind_devices
+from tessera.agent.slices.events import SliceJournal
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Kubelet, PluginError
@@ -25,7 +25,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
 
 
-class Claims:
+class SliceClaims:
     """Hands slices to containers.
 
     Args:
@@ -45,17 +45,17 @@ class Claims:
         self,
         *,
         kubelet: Kubelet,
-        book: Book,
+        book: SliceStateMachine,
         pods: PodDirectory,
         cdi: CdiFolder,
-        save: Callable[[Journal], None],
+        save: Callable[[SliceJournal], None],
         hardware: AsyncNvml,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         metrics: Metrics,
         timeout: float,
     ) -> None:
-        self._claimants = Claimants(kubelet=kubelet, slices=book, pods=pods, changes=changes, clock=clock)
+        self._claimants = ContainerFinder(kubelet=kubelet, slices=book, pods=pods, changes=changes, clock=clock)
         self._book = book
         self._pods = pods
         self._cdi = cdi
@@ -66,13 +66,13 @@ class Claims:
         self._metrics = metrics
         self._timeout = timeout
 
-    def unclaimed(self, resource: str) -> list[Position]:
+    def unclaimed(self, resource: str) -> list[SlicePosition]:
         """Promised positions of a resource that no container has claimed, oldest promise first."""
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
             position
             for pod in self._book.promises
-            for position in unclaimed(self._book, pod)
+            for position in unclaimed_positions(self._book, pod)
             if position.profile == profile
         ]
 
@@ -93,7 +93,7 @@ class Claims:
             await self._define(claimant.pod, container)
             outcome = "ready"
         finally:
-            self._metrics.claimed(outcome, self._clock.monotonic() - began)
+            self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
 
     async def _promised(self, pod: PodUid, deadline: float) -> None:
         if self._book.slices_of(pod):
@@ -109,22 +109,26 @@ class Claims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.until(lambda: bool(self._book.slices_of(pod)), self._left(deadline)):
+        if not await self._changes.wait_until(lambda: bool(self._book.slices_of(pod)), self._left(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
         named = [
-            f"{p.metadata.namespace}/{p.metadata.name}" for p in self._pods.live() if PodUid(p.metadata.uid) == pod
+            f"{p.metadata.namespace}/{p.metadata.name}" for p in self._pods.live_pods() if PodUid(p.metadata.uid) == pod
         ]
         return named[0] if named else pod
 
     # What they mean ---------------------------------------------------------------------------------------------
 
-    def _bind(self, resource: str, device_ids: tuple[str, ...], claimant: Claimant) -> Mapping[str, Position]:
+    def _bind(
+        self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer
+    ) -> Mapping[str, SlicePosition]:
         """Binds all that is known of the pod, and returns what the starting container has."""
         slices = self._book.slices_of(claimant.pod)
         try:
-            bound = bind(dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._book.bindings(claimant.pod))
+            bound = bind_devices(
+                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._book.bindings(claimant.pod)
+            )
         except TooManyDevices as error:
             raise PluginError(f"pod {self._name(claimant.pod)}: {error}") from error
         self._book.bind(claimant.pod, bound)
@@ -133,9 +137,9 @@ class Claims:
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._clock.monotonic())
 
-    async def _made(self, pod: PodUid, positions: Iterable[Position], deadline: float) -> None:
+    async def _made(self, pod: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
         needed = list(positions)
-        if not await self._changes.until(
+        if not await self._changes.wait_until(
             lambda: all(self._book.device(pod, position) for position in needed) or self._book.released(pod),
             self._left(deadline),
         ):
@@ -148,7 +152,7 @@ class Claims:
         if self._book.released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
 
-    async def _define(self, pod: PodUid, container: Mapping[str, Position]) -> None:
+    async def _define(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
         """Writes the CDI files of a container whose slices are made."""
         made = {device: self._book.device(pod, position) for device, position in container.items()}
         order = {position: number for number, position in enumerate(self._book.slices_of(pod))}

@@ -12,7 +12,7 @@ and the promise names positions; a *binding* ties them together per pod and last
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tessera.agent.inventory.positions import Position, parse_device_id
+from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.kubelet.interfaces import PreferredRequest
 
 
@@ -20,7 +20,9 @@ class TooManyDevices(ValueError):  # noqa: N818 - the name says what is wrong
     """A pod holds more devices of a profile than slices were promised to it."""
 
 
-def bind(device_ids: Iterable[str], slices: Sequence[Position], known: Mapping[str, Position]) -> dict[str, Position]:
+def bind_devices(
+    device_ids: Iterable[str], slices: Sequence[SlicePosition], known: Mapping[str, SlicePosition]
+) -> dict[str, SlicePosition]:
     """The pod's bindings after its containers were seen to hold ``device_ids``.
 
     Args:
@@ -53,7 +55,7 @@ def bind(device_ids: Iterable[str], slices: Sequence[Position], known: Mapping[s
     return bound
 
 
-def preferred(request: PreferredRequest, promised: Iterable[Position]) -> list[str]:
+def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePosition]) -> list[str]:
     """The devices that kubelet should pick for one container.
 
     What must be included comes first, then promised positions, oldest promise first, then anything.

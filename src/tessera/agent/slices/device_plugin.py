@@ -7,16 +7,16 @@ in PreStartContainer, which kubelet calls for many pods at a time.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.positions import parse_device_id
 from tessera.agent.slices.cdi import qualified
-from tessera.agent.slices.claims import Claims
-from tessera.agent.slices.device_binding import preferred
+from tessera.agent.slices.claims import SliceClaims
+from tessera.agent.slices.device_binding import preferred_devices
 from tessera.api.names import resource_of
 from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
 
 
-class MigPlugin:
+class SliceDevicePlugin:
     """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
@@ -27,7 +27,7 @@ class MigPlugin:
     """
 
     def __init__(
-        self, resource: str, *, devices: Callable[[], Sequence[Device]], claims: Claims, changes: Changes
+        self, resource: str, *, devices: Callable[[], Sequence[Device]], claims: SliceClaims, changes: ChangeNotifier
     ) -> None:
         self._resource = resource
         self._devices = devices
@@ -61,7 +61,7 @@ class MigPlugin:
         answers: list[list[str]] = []
         for request in requests:
             taken = {device for answer in answers for device in answer}
-            answers.append(preferred(request, [each for each in promised if each.device_id not in taken]))
+            answers.append(preferred_devices(request, [each for each in promised if each.device_id not in taken]))
         return answers
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:

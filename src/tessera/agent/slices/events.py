@@ -5,27 +5,27 @@ from enum import Enum
 
 import msgspec
 
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.names import PodUid
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PromisedSlice(msgspec.Struct, frozen=True):
     """One slice of a promise."""
 
-    position: Position
+    position: SlicePosition
     size: int
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True):
+class SlicePromise(msgspec.Struct, frozen=True, kw_only=True):
     """What the controller promised to one pod."""
 
     pod: PodUid
     namespace: str
     name: str
-    slices: tuple[Wanted, ...]
+    slices: tuple[PromisedSlice, ...]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """A result in the object's status.
 
     Attributes:
@@ -39,11 +39,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[tuple[str, int, int], ...] = ()
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedInstance(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU instance as read from the card; ``computes`` are (id, MIG UUID), none while it is half made."""
 
     gi_id: int
-    position: Position
+    position: SlicePosition
     size: int
     computes: tuple[tuple[int, str], ...] = ()
 
@@ -52,75 +52,75 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
         return self.position.start < start + size and start < self.position.start + self.size
 
 
-class ObjectSeen(msgspec.Struct, frozen=True):
+class InstasliceChanged(msgspec.Struct, frozen=True):
     """The node's Instaslice object changed (empty maps: there is none)."""
 
-    promises: Mapping[PodUid, Promise]
-    records: Mapping[PodUid, Record]
+    promises: Mapping[PodUid, SlicePromise]
+    results: Mapping[PodUid, SliceResult]
 
 
-class PodSeen(msgspec.Struct, frozen=True):
+class PodChanged(msgspec.Struct, frozen=True):
     """A pod is bound to this node; ``over`` when all its containers have ended for good."""
 
     pod: PodUid
-    over: bool
+    ended: bool
 
 
-class PodGone(msgspec.Struct, frozen=True):
+class PodDeleted(msgspec.Struct, frozen=True):
     """A pod that was bound to this node no longer exists."""
 
     pod: PodUid
 
 
-class CardRead(msgspec.Struct, frozen=True):
+class GpuRead(msgspec.Struct, frozen=True):
     """A card was read. ``starts`` has the legal first slots of every profile that it can be cut into."""
 
     gpu: str
     starts: Mapping[str, tuple[int, ...]]
-    instances: tuple[Made, ...]
+    instances: tuple[ObservedInstance, ...]
 
 
-class CardLost(msgspec.Struct, frozen=True):
+class GpuUnreachable(msgspec.Struct, frozen=True):
     """A card does not answer; try it again at ``retry``."""
 
     gpu: str
     retry: float
 
 
-class CardGone(msgspec.Struct, frozen=True):
+class GpuReleased(msgspec.Struct, frozen=True):
     """A card is no longer ours to cut, and no slice of ours is on it."""
 
     gpu: str
 
 
-class Idle(msgspec.Struct, frozen=True):
+class SliceIdle(msgspec.Struct, frozen=True):
     """No process uses the slice at a position any more."""
 
-    position: Position
+    position: SlicePosition
 
 
-class Started(msgspec.Struct, frozen=True):
+class InitialSyncDone(msgspec.Struct, frozen=True):
     """Object, pods and cards have all been seen once: decisions may begin."""
 
 
 class CreateGpuInstance(msgspec.Struct, frozen=True):
     """Create the GPU instance of a promised slice."""
 
-    position: Position
+    position: SlicePosition
     pod: PodUid
 
 
 class CreateComputeInstance(msgspec.Struct, frozen=True):
     """Create the compute instance that spans a GPU instance of ours."""
 
-    position: Position
+    position: SlicePosition
     gi_id: int
 
 
 class DestroyComputeInstance(msgspec.Struct, frozen=True):
     """Destroy a compute instance of ours unless a process uses it."""
 
-    position: Position
+    position: SlicePosition
     gi_id: int
     ci_id: int
     mig_uuid: str
@@ -129,21 +129,21 @@ class DestroyComputeInstance(msgspec.Struct, frozen=True):
 class DestroyGpuInstance(msgspec.Struct, frozen=True):
     """Destroy an empty GPU instance of ours."""
 
-    position: Position
+    position: SlicePosition
     gi_id: int
 
 
-class Rest(msgspec.Struct, frozen=True):
+class WaitUntil(msgspec.Struct, frozen=True):
     """Nothing to do on the card before ``until`` (monotonic seconds; ``None``: before the next fact)."""
 
     until: float | None = None
 
 
-Call = CreateGpuInstance | CreateComputeInstance | DestroyComputeInstance | DestroyGpuInstance
-Instruction = Call | Rest
+GpuCall = CreateGpuInstance | CreateComputeInstance | DestroyComputeInstance | DestroyGpuInstance
+SliceInstruction = GpuCall | WaitUntil
 
 
-class Failure(Enum):
+class CallFailureKind(Enum):
     """Why a call failed, as far as it matters for what comes next."""
 
     BUSY = "busy"
@@ -153,16 +153,26 @@ class Failure(Enum):
 class CallFailed(msgspec.Struct, frozen=True):
     """A call failed at ``now`` (monotonic seconds); ``text`` is for the user."""
 
-    call: Call
-    failure: Failure
+    call: GpuCall
+    failure: CallFailureKind
     text: str
     now: float
 
 
-Fact = ObjectSeen | PodSeen | PodGone | CardRead | CardLost | CardGone | Idle | Started | CallFailed
+SliceEvent = (
+    InstasliceChanged
+    | PodChanged
+    | PodDeleted
+    | GpuRead
+    | GpuUnreachable
+    | GpuReleased
+    | SliceIdle
+    | InitialSyncDone
+    | CallFailed
+)
 
 
-class State(Enum):
+class SliceState(Enum):
     """Where a slice is in its life."""
 
     PROMISED = "promised"
@@ -172,7 +182,7 @@ class State(Enum):
     RELEASING = "releasing"
 
 
-class Notice(msgspec.Struct, frozen=True):
+class SliceNotice(msgspec.Struct, frozen=True):
     """Something that the pod's owner should read, once."""
 
     pod: PodUid
@@ -180,7 +190,7 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
+class SliceJournal(msgspec.Struct, frozen=True, kw_only=True):
     """What must outlive the process: who owns which instance, who is released, which device ID means which slice."""
 
     owners: dict[str, PodUid] = {}

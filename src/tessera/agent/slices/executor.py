@@ -9,26 +9,26 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.inventory.mig_cards import Card
-from tessera.agent.inventory.positions import Position, spelled
+from tessera.agent.inventory.mig_cards import SliceableGpu
+from tessera.agent.inventory.positions import SlicePosition, spelled
 from tessera.agent.slices.events import (
-    Call,
     CallFailed,
-    CardLost,
-    CardRead,
+    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    Failure,
-    Idle,
-    Journal,
-    Made,
-    Rest,
+    GpuCall,
+    GpuRead,
+    GpuUnreachable,
+    ObservedInstance,
+    SliceIdle,
+    SliceJournal,
+    WaitUntil,
 )
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 LOST_RECHECK = 30.0
 
 
-class CardWorker:
+class SliceExecutor:
     """Drives one card.
 
     Args:
@@ -55,12 +55,12 @@ class CardWorker:
 
     def __init__(
         self,
-        card: Card,
+        card: SliceableGpu,
         *,
-        book: Book,
-        save: Callable[[Journal], None],
+        book: SliceStateMachine,
+        save: Callable[[SliceJournal], None],
         hardware: AsyncNvml,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -72,7 +72,7 @@ class CardWorker:
         self._clock = clock
         self._metrics = metrics
         self._stale = False
-        self._watched: dict[Position, asyncio.Task[None]] = {}
+        self._watched: dict[SlicePosition, asyncio.Task[None]] = {}
 
     def suspect(self) -> None:
         """Has the card read again: something happened to it that was not our doing."""
@@ -88,7 +88,7 @@ class CardWorker:
                     await self.read()
                     continue
                 step = self._book.step(self._card.uuid, self._clock.monotonic())
-                if isinstance(step, Rest):
+                if isinstance(step, WaitUntil):
                     await self._rest(step, seen)
                 else:
                     await self._attempt(step)
@@ -103,13 +103,13 @@ class CardWorker:
             instances = await self._hardware.instances(self._card.info.uuid)
         except NvmlError as error:
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
-            self._book.apply(CardLost(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
+            self._book.apply(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
-            made = tuple(made_of(self._card.uuid, instance) for instance in instances)
-            self._book.apply(CardRead(self._card.uuid, self._card.starts(), made))
+            made = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
+            self._book.apply(GpuRead(self._card.uuid, self._card.starts(), made))
         self._changes.notify()
 
-    async def _rest(self, rest: Rest, seen: int) -> None:
+    async def _rest(self, rest: WaitUntil, seen: int) -> None:
         if rest.until is None:
             await self._changes.wait(seen)
             return
@@ -117,26 +117,26 @@ class CardWorker:
         if self._clock.monotonic() >= rest.until:
             self._stale = True
 
-    async def _attempt(self, call: Call) -> None:
+    async def _attempt(self, call: GpuCall) -> None:
         began = self._clock.monotonic()
         try:
             self._save(self._book.journal())
             await self._do(call)
         except (GpuLost, ResetRequired) as error:
-            self._failed(call, Failure.REFUSED, error)
+            self._failed(call, CallFailureKind.REFUSED, error)
         except InUse as error:
-            self._failed(call, Failure.BUSY, error)
+            self._failed(call, CallFailureKind.BUSY, error)
             self._watch_for_idle(call)
         except NotFound as error:
             if isinstance(call, CreateGpuInstance | CreateComputeInstance):
-                self._failed(call, Failure.REFUSED, error)
+                self._failed(call, CallFailureKind.REFUSED, error)
         except (NvmlError, OSError) as error:
-            self._failed(call, Failure.REFUSED, error)
+            self._failed(call, CallFailureKind.REFUSED, error)
         else:
-            self._metrics.call_done(type(call).__name__, self._clock.monotonic() - began)
+            self._metrics.observe_call(type(call).__name__, self._clock.monotonic() - began)
         await self.read()
 
-    async def _do(self, call: Call) -> None:
+    async def _do(self, call: GpuCall) -> None:
         gpu = self._card.info.uuid
         match call:
             case CreateGpuInstance():
@@ -153,13 +153,13 @@ class CardWorker:
             case DestroyGpuInstance():
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
 
-    def _failed(self, call: Call, failure: Failure, error: Exception) -> None:
-        level = logging.INFO if failure is Failure.BUSY else logging.WARNING
+    def _failed(self, call: GpuCall, failure: CallFailureKind, error: Exception) -> None:
+        level = logging.INFO if failure is CallFailureKind.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
-        self._metrics.call_failed(type(call).__name__, type(error).__name__)
+        self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
         self._book.apply(CallFailed(call, failure, str(error), self._clock.monotonic()))
 
-    def _watch_for_idle(self, call: Call) -> None:
+    def _watch_for_idle(self, call: GpuCall) -> None:
         """Has the call made again when the last process has ended, sooner than the next try.
 
         NVML may say "in use" and list no process. There is nothing to wait for then but the next try.
@@ -173,7 +173,7 @@ class CardWorker:
         try:
             if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
                 await self._hardware.wait_idle(gpu, call.gi_id)
-                self._book.apply(Idle(call.position))
+                self._book.apply(SliceIdle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:
@@ -181,11 +181,11 @@ class CardWorker:
             self._changes.notify()
 
 
-def made_of(gpu: str, instance: Instance) -> Made:
+def observe_instance(gpu: str, instance: Instance) -> ObservedInstance:
     """An instance in the book's words."""
-    return Made(
+    return ObservedInstance(
         gi_id=instance.gi_id,
-        position=Position(gpu, spelled(instance.profile), instance.start),
+        position=SlicePosition(gpu, spelled(instance.profile), instance.start),
         size=instance.size,
         computes=tuple((each.ci_id, each.mig_uuid) for each in instance.compute_instances),
     )

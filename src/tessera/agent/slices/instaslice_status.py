@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.inventory.mig_cards import Inventory, node_gpus
-from tessera.agent.inventory.positions import Position, spelled
-from tessera.agent.slices.events import ObjectSeen, Promise, Record, Wanted
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.inventory.mig_cards import SliceableGpus, node_gpus
+from tessera.agent.inventory.positions import SlicePosition, spelled
+from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import (
     INSTASLICES,
     AllocationRequest,
@@ -47,15 +47,15 @@ _log = logging.getLogger(__name__)
 _UNBOUND = 1.0
 
 
-def facts_of(item: Instaslice | None) -> ObjectSeen:
+def instaslice_event(item: Instaslice | None) -> InstasliceChanged:
     """What an object promises and records; nothing if there is none."""
     if item is None:
-        return ObjectSeen({}, {})
+        return InstasliceChanged({}, {})
     requests, results = item.spec.pod_allocation_requests, item.status.pod_allocation_results
-    return ObjectSeen(
+    return InstasliceChanged(
         {PodUid(uid): _promise(PodUid(uid), request) for uid, request in requests.items()},
         {
-            PodUid(uid): Record(
+            PodUid(uid): SliceResult(
                 controller=result.allocation_status.allocation_status_controller,
                 daemonset=result.allocation_status.allocation_status_daemonset,
                 places=tuple((each.gpu_uuid, each.start, each.size) for each in recorded_slices(None, result)),
@@ -65,30 +65,31 @@ def facts_of(item: Instaslice | None) -> ObjectSeen:
     )
 
 
-def _promise(pod: PodUid, request: AllocationRequest) -> Promise:
-    return Promise(
+def _promise(pod: PodUid, request: AllocationRequest) -> SlicePromise:
+    return SlicePromise(
         pod=pod,
         namespace=request.pod_ref.namespace,
         name=request.pod_ref.name,
         slices=tuple(
-            Wanted(Position(each.gpu_uuid, spelled(each.profile), each.start), each.size) for each in request.slices
+            PromisedSlice(SlicePosition(each.gpu_uuid, spelled(each.profile), each.start), each.size)
+            for each in request.slices
         ),
     )
 
 
-class Description:
+class NodeDescription:
     """What the object should say of the node; the part that only the inventory decides is made once.
 
     Args:
         inventory: the node's cards.
     """
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: SliceableGpus) -> None:
         self._inventory = inventory
-        gpus, shared = node_gpus(inventory.cards)
+        gpus, shared = node_gpus(inventory.gpus)
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
-    def now(self, book: Book, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
+    def now(self, book: SliceStateMachine, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
         """The whole of it at this moment.
 
         Args:
@@ -99,11 +100,11 @@ class Description:
         gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if book.lost(gpu.gpu_uuid)}.union(withheld)
         gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
         return msgspec.structs.replace(
-            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign(self._inventory, book)
+            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign_slices(self._inventory, book)
         )
 
 
-def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
+def foreign_slices(inventory: SliceableGpus, book: SliceStateMachine) -> tuple[ForeignSlice, ...]:
     """Positions that no record explains: made by others, or kept for a living pod whose record vanished.
 
     The latter name the pod, so that the controller can promise them anew.
@@ -112,7 +113,7 @@ def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
     for made, pod in book.instances():
         if pod is None or not _recorded(book, pod, made.position):
             gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
-            card = inventory.card(gpu)
+            card = inventory.gpu(gpu)
             row = card.geometry.find(profile) if card is not None else None
             name = profile if row is None else row.name
             owner = "" if pod is None or book.released(pod) else pod
@@ -120,14 +121,16 @@ def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
     return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
 
 
-def _recorded(book: Book, pod: PodUid, position: Position) -> bool:
+def _recorded(book: SliceStateMachine, pod: PodUid, position: SlicePosition) -> bool:
     """Whether the object has an entry of the pod for a position; a result alone stands for all that the pod has."""
     if pod not in book.promises:
         return pod in book.records
     return book.released(pod) or book.promised(pod, position)
 
 
-def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbound: bool = True) -> dict[str, Any]:
+def status_patch(
+    item: Instaslice, book: SliceStateMachine, resources: NodeResources, *, unbound: bool = True
+) -> dict[str, Any]:
     """The merge patch that brings an object's status up to date; empty if it is.
 
     Args:
@@ -145,7 +148,7 @@ def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbo
     return {"status": status} if status else {}
 
 
-def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, Any]:
+def _new_results(item: Instaslice, book: SliceStateMachine, *, unbound: bool) -> dict[str, Any]:
     """New entries, for promises whose slices are all made."""
     found: dict[str, Any] = {}
     for pod, request in _unrecorded(item, book):
@@ -156,7 +159,7 @@ def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, An
     return found
 
 
-def _unrecorded(item: Instaslice, book: Book) -> Iterator[tuple[PodUid, AllocationRequest]]:
+def _unrecorded(item: Instaslice, book: SliceStateMachine) -> Iterator[tuple[PodUid, AllocationRequest]]:
     """The promises whose slices are all made and that have no result."""
     for uid, request in item.spec.pod_allocation_requests.items():
         pod = PodUid(uid)
@@ -165,7 +168,7 @@ def _unrecorded(item: Instaslice, book: Book) -> Iterator[tuple[PodUid, Allocati
             yield pod, request
 
 
-def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
+def _changed_results(item: Instaslice, book: SliceStateMachine) -> dict[str, Any]:
     """Changes of the entries that the object has: new states, and ``None`` for an entry to remove."""
     found: dict[str, Any] = {}
     for uid, result in item.status.pod_allocation_results.items():
@@ -185,12 +188,12 @@ def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
     return found
 
 
-def _controller_state(book: Book, pod: PodUid, now: str) -> str:
+def _controller_state(book: SliceStateMachine, pod: PodUid, now: str) -> str:
     """``ungated`` for a pod that is bound, since its gate was opened before; otherwise the state as it is."""
     return "ungated" if now in {"", "creating"} and book.bound(pod) else now
 
 
-def _daemonset_state(book: Book, pod: PodUid, now: AllocationStatus) -> str:
+def _daemonset_state(book: SliceStateMachine, pod: PodUid, now: AllocationStatus) -> str:
     if book.released(pod):
         gone = now.allocation_status_controller == "deleting" and not book.positions_of(pod)
         return "deleted" if gone else now.allocation_status_daemonset
@@ -212,7 +215,7 @@ def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
     return difference
 
 
-class RecordWriter:
+class InstasliceStatusWriter:
     """Keeps the object's status equal to what the agent knows.
 
     Args:
@@ -236,9 +239,9 @@ class RecordWriter:
         namespace: str,
         seen: Callable[[], Instaslice | None],
         resources: Callable[[], NodeResources | None],
-        book: Book,
+        book: SliceStateMachine,
         sweep: Callable[[], None],
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:

@@ -8,12 +8,12 @@ Instaslice object then tells which instances were ours (rule 1 of :mod:`tessera.
 
 from pathlib import Path
 
-from tessera.agent.base.state_file import KeptFile
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.positions import parse_device_id
-from tessera.agent.slices.events import Journal
+from tessera.agent.slices.events import SliceJournal
 
 
-class JournalFile(KeptFile[Journal]):
+class SliceJournalFile(StateFile[SliceJournal]):
     """The journal's file; who cannot save must not touch the cards.
 
     Args:
@@ -21,13 +21,13 @@ class JournalFile(KeptFile[Journal]):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, Journal)
+        super().__init__(path, SliceJournal)
 
-    def load(self) -> Journal:
+    def load(self) -> SliceJournal:
         """What was last saved; empty if there is no readable file, or one that names what is no position."""
-        return super().load() or Journal()
+        return super().load() or SliceJournal()
 
-    def check(self, value: Journal) -> None:
+    def check(self, value: SliceJournal) -> None:
         """Every position must read.
 
         Raises:

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.agent.slices.events import State
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.events import SliceState
+from tessera.agent.slices.state_machine import SliceStateMachine
 
 
 class SlicesCollector(Collector):
     """Counts the slices at every scrape, so no counter has to follow their changes."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: SliceStateMachine) -> None:
         self._book = book
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The slices by state; ``foreign`` for instances that Tessera did not make."""
-        tally = Tally(dict.fromkeys(State, 0))
+        tally = Tally(dict.fromkeys(SliceState, 0))
         foreign = 0
         for made, pod in self._book.instances():
             if pod is None:
@@ -27,7 +27,7 @@ class SlicesCollector(Collector):
                 tally[self._book.state(made.position, pod)] += 1
         for pod, promise in self._book.promises.items():
             states = [self._book.state(wanted.position, pod) for wanted in promise.slices]
-            tally[State.PROMISED] += states.count(State.PROMISED)
+            tally[SliceState.PROMISED] += states.count(SliceState.PROMISED)
         family = GaugeMetricFamily("tessera_slices", "Slices of this node by state.", labels=["state"])
         for state, count in tally.items():
             family.add_metric([state.value], count)

@@ -40,7 +40,7 @@ def _equal(text: str | None, gib: int | None) -> bool:
     return parse_quantity(text) == gib * 2**30
 
 
-class NodeObjects:
+class NodeCapacity:
     """Makes, patches and removes what this node has on the API server.
 
     Args:

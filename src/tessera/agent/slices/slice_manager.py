@@ -14,22 +14,22 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from tessera.agent.base.api_mirror import Mirror, is_over
-from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.api_mirror import ApiMirror, has_ended
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.inventory.card_ownership import Role, Roles
-from tessera.agent.inventory.mig_cards import Inventory, enable_mig, read_inventory
+from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
+from tessera.agent.inventory.mig_cards import SliceableGpus, enable_mig, read_inventory
 from tessera.agent.slices.cdi import CdiFolder
-from tessera.agent.slices.claims import Claims
-from tessera.agent.slices.device_plugin import MigPlugin
-from tessera.agent.slices.events import CardGone, PodGone, PodSeen, Started
-from tessera.agent.slices.executor import CardWorker
-from tessera.agent.slices.instaslice_status import Description, RecordWriter, facts_of
-from tessera.agent.slices.journal import JournalFile
+from tessera.agent.slices.claims import SliceClaims
+from tessera.agent.slices.device_plugin import SliceDevicePlugin
+from tessera.agent.slices.events import GpuReleased, InitialSyncDone, PodChanged, PodDeleted
+from tessera.agent.slices.executor import SliceExecutor
+from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
+from tessera.agent.slices.journal import SliceJournalFile
 from tessera.agent.slices.metrics import SlicesCollector
-from tessera.agent.slices.node_capacity import NodeObjects
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.node_capacity import NodeCapacity
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
 from tessera.clock import Clock
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 RESET_RECHECK = 60.0
 
 
-class OnDemand:
+class SliceManager:
     """The slicer.
 
     Args:
@@ -78,13 +78,13 @@ class OnDemand:
         client: Client,
         hardware: AsyncNvml,
         kubelet: Kubelet,
-        mirror: Mirror,
-        roles: Roles,
+        mirror: ApiMirror,
+        roles: CardOwnership,
         unfit: Callable[[str], bool],
         take_stock: Callable[[], Awaitable[object]],
         fixed_gib: Callable[[], int],
         events: EventRecorder,
-        changes: Changes,
+        changes: ChangeNotifier,
         clock: Clock,
         metrics: Metrics,
         rng: random.Random,
@@ -101,24 +101,24 @@ class OnDemand:
         self._changes = changes
         self._clock = clock
         self._metrics = metrics
-        self._journal = JournalFile(options.journal_file)
-        self._book = Book(self._journal.load())
-        roles.begin({position.gpu: Role.ON_DEMAND for _, position in self._book.owned()})
+        self._journal = SliceJournalFile(options.journal_file)
+        self._book = SliceStateMachine(self._journal.load())
+        roles.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._book.owned()})
         self._cdi = CdiFolder(options.cdi_dir)
         metrics.registry.register(SlicesCollector(self._book))
-        self._take_stock(Inventory())
+        self._take_stock(SliceableGpus())
         self.ready = False
         self._next_look = -math.inf
-        self._workers: dict[str, tuple[CardWorker, asyncio.Task[None]]] = {}
+        self._workers: dict[str, tuple[SliceExecutor, asyncio.Task[None]]] = {}
         self._plugins: dict[str, asyncio.Task[None]] = {}
         self._told: set[tuple[str, str]] = set()
         self._backoff = Backoff(rng)
-        self._own = NodeObjects(client, node_name=options.node_name, namespace=options.namespace)
-        self._writer = RecordWriter(
+        self._own = NodeCapacity(client, node_name=options.node_name, namespace=options.namespace)
+        self._writer = InstasliceStatusWriter(
             client,
             name=options.node_name,
             namespace=options.namespace,
-            seen=mirror.object,
+            seen=mirror.instaslice,
             resources=self._resources,
             book=self._book,
             sweep=self._sweep,
@@ -126,7 +126,7 @@ class OnDemand:
             clock=clock,
             rng=rng,
         )
-        self._claims = Claims(
+        self._claims = SliceClaims(
             kubelet=kubelet,
             book=self._book,
             pods=mirror,
@@ -149,8 +149,8 @@ class OnDemand:
             NvmlError: the cards cannot be listed at all.
         """
         async with asyncio.TaskGroup() as group:
-            await self._hold(group, self._roles.on_demand(), await read_inventory(self._hardware))
-            self._book.apply(Started())
+            await self._hold(group, self._roles.on_demand_gpus(), await read_inventory(self._hardware))
+            self._book.apply(InitialSyncDone())
             self._cdi.keep_only(self._book.bound_devices())
             self.ready = True
             self._changes.notify()
@@ -158,7 +158,7 @@ class OnDemand:
             await self._stay_converged(group)
 
     @property
-    def inventory(self) -> Inventory:
+    def inventory(self) -> SliceableGpus:
         """The cards that it has, as they can be cut."""
         return self._inventory
 
@@ -194,8 +194,8 @@ class OnDemand:
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
         """Brings about what follows from the roles; returns when to look again in any case."""
-        held = self._roles.on_demand()
-        joined = frozenset(uuid for uuid in held if not self._roles.leaving(uuid))
+        held = self._roles.on_demand_gpus()
+        joined = frozenset(uuid for uuid in held if not self._roles.is_leaving(uuid))
         if held != self._held:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
             self._next_look = -math.inf
@@ -217,8 +217,8 @@ class OnDemand:
             await self._hold(group, self._held, await enable_mig(self._hardware, joined))
             await self._read_all()
         self._tell_skipped(node)
-        if self._inventory.cards:
-            await self._own.ensure_object(self._mirror.object())
+        if self._inventory.gpus:
+            await self._own.ensure_object(self._mirror.instaslice())
             self._serve_plugins(group)
             await self._own.ensure_quota(node, self._quota + self._fixed_gib())
 
@@ -227,7 +227,7 @@ class OnDemand:
         for task in self._plugins.values():
             task.cancel()
         self._plugins.clear()
-        await self._own.remove_object(self._mirror.object())
+        await self._own.remove_object(self._mirror.instaslice())
         if node is not None:
             await self._own.ensure_quota(node, self._fixed_gib() or None)
 
@@ -239,17 +239,17 @@ class OnDemand:
         if self._unused(uuid):
             await self._read_all()
             if self._unused(uuid):
-                self._roles.let_go(uuid)
+                self._roles.hand_over(uuid)
                 self._changes.notify()
 
     def _unused(self, uuid: str) -> bool:
-        told = self._mirror.object()
+        told = self._mirror.instaslice()
         listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
         return not listed and not self._book.busy(uuid)
 
     # Parts that come with the cards -----------------------------------------------------------------------------
 
-    async def _hold(self, group: asyncio.TaskGroup, held: frozenset[str], inventory: Inventory) -> None:
+    async def _hold(self, group: asyncio.TaskGroup, held: frozenset[str], inventory: SliceableGpus) -> None:
         """Takes cards over and gives cards up until it has just those that are its own."""
         inventory = inventory.only(held)
         if held == self._held and inventory == self._inventory:
@@ -258,10 +258,10 @@ class OnDemand:
         for uuid in self._workers.keys() - held:
             _, task = self._workers.pop(uuid)
             task.cancel()
-            self._book.apply(CardGone(uuid))
-        for card in inventory.cards:
+            self._book.apply(GpuReleased(uuid))
+        for card in inventory.gpus:
             if card.uuid not in self._workers:
-                worker = CardWorker(
+                worker = SliceExecutor(
                     card,
                     book=self._book,
                     save=self._journal.save,
@@ -274,11 +274,11 @@ class OnDemand:
                 self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
         self._changes.notify()
 
-    def _take_stock(self, inventory: Inventory, held: frozenset[str] = frozenset()) -> None:
+    def _take_stock(self, inventory: SliceableGpus, held: frozenset[str] = frozenset()) -> None:
         """Notes the cards and works out, once, what follows from them alone."""
         self._held = held
         self._inventory = inventory
-        self._description = Description(inventory)
+        self._description = NodeDescription(inventory)
         self._quota = inventory.quota_gib()
         self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
 
@@ -289,11 +289,11 @@ class OnDemand:
         for resource in served:
             if resource not in self._plugins:
                 devices = functools.partial(self._devices, resource)
-                plugin = MigPlugin(resource, devices=devices, claims=self._claims, changes=self._changes)
+                plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=self._changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
     def _devices(self, resource: str) -> Sequence[Device]:
-        gone = frozenset(card.uuid for card in self._inventory.cards if self._withheld(card.uuid))
+        gone = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
         devices = self._device_lists.get((resource, gone))
         if devices is None:
             devices = self._device_lists[resource, gone] = self._inventory.devices(resource, unhealthy=gone)
@@ -301,7 +301,7 @@ class OnDemand:
 
     def _withheld(self, uuid: str) -> bool:
         """Whether nothing more of a card is given out."""
-        return self._roles.leaving(uuid) or self._book.lost(uuid) or self._unfit(uuid)
+        return self._roles.is_leaving(uuid) or self._book.lost(uuid) or self._unfit(uuid)
 
     # What the watches show --------------------------------------------------------------------------------------
 
@@ -309,25 +309,25 @@ class OnDemand:
         node = self._mirror.node()
         if node is None or not self.ready:
             return None
-        withheld = frozenset(card.uuid for card in self._inventory.cards if self._withheld(card.uuid))
+        withheld = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
         return self._description.now(self._book, node.status.node_info.boot_id, withheld)
 
     def _object_seen(self, event: Event[Instaslice]) -> None:
         gone = event.kind is EventKind.DELETED
         if gone:
             self._own.object_gone()
-        self._book.apply(facts_of(None if gone else event.object))
+        self._book.apply(instaslice_event(None if gone else event.object))
         self._changes.notify()
 
     def _pod_seen(self, event: Event[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
-            self._book.apply(PodGone(pod))
+            self._book.apply(PodDeleted(pod))
         else:
-            over = is_over(event.object)
-            if event.old is not None and is_over(event.old) == over:
+            over = has_ended(event.object)
+            if event.old is not None and has_ended(event.old) == over:
                 return
-            self._book.apply(PodSeen(pod, over))
+            self._book.apply(PodChanged(pod, over))
         self._changes.notify()
 
     # What is told to people -------------------------------------------------------------------------------------

@@ -27,31 +27,31 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tessera.agent.inventory.positions import Position
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
-    Call,
     CallFailed,
-    CardGone,
-    CardLost,
-    CardRead,
+    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    Fact,
-    Failure,
-    Idle,
-    Instruction,
-    Made,
-    Notice,
-    ObjectSeen,
-    PodGone,
-    PodSeen,
-    Promise,
-    Record,
-    Rest,
-    Started,
-    Wanted,
+    GpuCall,
+    GpuRead,
+    GpuReleased,
+    GpuUnreachable,
+    InitialSyncDone,
+    InstasliceChanged,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    PromisedSlice,
+    SliceEvent,
+    SliceIdle,
+    SliceInstruction,
+    SliceNotice,
+    SlicePromise,
+    SliceResult,
+    WaitUntil,
 )
 from tessera.agent.slices.holdings import CardState, Holdings, Trouble
 from tessera.api.names import PodUid
@@ -66,49 +66,49 @@ BUSY_TOLD = 6
 FOREIGN_RECHECK = 10.0
 
 
-class Book(Holdings):
+class SliceStateMachine(Holdings):
     """All slices of one node. Not concurrent: one event loop applies facts and asks for steps."""
 
     # Facts ------------------------------------------------------------------------------------------------------
 
-    def apply(self, fact: Fact) -> None:
+    def apply(self, fact: SliceEvent) -> None:
         """Takes in one fact. Every change of who owns or releases what happens here or in :meth:`step`."""
         match fact:
-            case ObjectSeen():
+            case InstasliceChanged():
                 self._object_seen(fact)
-            case PodSeen():
-                self._pods[fact.pod] = fact.over
+            case PodChanged():
+                self._pods[fact.pod] = fact.ended
                 self._gone.discard(fact.pod)
                 self._hurry(fact.pod)
-            case PodGone():
+            case PodDeleted():
                 self._pods.pop(fact.pod, None)
                 if fact.pod in self._promises or self.positions_of(fact.pod):
                     self._release(fact.pod)
                     self._gone.add(fact.pod)
                 self._hurry(fact.pod)
-            case CardRead():
+            case GpuRead():
                 self._card_read(fact)
-            case CardLost():
+            case GpuUnreachable():
                 self._cards.setdefault(fact.gpu, CardState()).retry = fact.retry
-            case CardGone():
+            case GpuReleased():
                 self._cards.pop(fact.gpu, None)
             case CallFailed():
                 self._failed(fact)
-            case Idle():
+            case SliceIdle():
                 self._retry_now(fact.position)
-            case Started():
+            case InitialSyncDone():
                 self._gone = {pod for pod in self._released if pod in self._records and pod not in self._pods}
                 self._adopt()
                 self._started = True
         if self._started:
             self._release_what_ended()
 
-    def _object_seen(self, fact: ObjectSeen) -> None:
+    def _object_seen(self, fact: InstasliceChanged) -> None:
         kept = {pod: fact.promises[pod] for pod in self._promises if pod in fact.promises}
         self._promises = kept | dict(fact.promises)
-        self._records = dict(fact.records)
+        self._records = dict(fact.results)
 
-    def _card_read(self, fact: CardRead) -> None:
+    def _card_read(self, fact: GpuRead) -> None:
         card = self._cards.setdefault(fact.gpu, CardState())
         card.starts, card.retry = fact.starts, None
         card.instances = {made.position: made for made in fact.instances}
@@ -118,7 +118,7 @@ class Book(Holdings):
             elif position not in card.instances:
                 self._troubles[position] = msgspec.structs.replace(trouble, undo=False, stuck=False)
 
-    def _settled(self, position: Position) -> bool:
+    def _settled(self, position: SlicePosition) -> bool:
         """Whether a position stands as its owner wants it, so that what failed there before no longer matters."""
         made = self._instance(position)
         owner = self._owners.get(position)
@@ -130,12 +130,12 @@ class Book(Holdings):
         position = fact.call.position
         before = self._troubles.get(position)
         tries = before.tries + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is Failure.BUSY else (RETRY_FIRST, RETRY_MOST)
+        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is CallFailureKind.BUSY else (RETRY_FIRST, RETRY_MOST)
         until = fact.now + min(most, first * 2 ** min(tries - 1, 16))
         undo = isinstance(fact.call, CreateComputeInstance) or bool(before and before.undo)
         self._troubles[position] = Trouble(tries, until, undo, isinstance(fact.call, DestroyGpuInstance))
         owner = self._owners.get(position)
-        if owner is not None and fact.failure is Failure.REFUSED:
+        if owner is not None and fact.failure is CallFailureKind.REFUSED:
             self._notice(owner, "SliceFailed", fact.text)
         elif owner is not None and tries >= BUSY_TOLD:
             self._notice(owner, "SliceInUse", fact.text)
@@ -154,7 +154,7 @@ class Book(Holdings):
                 for position in self._reported(pod, record):
                     self._owners.setdefault(position, pod)
 
-    def _reported(self, pod: PodUid, record: Record) -> list[Position]:
+    def _reported(self, pod: PodUid, record: SliceResult) -> list[SlicePosition]:
         """The instances that a result tells of; the controller removes the promise of a pod that is gone first."""
         promise = self._promises.get(pod)
         if promise is not None:
@@ -201,20 +201,20 @@ class Book(Holdings):
         for position in self.positions_of(pod):
             self._retry_now(position)
 
-    def _retry_now(self, position: Position) -> None:
+    def _retry_now(self, position: SlicePosition) -> None:
         trouble = self._troubles.get(position)
         if trouble is not None:
             self._troubles[position] = msgspec.structs.replace(trouble, tries=0, until=0.0)
 
     # Decisions --------------------------------------------------------------------------------------------------
 
-    def step(self, gpu: str, now: float) -> Instruction:
+    def step(self, gpu: str, now: float) -> SliceInstruction:
         """The one next thing to do on a card. Notes ownership before it says to create (rule 2)."""
         card = self._cards.get(gpu)
         if not self._started or card is None:
-            return Rest()
+            return WaitUntil()
         if card.retry is not None:
-            return Rest(card.retry)
+            return WaitUntil(card.retry)
         self._forget(gpu, card)
         card.blocked = False
         for call in self._due(gpu, card):
@@ -226,9 +226,9 @@ class Book(Holdings):
         waits = [t.until for p, t in self._troubles.items() if p.gpu == gpu and t.until > now]
         if card.blocked:
             waits.append(now + FOREIGN_RECHECK)
-        return Rest(min(waits) if waits else None)
+        return WaitUntil(min(waits) if waits else None)
 
-    def _due(self, gpu: str, card: CardState) -> Iterator[Call]:
+    def _due(self, gpu: str, card: CardState) -> Iterator[GpuCall]:
         """Everything that the card still needs, in the order of rule 5."""
         ours = [(p, made, self._owners[p]) for p, made in card.instances.items() if p in self._owners]
         yield from (self._destroy(made) for p, made, pod in ours if not self._keeps(pod, p))
@@ -243,7 +243,7 @@ class Book(Holdings):
             if wanted.position not in self._owners or wanted.position not in card.instances:
                 yield from self._create(card, promise, wanted)
 
-    def _create(self, card: CardState, promise: Promise, wanted: Wanted) -> Iterator[Call]:
+    def _create(self, card: CardState, promise: SlicePromise, wanted: PromisedSlice) -> Iterator[GpuCall]:
         position = wanted.position
         if position.start not in card.starts.get(position.profile, ()):
             known = ", ".join(sorted(card.starts)) or "none: MIG mode is off or no such card is on this node"
@@ -263,7 +263,7 @@ class Book(Holdings):
             yield CreateGpuInstance(position, promise.pod)
 
     @staticmethod
-    def _destroy(made: Made) -> Call:
+    def _destroy(made: ObservedInstance) -> GpuCall:
         if made.computes:
             ci_id, mig_uuid = made.computes[0]
             return DestroyComputeInstance(made.position, made.gi_id, ci_id, mig_uuid)
@@ -280,12 +280,12 @@ class Book(Holdings):
             del self._owners[position]
             self._troubles.pop(position, None)
 
-    def _wanted(self, gpu: str) -> Iterator[tuple[Promise, Wanted]]:
+    def _wanted(self, gpu: str) -> Iterator[tuple[SlicePromise, PromisedSlice]]:
         for pod, promise in self._promises.items():
             if pod not in self._released:
                 yield from ((promise, wanted) for wanted in promise.slices if wanted.position.gpu == gpu)
 
-    def _keeps(self, pod: PodUid, position: Position) -> bool:
+    def _keeps(self, pod: PodUid, position: SlicePosition) -> bool:
         """Whether a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
         if pod in self._released:
             return False
@@ -294,7 +294,7 @@ class Book(Holdings):
         return self.promised(pod, position)
 
     def _notice(self, pod: PodUid, reason: str, text: str) -> None:
-        notice = Notice(pod, reason, text)
+        notice = SliceNotice(pod, reason, text)
         if self._noticed.get(pod) != notice:
             self._noticed[pod] = notice
             self._notices.append(notice)
