@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from tests.controller.leadership.forging import NODES, PODS, Forger
 
-from tessera.agent.slices.events import Journal, PodSeen, Rest, Started
-from tessera.agent.slices.instaslice_status import facts_of, status_patch
-from tessera.agent.slices.state_machine import Book
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
-from tessera.agent.slices.events import InitialSyncDone, PodChanged, SliceJournal, WaitUntil
+from tessera.agent.slices.events import (
+    InitialSyncDone,
+    PodChanged,
+    SliceJournal,
+    WaitUntil,
+)
 from tessera.agent.slices.instaslice_status import instaslice_event, status_patch
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
 from tessera.driver.nodes.node_facts import node_facts

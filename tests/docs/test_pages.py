@@ -11,11 +11,9 @@ from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.node_conditions import TYPES
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.metrics import SlicesCollector
-from tessera.agent.slices.state_machine import Book
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.driver import driver_policy, node_status, policy_status
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.driver import policy, policy_status, status
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.base.metrics import Metrics as Controller

@@ -150,9 +150,8 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value is not of its form.
     """
-    from tessera.agent.base.options import AgentOptions, EnforcementMode, Validation
-    from tessera.api.sharing.profile import MigStrategy
     from tessera.agent.base.options import AgentOptions, EnforcementMode, ValidationMode
+    from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
     strategies, ids = given.pop("device_list_strategy"), given.pop("device_id_strategy")

@@ -5,9 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, Validation
-from tessera.api.sharing.profile import MigStrategy
 from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, ValidationMode
+from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.agent import parsed
 
 NODE = {"NODE_NAME": "n1"}

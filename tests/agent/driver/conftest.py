@@ -15,10 +15,9 @@ from tests.agent.conftest import NODE, Scene
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.main.lifecycle import live
+from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
-from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.kube.resources import NODES
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid

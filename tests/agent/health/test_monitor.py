@@ -13,7 +13,6 @@ from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
-from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import SharingKind

@@ -10,10 +10,11 @@ import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition
-from tessera.agent.inventory.gpu_inventory import Stock, gpus_of, read_stock
-from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing
-from tessera.agent.node_status.publisher import NodeTeller
-from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory, sharing_gpus
+from tessera.agent.inventory.gpu_inventory import (
+    GpuInventory,
+    read_gpu_inventory,
+    sharing_gpus,
+)
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
 from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.api.sharing.offer import make_offer

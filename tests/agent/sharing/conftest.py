@@ -19,14 +19,11 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
-from tessera.agent.sharing.allocate_response import AnswerOptions
-from tessera.agent.sharing.resource_advertiser import Shelf
-from tessera.agent.sharing.withdrawn_resources import forget_patch
-from tessera.api.sharing.profile import MigStrategy
-from tessera.api.sharing.profile_parser import parse_profile
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.withdrawn_resources import removal_patch
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
 from tessera.kube.resources import Node, NodeStatus, Pod
 from tessera.kube.resources.meta import ObjectMeta

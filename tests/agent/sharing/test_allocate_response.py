@@ -7,8 +7,12 @@ import msgspec
 import pytest
 
 from tessera.agent.mps.plan import MpsEdits
-from tessera.agent.sharing.allocate_response import CDI_KIND, AnswerOptions, answer, set_name
-from tessera.agent.sharing.allocate_response import CDI_KIND, AllocateOptions, build_allocation, set_name
+from tessera.agent.sharing.allocate_response import (
+    CDI_KIND,
+    AllocateOptions,
+    build_allocation,
+    set_name,
+)
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import AllocationPolicy, Flags, SharingKind
 from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tessera.agent.sharing.conflicts import Held, blocked
 from tessera.agent.sharing.conflicts import HeldEntry, blocked_entries
 from tessera.api.sharing.devices import Device, Offer, Offered
 from tessera.api.sharing.profile import SharingKind

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
-from tessera.agent.inventory.gpu_inventory import StockCard, read_stock
-from tessera.agent.sharing.offer import InForce, offering
-from tessera.api.sharing.profile import MigStrategy
-from tessera.api.sharing.profile_parser import parse_profile
 from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
 from tessera.agent.sharing.offer import AppliedSharing, choose_offer
+from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml

@@ -1,6 +1,5 @@
 """Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
 
-from tessera.agent.sharing.preference import preferred
 from tessera.agent.sharing.preference import preferred_entries
 from tessera.api.sharing.devices import Device, Offered
 from tessera.api.sharing.profile import AllocationPolicy, SharingKind

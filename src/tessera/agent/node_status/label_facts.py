@@ -14,10 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.inventory.gpu_inventory import Stock, StockCard, gpus_of
-from tessera.agent.node_status.labels import GPU, PREFIX, CardFacts, MigFacts, NodeFacts, Share, VgpuFacts, speaking
 from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState, sharing_gpus
-from tessera.agent.node_status.labels import GPU, PREFIX, CardFacts, LabelFacts, MigFacts, Share, VgpuFacts, speaking
+from tessera.agent.node_status.labels import (
+    GPU,
+    PREFIX,
+    CardFacts,
+    LabelFacts,
+    MigFacts,
+    Share,
+    VgpuFacts,
+    speaking,
+)
 from tessera.api.sharing.devices import Device, MigDevice, Offer
 from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
 from tessera.mig.names import resource_spelling

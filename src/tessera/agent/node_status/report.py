@@ -16,11 +16,9 @@ from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.node_status.label_facts import Sharing
-from tessera.agent.sharing.resource_advertiser import Shelf
-from tessera.api.sharing.profile import MigStrategy
 from tessera.agent.node_status.label_facts import SharingFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.api.sharing.profile import MigStrategy
 
 
 class NodeReport:

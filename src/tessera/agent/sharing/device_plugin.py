@@ -13,11 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Changes
-from tessera.agent.sharing.allocate_response import AnswerOptions, ClientEdits, answer, needs_set, set_name, unique
-from tessera.agent.sharing.cdi_specs import CdiSpecs
-from tessera.agent.sharing.preference import preferred
-from tessera.agent.sharing.refusals import fence
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.sharing.conflicts import Entry
 from tessera.agent.sharing.conflicts import EntryKey
 from tessera.api.sharing.devices import Device, Offered
 from tessera.api.sharing.profile import SharingKind

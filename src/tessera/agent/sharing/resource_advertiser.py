@@ -18,21 +18,6 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.mps_plan import drop_cards
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, entry_health
-from tessera.agent.inventory.device_users import Holders
-from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
-from tessera.agent.sharing.allocate_response import AnswerOptions, unique
-from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
-from tessera.agent.sharing.cdi_writer import Definitions
-from tessera.agent.sharing.conflicts import Entry
-from tessera.agent.sharing.device_nodes import RETRY, Readings
-from tessera.agent.sharing.device_plugin import SharedPlugin, Terms
-from tessera.agent.sharing.mps_seam import MpsSeam
-from tessera.agent.sharing.occupancy import Occupancy
-from tessera.agent.sharing.offer import InForce, Objection, offering
-from tessera.agent.sharing.refusals import Grounds, refusals
-from tessera.agent.sharing.served_resources import Serving
-from tessera.agent.sharing.stale_capacity import overcounted
-from tessera.agent.sharing.withdrawn_resources import OfferedNames
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
