@@ -108,7 +108,7 @@ def test_on_demand_beside_the_rest(make_machine: Any, make_sharing: Any) -> None
     machine = make_machine("A100-40GB,T4")
     stock = machine.read()
     static = [card for card in stock.gpus if card.uuid == machine.uuids[1]]
-    offer = make_sharing(type(stock)(cards=tuple(static))).offer
+    offer = make_sharing(type(stock)(gpus=tuple(static))).offer
     found = told(node_offers(stock, offer, on_demand=machine.uuids[:1]))
     assert [each.product for each in found if each.resource == "nvidia.com/gpu"] == ["Tesla T4"]
     assert sum(each.kind is OfferKind.DYNAMIC_SLICE for each in found) == 7
