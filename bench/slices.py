@@ -48,8 +48,8 @@ from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
-from tessera_lab.apiserver.authz.certificates import Authority
-from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
+from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import Commands, entrypoint, install
@@ -139,8 +139,8 @@ def usage(pid: int | None = None) -> Usage:
 @asynccontextmanager
 async def controller_process(cluster: Cluster, folder: Path) -> AsyncIterator[int]:
     """``tessera controller`` at the cluster's HTTPS front, under its service account; gives its process id."""
-    authority = Authority(cluster.clock.now())
-    front = HttpFront(cluster.server, authority)
+    authority = CertificateAuthority(cluster.clock.now())
+    front = HttpServer(cluster.server, authority)
     await front.start()
     path, body = SERVICE_ACCOUNTS.path(NAMESPACE, ACCOUNT, "token"), {"spec": {"expirationSeconds": 86_400}}
     kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.audit import Entry
+from tessera_lab.apiserver.audit import AuditEntry
 
 #: What Tessera writes whether or not pods come. ConfigMaps are the records of how nodes came to their cards.
 HOUSEKEEPING = ("leases", "secrets", "mutatingwebhookconfigurations", "configmaps")
@@ -13,7 +13,7 @@ HOUSEKEEPING = ("leases", "secrets", "mutatingwebhookconfigurations", "configmap
 CONTROLLER = "system:serviceaccount:tessera-system:tessera-controller"
 
 
-def tessera_writes(lab: Any) -> list[Entry]:
+def tessera_writes(lab: Any) -> list[AuditEntry]:
     """The writes of Tessera's processes that concern pods."""
     return [
         entry

@@ -19,7 +19,7 @@ from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
-from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.storage.store import Change
@@ -87,7 +87,7 @@ async def participant(url: str, identity: str) -> AsyncIterator[asyncio.subproce
 async def test_a_process_that_wakes_after_its_lease_was_taken_writes_nothing() -> None:
     chance = random.Random(1)
     server = ApiServer(SystemClock(), tokens={paused_leader.TOKEN: ADMIN})
-    front = HttpFront(server, None)
+    front = HttpServer(server, None)
     await front.start()
     admin = Client(InProcessTransport(server, ADMIN), field_manager="admin", clock=SystemClock())
     for worker in range(paused_leader.WORKERS):

@@ -9,7 +9,7 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import SETTLE, KeptMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
-from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -100,7 +100,7 @@ def test_one_that_no_longer_leads_writes_nothing_until_it_may_again() -> None:
 
 def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
     async def story(world: World) -> None:
-        kept = world.map(world.client(service_account("n", "nobody")))
+        kept = world.map(world.client(service_account_user("n", "nobody")))
         assert await kept.load() == {}
         async with writing(kept):
             kept.changed()

@@ -1,6 +1,6 @@
-"""What was asked of the server and how it answered: counters, and the latest requests in order.
+"""The audit log: counters of requests and answers, and the latest requests in order.
 
-Tests and benchmarks read it: writes per pod, verbs per service account. It decides nothing.
+Tests and benchmarks read it (writes per pod, verbs per service account). No decision depends on it.
 """
 
 from collections import Counter, deque
@@ -11,7 +11,7 @@ import msgspec
 _READS = frozenset({"get", "list", "watch"})
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. ``resource`` is qualified (``deployments.apps``); ``path`` only when it is no resource's."""
 
     at: float
@@ -35,7 +35,7 @@ class AuditLog:
     """Every request, counted; the latest ``keep`` of them also one by one."""
 
     def __init__(self, keep: int = 200_000) -> None:
-        self._entries: deque[Entry] = deque(maxlen=keep)
+        self._entries: deque[AuditEntry] = deque(maxlen=keep)
         #: Requests by (user, verb, qualified resource, subresource).
         self.verbs: Counter[tuple[str, str, str, str]] = Counter()
         #: Requests by HTTP status.
@@ -47,16 +47,18 @@ class AuditLog:
         """Adds annotations of one request."""
         self.annotations.append(annotations)
 
-    def note(self, entry: Entry) -> None:
+    def record(self, entry: AuditEntry) -> None:
         """Records a request; a watch when it starts."""
         self._entries.append(entry)
         self.verbs[entry.user, entry.verb, entry.resource, entry.subresource] += 1
         self.codes[entry.code] += 1
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[AuditEntry]:
         return iter(self._entries)
 
-    def writes(self, *, user: str | None = None, resource: str | None = None, name: str | None = None) -> list[Entry]:
+    def writes(
+        self, *, user: str | None = None, resource: str | None = None, name: str | None = None
+    ) -> list[AuditEntry]:
         """Writes that the server accepted, oldest first."""
         return [
             e

@@ -1,4 +1,4 @@
-"""What is wrong with one field, in the words of ``k8s.io/apimachinery/pkg/util/validation/field``.
+"""Errors about one field, with the texts of ``k8s.io/apimachinery/pkg/util/validation/field``.
 
 Clients match on these texts, so each constructor here is one of Kubernetes' error types and nothing else.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 
 
 def shown(value: Any) -> str:
@@ -26,47 +26,49 @@ def child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def required(field: str, why: str = "") -> Cause:
+def required(field: str, why: str = "") -> StatusCause:
     """The field is missing or empty."""
-    return Cause(field=field, reason="FieldValueRequired", message="Required value" + (f": {why}" if why else ""))
+    return StatusCause(field=field, reason="FieldValueRequired", message="Required value" + (f": {why}" if why else ""))
 
 
-def invalid(field: str, value: Any, why: str) -> Cause:
+def invalid(field: str, value: Any, why: str) -> StatusCause:
     """The value breaks a rule."""
-    return Cause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {why}")
+    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {why}")
 
 
-def wrong_type(field: str, kind: str, why: str) -> Cause:
+def wrong_type(field: str, kind: str, why: str) -> StatusCause:
     """The value has another type; ``kind`` names the type it has."""
-    return Cause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {why}")
+    return StatusCause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {why}")
 
 
-def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
     """The value is none of an enumeration."""
     listed = ", ".join(quoted(each) for each in supported)
     text = f"Unsupported value: {shown(value)}" + (f": supported values: {listed}" if listed else "")
-    return Cause(field=field, reason="FieldValueNotSupported", message=text)
+    return StatusCause(field=field, reason="FieldValueNotSupported", message=text)
 
 
-def duplicate(field: str, value: Any) -> Cause:
+def duplicate(field: str, value: Any) -> StatusCause:
     """The value must be unique and is not."""
-    return Cause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
+    return StatusCause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
 
 
-def forbidden(field: str, why: str) -> Cause:
+def forbidden(field: str, why: str) -> StatusCause:
     """The field may not be set."""
-    return Cause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {why}")
+    return StatusCause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {why}")
 
 
-def too_long(field: str, limit: int) -> Cause:
+def too_long(field: str, limit: int) -> StatusCause:
     """The string has more than ``limit`` characters."""
     unit = "byte" if limit == 1 else "bytes"
-    return Cause(field=field, reason="FieldValueTooLong", message=f"Too long: may not be more than {limit} {unit}")
+    return StatusCause(
+        field=field, reason="FieldValueTooLong", message=f"Too long: may not be more than {limit} {unit}"
+    )
 
 
-def too_many(field: str, count: int, limit: int) -> Cause:
+def too_many(field: str, count: int, limit: int) -> StatusCause:
     """The list or map has more than ``limit`` entries."""
     unit = "item" if limit == 1 else "items"
-    return Cause(
+    return StatusCause(
         field=field, reason="FieldValueTooMany", message=f"Too many: {count}: must have at most {limit} {unit}"
     )

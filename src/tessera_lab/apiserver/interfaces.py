@@ -1,4 +1,4 @@
-"""What the API server's core asks of its parts, in plain values.
+"""Interfaces between the API server's core and its parts, in plain values.
 
 The core (routing, verbs, storage, watch) knows none of the parts' rules: schemas, tables, discovery, webhooks, quota
 and RBAC are pure modules behind these protocols. An object is a JSON value, a ``dict``; one that is handed out for
@@ -17,14 +17,14 @@ Logs = Callable[[str, str, str], Sequence[str]]
 
 
 class GroupResource(NamedTuple):
-    """Which kind of object, whatever the version: ``("", "pods")``, ``("apps", "deployments")``."""
+    """A resource without its version: ``("", "pods")``, ``("apps", "deployments")``."""
 
     group: str
     resource: str
 
 
 class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, as ``authentication.k8s.io`` UserInfo."""
+    """The user who sent a request, as ``authentication.k8s.io`` UserInfo."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: input of authorization, admission and audit.
+    """Attributes of a request: input of authorization, admission and audit.
 
     Attributes:
         verb: ``get``, ``list``, ``watch``, ``create``, ``update``, ``patch``, ``delete``, ``deletecollection``; for a
@@ -54,7 +54,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class StatusCause(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of ``Status.details.causes``, ``metav1.StatusCause``.
 
     Attributes:
@@ -69,14 +69,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class AuthorizationDecision(msgspec.Struct, frozen=True, kw_only=True):
     """An authorizer's answer; ``reason`` is shown by ``auth can-i`` and in SubjectAccessReview."""
 
     allowed: bool
     reason: str = ""
 
 
-class Reader(Protocol):
+class ObjectReader(Protocol):
     """Stored objects, for the parts that decide from other objects. What it returns is read-only."""
 
     def get(self, resource: GroupResource, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -106,13 +106,13 @@ class Schema(Protocol):
         """
         ...
 
-    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
-        """What is wrong with the object; ``old`` is what is stored when it is an update."""
+    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[StatusCause]:
+        """Returns the errors of the object; ``old`` is the stored object if this is an update."""
         ...
 
 
 class Columns(Protocol):
-    """How ``kubectl get`` shows one kind."""
+    """The table columns of one kind, as ``kubectl get`` prints them."""
 
     def definitions(self) -> Sequence[Mapping[str, Any]]:
         """``Table.columnDefinitions``: name, type, format, description, priority."""
@@ -142,8 +142,8 @@ class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
 
 
-class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What admission made of a request; warnings become ``Warning`` headers."""
+class AdmissionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of admission; warnings become ``Warning`` headers."""
 
     obj: Obj | None
     warnings: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 class Webhooks(Protocol):
     """Call-outs to admission webhooks. Refusals raise :class:`tessera_lab.apiserver.status.StatusError`."""
 
-    async def mutate(self, request: AdmissionRequest) -> Admitted:
+    async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
         """Runs the mutating webhooks that match, reinvocation included; the object may be a new one."""
         ...
 
@@ -184,8 +184,8 @@ class QuotaUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class Quota(Protocol):
     """ResourceQuota. Asked without any await before the commit, so that nothing can pass between."""
 
-    def admit(self, request: AdmissionRequest, reader: Reader) -> Sequence[QuotaUpdate]:
-        """What the write adds to the namespace's quotas.
+    def admit(self, request: AdmissionRequest, reader: ObjectReader) -> Sequence[QuotaUpdate]:
+        """Returns the updates of the namespace's quotas.
 
         Raises:
             tessera_lab.apiserver.status.StatusError: 403, ``exceeded quota: ...`` in Kubernetes' words.
@@ -194,9 +194,9 @@ class Quota(Protocol):
 
 
 class Authorizer(Protocol):
-    """Who may do what."""
+    """Decides which requests a user may send."""
 
-    def authorize(self, attributes: Attributes) -> Decision:
+    def authorize(self, attributes: Attributes) -> AuthorizationDecision:
         """Whether the request may pass."""
         ...
 

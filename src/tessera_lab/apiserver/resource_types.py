@@ -1,4 +1,4 @@
-"""Which resource types the server serves: the built-in ones and those that CRDs add while it runs.
+"""The resource types that the server serves: the built-in ones and those that CRDs add while it runs.
 
 One :class:`ResourceType` is one resource in one version. Versions of one resource share their storage, named by
 ``storage``; ``Event`` of ``v1`` and of ``events.k8s.io/v1`` do too. The registry knows no verbs and no objects.
@@ -15,8 +15,8 @@ from tessera_lab.apiserver.interfaces import Columns, GroupResource, Obj, Schema
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """How lists and maps merge at one place of a kind: for strategic merge and for server-side apply.
+class MergeTopology(msgspec.Struct, frozen=True, kw_only=True):
+    """Merge rules of lists and maps at one place of a kind: for strategic merge and for server-side apply.
 
     Attributes:
         fields: children by field name; a field that is not named merges as a plain value.
@@ -29,8 +29,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         atomic_map: the map is owned as a whole.
     """
 
-    fields: Mapping[str, "Node"] = {}
-    items: "Node | None" = None
+    fields: Mapping[str, "MergeTopology"] = {}
+    items: "MergeTopology | None" = None
     list_type: str = "atomic"
     keys: tuple[str, ...] = ()
     key_defaults: Mapping[str, Any] = {}
@@ -56,7 +56,7 @@ class Subresource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalePaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the scale subresource reads and writes, as dotted paths; ``selector`` is a LabelSelector or a string."""
+    """Dotted paths that the scale subresource reads and writes; ``selector`` is a LabelSelector or a string."""
 
     replicas: str = "spec.replicas"
     status_replicas: str = "status.replicas"
@@ -97,7 +97,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: Mapping[str, Subresource] = {}
     scale: ScalePaths | None = None
-    topology: Node = Node()
+    topology: MergeTopology = MergeTopology()
     columns: Columns | None = None
     schema: Schema | None = None
     from_storage: Callable[[Obj], Obj] = _same
@@ -127,7 +127,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         return "status" in self.subresources
 
 
-class Registry:
+class ResourceRegistry:
     """Resource types by group, version and plural. Changes are counted, so that documents made from it can be kept."""
 
     def __init__(self, types: Iterable[ResourceType]) -> None:

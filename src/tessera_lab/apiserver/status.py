@@ -6,7 +6,7 @@ Texts follow ``k8s.io/apimachinery/pkg/api/errors``; clients and people match on
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 
 class StatusError(Exception):
@@ -27,7 +27,7 @@ class StatusError(Exception):
         group: str = "",
         kind: str = "",
         uid: str = "",
-        causes: Iterable[Cause] = (),
+        causes: Iterable[StatusCause] = (),
         retry_after: int = 0,
     ) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class StatusError(Exception):
         }
 
 
-def _cause(cause: Cause) -> dict[str, str]:
+def _cause(cause: StatusCause) -> dict[str, str]:
     shown = {"reason": cause.reason, "message": cause.message, "field": cause.field}
     return {key: value for key, value in shown.items() if value}
 
@@ -89,7 +89,7 @@ def conflict(group: str, resource: str, name: str, why: str) -> StatusError:
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
+def invalid(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> StatusError:
     """422: the object is not valid."""
     each = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
     summary = each[0] if len(each) == 1 else "[" + ", ".join(each) + "]"
@@ -150,6 +150,6 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def too_many_requests(why: str, *, retry_after: int, causes: Iterable[Cause] = ()) -> StatusError:
+def too_many_requests(why: str, *, retry_after: int, causes: Iterable[StatusCause] = ()) -> StatusError:
     """429 with Retry-After in seconds."""
     return StatusError(429, "TooManyRequests", why, retry_after=retry_after, causes=causes)

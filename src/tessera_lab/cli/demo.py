@@ -75,7 +75,7 @@ End it with:
 
 
 class Timeline:
-    """When what happened to the demo's pod, in seconds of the clock, as its watches tell it."""
+    """Times of the events of the demo's pod, in seconds of the clock, as watches report them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

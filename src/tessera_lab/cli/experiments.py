@@ -57,7 +57,7 @@ def _tell(scenario: str) -> Callable[[str], None]:
 
 
 def attribution_lines(told: Attribution) -> Iterator[str]:
-    """Where the seconds between two means come from."""
+    """Formats which waits cause the difference between two means."""
     yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
     for each in told.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero

@@ -26,7 +26,7 @@ dir_option = click.option(
 
 
 def world_options(function: Any) -> Any:
-    """What the simulated world is like; ``up`` hands these on to ``serve``."""
+    """Adds the options of the simulated cluster; ``up`` passes them on to ``serve``."""
     for option in reversed(
         (
             click.option(

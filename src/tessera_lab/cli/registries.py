@@ -44,7 +44,7 @@ def find_registries(kubeconfig: Path | None, context: str | None) -> LabRegistri
 
 
 def _folders(kubeconfig: Path | None) -> Iterator[Path]:
-    """Where the lab may be: beside its kubeconfig, or in the default folder of labs."""
+    """Folders where the lab may be: beside its kubeconfig, or the default folder of labs."""
     paths = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", "").split(os.pathsep)
     yield from (Path(each).parent for each in paths if each)
     yield default_folder()

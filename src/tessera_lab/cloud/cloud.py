@@ -63,7 +63,7 @@ class Cloud:
     # What is there
 
     def target(self, group: str) -> int:
-        """How many machines a group should have."""
+        """The target size of a group."""
         return self._targets[self._known(group).name]
 
     def instances(self, group: str | None = None) -> list[Instance]:

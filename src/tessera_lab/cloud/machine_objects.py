@@ -84,12 +84,12 @@ def machine(instance: Instance) -> dict[str, Any]:
 
 
 def provider_patch(instance: Instance) -> dict[str, Any]:
-    """What changes in the spec when the virtual machine is there."""
+    """The patch of the spec once the virtual machine exists."""
     return {"spec": {"providerID": instance.provider_id}}
 
 
 def status_patch(instance: Instance) -> dict[str, Any]:
-    """How far the machine is."""
+    """The patch of the status for the machine's phase."""
     conditions = []
     for kind, since in (("InfrastructureReady", instance.vm), ("NodeHealthy", instance.joined)):
         if since is not None:
@@ -101,7 +101,7 @@ def status_patch(instance: Instance) -> dict[str, Any]:
 
 
 def node_annotations(instance: Instance) -> dict[str, str]:
-    """What Cluster API says on the node."""
+    """The annotations that Cluster API puts on the node."""
     return {
         MACHINE_ANNOTATION: instance.name,
         NAMESPACE_ANNOTATION: NAMESPACE,

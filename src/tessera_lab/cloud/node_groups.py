@@ -12,7 +12,7 @@ from tessera_lab.simulation.cost_model import log_normal
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something takes: log-normal around its mean, or constant.
+    """A random duration: log-normal around its mean, or constant.
 
     Attributes:
         mean: seconds.
@@ -59,7 +59,7 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceState(Enum):
-    """How far an instance is."""
+    """The phase of an instance."""
 
     CREATING = "creating"  # requested, no virtual machine yet
     BOOTING = "booting"  # there, its node is not registered

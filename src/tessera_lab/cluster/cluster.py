@@ -23,8 +23,8 @@ from tessera.kube.transport.credentials import Credentials
 from tessera.kube.transport.interface import Transport
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
-from tessera_lab.apiserver.authz.identity import BoundObject, bound_to_pod, service_account
-from tessera_lab.apiserver.interfaces import GroupResource, Reader, UserInfo
+from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
+from tessera_lab.apiserver.interfaces import GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.container_token import ContainerToken
@@ -117,9 +117,9 @@ class Cluster:
         component = f"tessera-{context.argv[1]}"
         if self.connect is None:
             pod, node = BoundObject(context.pod, context.pod_uid), BoundObject(context.node, "")
-            extra = bound_to_pod(pod, node)
+            extra = bound_pod_extra(pod, node)
             return self.account_client(
-                component, service_account(context.namespace, context.service_account, extra=extra)
+                component, service_account_user(context.namespace, context.service_account, extra=extra)
             )
         credentials = ContainerToken(self.client("kubelet"), context, self.clock)
         await credentials.current()  # like kubelet, which starts no container before it has the token
@@ -229,7 +229,7 @@ _SERVICES, _ENDPOINTS = GroupResource("", "services"), GroupResource("", "endpoi
 class ServiceResolver:
     """Service, namespace and port to an address; always the first ready one, since a lab balances nothing."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
 
     def __call__(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:

@@ -78,7 +78,7 @@ def _cards(text: str) -> tuple[str, ...]:
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulated world behaves; times in seconds.
+    """Options of a simulated cluster; times in seconds.
 
     Attributes:
         folder: where nodes keep sockets and files; None joins device plugins in this process, without sockets.
@@ -127,12 +127,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cards_file(folder: Path, node: str) -> Path:
-    """Where a lab keeps a node's simulated cards that it shares: what an agent is given as ``--simulated-state``."""
+    """The file with a node's simulated cards that a lab shares: an agent's ``--simulated-state``."""
     return folder / "n" / node / "cards.json"
 
 
 def node_folders(options: ClusterOptions, node: str) -> list[Path]:
-    """Where a lab keeps what is on one node's disk and in its memory."""
+    """The folders with the contents of one node's disk and memory."""
     if options.folder is not None:
         return [options.folder / "n" / node]
     if options.cdi is None:

@@ -20,7 +20,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Request, Response, Transport
 from tessera.kube.transport.kubeconfig import load_config
-from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN
 from tessera_lab.cluster.node_maker import NodeMaker
@@ -121,7 +121,7 @@ async def _run_agent(node: SimulatedNode, access: Access, options: AgentOptions,
     state.mkdir(parents=True, exist_ok=True)
     own = {"cdi_dir": node.plugins.cdi, "state_dir": state, "http_port": None, "markers_dir": None}
     user = msgspec.structs.replace(
-        service_account(_SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
+        service_account_user(_SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
     )
     driver = SimulatedDriver(node.machine, clock)
     client = access("tessera-agent", user)

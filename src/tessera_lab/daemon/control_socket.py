@@ -1,4 +1,4 @@
-"""What can be asked of a running lab past its API server: the things that one would ask of a machine, not of a cluster.
+"""The control socket of a running lab: requests to a machine (smi, reboot), which no API server answers.
 
 A unix socket in the lab's folder; one request a connection, one line in, text out. Only the folder's owner reaches it.
 """

@@ -34,7 +34,7 @@ class LabError(UserError):
 
 
 class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a running lab says of itself.
+    """The published state of a running lab.
 
     Attributes:
         pid: its process.

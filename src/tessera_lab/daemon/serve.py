@@ -26,8 +26,8 @@ from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import images, install_manifests
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
-from tessera_lab.apiserver.authz.certificates import Authority
-from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
+from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import autoscaled, parse_groups
 from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
 from tessera_lab.cluster.options import parse_nodes
@@ -58,7 +58,7 @@ _STORAGE = {
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``tessera lab up`` was told; see its help."""
+    """The options of ``tessera lab up``; see its help."""
 
     nodes: str
     virtual_time: bool
@@ -115,8 +115,8 @@ class Lab:
         cluster = self._cluster = Cluster(
             self._nodes, clock=clock, options=self._options(), entrypoint=entrypoint(self._commands)
         )
-        authority = Authority(clock.now())
-        front = HttpFront(cluster.server, authority, port=self._world.port)
+        authority = CertificateAuthority(clock.now())
+        front = HttpServer(cluster.server, authority, port=self._world.port)
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
@@ -215,7 +215,7 @@ class Lab:
             raise ValueError(f"no node {name!r}; there are {', '.join(self._cluster.nodes)}")
         return found
 
-    def _announce(self, url: str, authority: Authority, clock: Clock) -> None:
+    def _announce(self, url: str, authority: CertificateAuthority, clock: Clock) -> None:
         path = self._folder / "kubeconfig"
         path.touch(mode=0o600)
         path.write_text(kubeconfig(url, authority))
@@ -235,7 +235,7 @@ class Lab:
 
 
 def _resolved(registries: SimulatedRegistry, query: str) -> str:
-    """What the lab's registries say to an :class:`ImageQuery`; both are JSON."""
+    """The answer of the lab's registries to an :class:`ImageQuery`; both are JSON."""
     return msgspec.json.encode(registries.answer(msgspec.json.decode(query, type=ImageQuery))).decode()
 
 
@@ -246,13 +246,13 @@ def _trusted(hooks: Informer[dict[str, Any]]) -> bool:
     )
 
 
-def _transport(url: str, authority: Authority, credentials: Credentials) -> Transport:
+def _transport(url: str, authority: CertificateAuthority, credentials: Credentials) -> Transport:
     return HttpTransport(ClusterConfig(server=url, ca=authority.certificate, credentials=credentials))
 
 
-def kubeconfig(url: str, authority: Authority) -> str:
+def kubeconfig(url: str, authority: CertificateAuthority) -> str:
     """A kubeconfig for the lab's administrator, with a client certificate."""
-    pair = authority.client(ADMIN.name, ADMIN.groups[:1])
+    pair = authority.issue_client_certificate(ADMIN.name, ADMIN.groups[:1])
 
     def encoded(content: bytes) -> str:
         return base64.b64encode(content).decode()

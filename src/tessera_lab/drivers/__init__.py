@@ -1,1 +1,1 @@
-"""What images of the driver stack do in the lab: programs with costs, markers and a kernel module; all simulated."""
+"""Simulated images of the driver stack: programs with costs, markers and a kernel module."""

@@ -1,4 +1,4 @@
-"""What runs beside a driver: driver manager, container toolkit, and the validation of what they made.
+"""The programs beside a driver: driver manager, container toolkit, and validation.
 
 Only what would take its time anyway happens here. In which order the parts begin and how they hear of each other is
 the business of whoever makes their pods.

@@ -1,4 +1,4 @@
-"""Where Tessera's seconds come from: the reference's waits taken out one after the other, each step simulated anew.
+"""Attributes Tessera's savings to waits: removes the reference's waits one by one and simulates each step anew.
 
 A step's saving is the difference of two means, so savings sum to the whole difference exactly. What a wait costs
 depends on what it is next to (a poll behind a longer wait costs nothing), so the order of the steps matters: polls are

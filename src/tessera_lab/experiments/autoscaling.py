@@ -1,4 +1,4 @@
-"""What an autoscaler does to pods that ask for cards, under given timers: played in the lab, told as a timeline.
+"""Simulates an autoscaler with given timers and pods that ask for cards; the result is a timeline.
 
 A cluster without cards gets pods that each need one. The simulated autoscaler makes nodes; whether they are left alone
 until their cards can be used depends on its timers and on the accelerator label. Nothing of this is measured.
@@ -30,7 +30,7 @@ _KINDS = {Kind.INCREASE: "scale-up", Kind.TIMED_OUT: "time-out", Kind.REMOVE: "r
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played.
+    """Input of a simulation.
 
     Attributes:
         scenario: how drivers come.
@@ -72,7 +72,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened.
+    """Result of a simulation.
 
     Attributes:
         moments: the timeline.
@@ -216,7 +216,7 @@ class _Watcher:
         )
 
     def _times(self) -> GroupTimes:
-        """What the nodes took whose cards can be used; of those that went meanwhile the request is forgotten."""
+        """Durations of the nodes whose cards became usable; a removed node has no time of request any more."""
         cloud = self._scaler.cloud
         usable = {name: seen for name, seen in self._seen.items() if "usable" in seen}
         asked = {each.name: each.requested - self._began for each in cloud.instances()}

@@ -193,7 +193,7 @@ def _cluster(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """What nodes of a world write, gone with it."""
+    """A folder for the files of the cluster's nodes; it is removed with the cluster."""
     with tempfile.TemporaryDirectory(prefix="tessera-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 

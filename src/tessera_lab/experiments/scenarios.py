@@ -33,7 +33,7 @@ POLICY = "gpu-cluster-policy"
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """How drivers come.
+    """One way to bring drivers to nodes.
 
     Attributes:
         name: for people and files.

@@ -41,7 +41,7 @@ Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
 
 
 class Commands(msgspec.Struct, frozen=True):
-    """How each process reads its arguments and environment; the command line's own parsers are injected here."""
+    """Parsers of each process's arguments and environment; the command line injects its own parsers."""
 
     agent: Parsed
     controller: Parsed
@@ -80,7 +80,7 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
 
 
 def _registry(cluster: "Cluster") -> SimulatedRegistry:
-    """What a controller in the lab asks for images: no real registry, so that no file of authorities is read."""
+    """The image resolver of a controller in the lab. It asks no real registry, so it reads no file of authorities."""
     return SimulatedRegistry(cluster.options.catalogue or Catalogue(), cluster.clock)
 
 
@@ -119,7 +119,7 @@ def _kubelet(context: ContainerContext) -> Kubelet:
 
 
 def _folders(context: ContainerContext) -> dict[str, Any]:
-    """What the manifest mounts from the host, as the lab has it."""
+    """The lab's folders for the paths that the manifest mounts from the host."""
     if isinstance(context.plugins, Direct):
         assert context.plugins.cdi is not None, "a node with cards has a CDI folder"
         return {"cdi_dir": context.plugins.cdi, "state_dir": context.plugins.cdi.parent / f"{context.node}-state"}

@@ -1,4 +1,4 @@
-"""What a simulated node is told from outside, and what it tells a container that runs for real.
+"""Options of a simulated node, and the context of a container that runs for real.
 
 Tessera's own processes are not simulated: a container whose command is ``tessera agent|controller|webhook`` is run by
 the injected :data:`Entrypoint` with a :class:`ContainerContext`, as a container runtime would run its image.
@@ -65,7 +65,7 @@ class Grpc:
 
 @dataclass(frozen=True, kw_only=True)
 class KubeletOptions:
-    """How a simulated node behaves; times in seconds.
+    """Options of a simulated node; times in seconds.
 
     Attributes:
         labels: added to the Node object's own at registration.

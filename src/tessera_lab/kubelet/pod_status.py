@@ -26,7 +26,7 @@ OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "Containe
 
 
 class Role(Enum):
-    """What a container is for in its pod."""
+    """Sort of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"

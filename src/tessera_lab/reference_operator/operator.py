@@ -82,7 +82,7 @@ class UpstreamOperator:
                     await self._reconcile(*found)
 
     def _wanted(self) -> tuple[DriverPolicy | None, tuple[tuple[str, str, str, bool], ...]]:
-        """What a reconcile depends on: the policy, and nodes with cards: name, kernel, OS tag, labelled by itself."""
+        """Input of a reconcile: the policy, and for each node with cards its name, kernel, OS tag and label."""
         policies = sorted(self._policies.cache.values(), key=lambda each: each["metadata"]["creationTimestamp"])
         policy = read_cluster_policy(policies[0]).policy if policies else None
         return policy, tuple(sorted(self._with_cards()))

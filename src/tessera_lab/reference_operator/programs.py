@@ -1,4 +1,4 @@
-"""What the containers of the reference operator do: look for a marker now and then, and their work.
+"""Programs of the reference operator's containers: they poll for a marker, then do their work.
 
 The lengths of the waits are in :mod:`tessera_lab.reference_operator.waits`, the polls are here, and the driver's
 startup probe is in its DaemonSet (:mod:`tessera_lab.reference_operator.manifests`). The validator's last check (the

@@ -74,7 +74,7 @@ class Filters:
         return self._volumes.hopeless if self._volumes is not None else ""
 
     def plan(self, node: Node) -> Plan:
-        """What is to happen to the pod's claims on a node that can take it."""
+        """The volume plan for the pod's claims on a node that can take it."""
         return self._volumes.plan(node) if self._volumes is not None else Plan()
 
     def refusals(self, node: Node) -> list[Refusal]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.pods.binding_and_eviction import selects
+from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.decision import Filters, Unschedulable
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
@@ -97,7 +97,7 @@ def _on_node(pod: PodNeeds, cluster: Cluster, node: Node, budgets: Sequence[Json
 
 
 def _by_budget(pods: Iterable[PodNeeds], budgets: Sequence[Json]) -> tuple[list[PodNeeds], list[PodNeeds]]:
-    """Those whose end, one after the other, would violate a disruption budget, and the others."""
+    """Splits pods into those whose end, one after the other, would violate a disruption budget, and the others."""
     allowed = [int((each.get("status") or {}).get("disruptionsAllowed") or 0) for each in budgets]
     violating: list[PodNeeds] = []
     rest: list[PodNeeds] = []
@@ -105,7 +105,11 @@ def _by_budget(pods: Iterable[PodNeeds], budgets: Sequence[Json]) -> tuple[list[
         violates = False
         for index, budget in enumerate(budgets):
             selector = budget["spec"].get("selector")
-            if budget["metadata"]["namespace"] != pod.namespace or not pod.labels or not selects(selector, pod.labels):
+            if (
+                budget["metadata"]["namespace"] != pod.namespace
+                or not pod.labels
+                or not label_selector_matches(selector, pod.labels)
+            ):
                 continue
             if pod.key.partition("/")[2] in ((budget.get("status") or {}).get("disruptedPods") or {}):
                 continue

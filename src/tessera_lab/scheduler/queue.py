@@ -1,4 +1,4 @@
-"""Which pod is decided next: the highest priority first, among equals the oldest.
+"""The queue of pods to schedule: the highest priority first, among equals the oldest.
 
 A pod that no node could take is put aside and comes back when something happens that may help it: a node appears or
 changes, a pod leaves, the pod itself changes. Time alone brings nothing back. No I/O.
@@ -18,12 +18,12 @@ class SchedulingQueue:
         self._aside: dict[str, PodNeeds] = {}
 
     def __len__(self) -> int:
-        """How many pods wait to be decided."""
+        """Number of pods that wait for a decision."""
         return len(self._active)
 
     @property
     def put_aside(self) -> int:
-        """How many pods wait for something to change."""
+        """Number of pods that wait for a change of the cluster."""
         return len(self._aside)
 
     def add(self, pod: PodNeeds) -> None:

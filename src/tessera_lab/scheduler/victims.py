@@ -37,7 +37,7 @@ class Victims:
 
     @property
     def informers(self) -> Sequence[Informer[Json]]:
-        """What must run and be complete first."""
+        """Informers that must run and be synced first."""
         return (self._budgets,)
 
     @property

@@ -1,4 +1,4 @@
-"""What things cost in the simulated world: one declared value, each number with its meaning and where it comes from.
+"""The cost model of the simulation: one value; each number has its meaning, unit and source.
 
 Waits that a program of somebody makes (a probe's initial delay, a poll) are no costs: they belong to that program's
 order of steps. Here is only what would take its time whoever runs it. Numbers that nobody has published are marked

@@ -58,7 +58,7 @@ def find_system(name: str) -> System:
 
 
 def running(system: str, kernel: str) -> System:
-    """What nodes run that are given a system, a kernel, both or neither; empty is not given.
+    """The operating system for the given name and kernel; an empty string means not given.
 
     Raises:
         ValueError: there is no such system, or no kernel has such a name.

@@ -119,7 +119,7 @@ def _seldom_collected() -> Iterator[None]:
 
 
 class _Pace(Protocol):
-    """How time passes while nothing is ready."""
+    """Passage of time while no task is ready."""
 
     @property
     def now(self) -> float: ...
@@ -182,7 +182,7 @@ class _Following:
         return []
 
     def _listen(self, inner: selectors.BaseSelector, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What comes from outside or from a thread soon; less is waited for it while nothing does."""
+        """Waits briefly for input from outside or from a thread; the wait gets shorter while none comes."""
         if self._calm < CALM:
             return inner.select(min(self._quiet, timeout))
         time.sleep(min(BRIEF, timeout))  # a selector would round up to whole milliseconds

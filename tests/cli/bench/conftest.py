@@ -19,7 +19,7 @@ from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.http_server import HttpFront, kubeconfig
+from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.installation.install import apply
@@ -58,7 +58,7 @@ class Elsewhere:
 
     async def run(self, up: threading.Event) -> None:
         """Listens until it is cancelled."""
-        front = HttpFront(self._server, None)
+        front = HttpServer(self._server, None)
         await front.start()
         try:
             definitions = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]

@@ -20,7 +20,7 @@ from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.kube.resources.meta import resource_for
 from tessera.manifests import deploy_folder, install_manifests
-from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.authz.identity import service_account_user
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 HEALTH = 'devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}]}'
@@ -252,7 +252,7 @@ def test_a_refusal_ends_the_installation(place: Any) -> None:
         broken: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "Not_A_Name"}}
         with pytest.raises(Invalid):
             assert [each async for each in apply_all(place.client(), place.clock, [broken])]
-        nobody = place.client(user=service_account("default", "nobody"))
+        nobody = place.client(user=service_account_user("default", "nobody"))
         with pytest.raises(Forbidden):
             assert [each async for each in apply_all(nobody, place.clock, objects())]
 

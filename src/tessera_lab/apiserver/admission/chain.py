@@ -1,4 +1,4 @@
-"""What stands between a decoded write and the store: built-in admission, then webhooks.
+"""Admission of a decoded write, before it is stored: built-in plugins, webhooks, policies and quota.
 
 The order is kube-apiserver's: namespace life cycle, the plugins that fill things in, mutating webhooks; after
 validation the admission policies, then the validating webhooks; quota at the very end, without an await before the
@@ -8,15 +8,15 @@ commit.
 from collections.abc import Sequence
 from typing import Protocol
 
-from tessera_lab.apiserver.interfaces import AdmissionRequest, Admitted, Cause, QuotaUpdate
-from tessera_lab.apiserver.request.server_state import NAMESPACES, Core
+from tessera_lab.apiserver.interfaces import AdmissionRequest, AdmissionResult, QuotaUpdate, StatusCause
+from tessera_lab.apiserver.request.server_state import NAMESPACES, ServerState
 from tessera_lab.apiserver.status import StatusError, forbidden, not_found
 
 
-class Plugin(Protocol):
+class AdmissionPlugin(Protocol):
     """One built-in admission plugin; changes ``request.obj`` in place."""
 
-    def __call__(self, request: AdmissionRequest, core: Core) -> None:
+    def __call__(self, request: AdmissionRequest, core: ServerState) -> None:
         """Fills in or refuses.
 
         Raises:
@@ -25,14 +25,14 @@ class Plugin(Protocol):
         ...
 
 
-class Admission:
+class AdmissionChain:
     """The chain. ``plugins`` run in order before the webhooks."""
 
-    def __init__(self, core: Core, plugins: Sequence[Plugin]) -> None:
+    def __init__(self, core: ServerState, plugins: Sequence[AdmissionPlugin]) -> None:
         self._core = core
         self._plugins = plugins
 
-    async def mutate(self, request: AdmissionRequest) -> Admitted:
+    async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
         """The object as admission leaves it.
 
         Raises:
@@ -41,7 +41,7 @@ class Admission:
         for plugin in self._plugins:
             plugin(request, self._core)
         webhooks = self._core.parts.webhooks
-        return await webhooks.mutate(request) if webhooks else Admitted(obj=request.obj)
+        return await webhooks.mutate(request) if webhooks else AdmissionResult(obj=request.obj)
 
     async def validate(self, request: AdmissionRequest) -> Sequence[str]:
         """Evaluates the policies, asks the validating webhooks, and returns the warnings of both.
@@ -54,7 +54,7 @@ class Admission:
         return [*warnings, *(await webhooks.validate(request) if webhooks else ())]
 
     def quota(self, request: AdmissionRequest) -> Sequence[QuotaUpdate]:
-        """What the write adds to quotas; no await may stand between this and the commit.
+        """Returns the quota updates of the write; no await may stand between this call and the commit.
 
         Raises:
             StatusError: 403, a quota is exceeded.
@@ -65,7 +65,7 @@ class Admission:
         return quota.admit(request, self._core.store)
 
 
-def namespace_lifecycle(request: AdmissionRequest, core: Core) -> None:
+def namespace_lifecycle(request: AdmissionRequest, core: ServerState) -> None:
     """Nothing is created in a namespace that does not exist or is going away."""
     asked = request.attributes
     if request.operation != "CREATE" or not asked.namespace:
@@ -81,7 +81,7 @@ def namespace_lifecycle(request: AdmissionRequest, core: Core) -> None:
 def _terminating(group: str, resource: str, name: str, namespace: str) -> StatusError:
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     error = forbidden(group, resource, name, why)
-    cause = Cause(
+    cause = StatusCause(
         reason="NamespaceTerminating", message=f"namespace {namespace} is being terminated", field="metadata.namespace"
     )
     error.status["details"]["causes"] = [{"reason": cause.reason, "message": cause.message, "field": cause.field}]

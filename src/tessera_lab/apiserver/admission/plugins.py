@@ -7,9 +7,9 @@ ServiceAccount; the simulated kubelet gives a container its account's token with
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.admission.chain import Plugin, namespace_lifecycle
+from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
-from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import forbidden
 
 CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
@@ -38,7 +38,7 @@ def _refuse(request: AdmissionRequest, why: str) -> Exception:
     return forbidden(asked.group, asked.resource, asked.name, why)
 
 
-def service_account(request: AdmissionRequest, core: Core) -> None:
+def service_account(request: AdmissionRequest, core: ServerState) -> None:
     """A pod runs as a service account that exists."""
     pod = _new_pod(request)
     if pod is None:
@@ -53,7 +53,7 @@ def service_account(request: AdmissionRequest, core: Core) -> None:
         )
 
 
-def default_toleration_seconds(request: AdmissionRequest, core: Core) -> None:
+def default_toleration_seconds(request: AdmissionRequest, core: ServerState) -> None:
     """A pod leaves a node that is lost after five minutes unless it says otherwise."""
     del core
     pod = _new_pod(request)
@@ -73,7 +73,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: str) -> bool:
     return toleration.get("key") in {None, "", taint} and toleration.get("effect") in {None, "", "NoExecute"}
 
 
-def priority(request: AdmissionRequest, core: Core) -> None:
+def priority(request: AdmissionRequest, core: ServerState) -> None:
     """A pod's priority is its class's; without one the default class's, or 0."""
     pod = _new_pod(request)
     if pod is None:
@@ -107,7 +107,7 @@ def priority(request: AdmissionRequest, core: Core) -> None:
     spec["preemptionPolicy"] = policy
 
 
-def runtime_class(request: AdmissionRequest, core: Core) -> None:
+def runtime_class(request: AdmissionRequest, core: ServerState) -> None:
     """A pod's RuntimeClass exists; its overhead and its nodes become the pod's."""
     pod = _new_pod(request)
     name = pod["spec"].get("runtimeClassName") if pod else None
@@ -130,7 +130,7 @@ def runtime_class(request: AdmissionRequest, core: Core) -> None:
         tolerations += [dict(each) for each in scheduling["tolerations"] if each not in tolerations]
 
 
-def storage_in_use_protection(request: AdmissionRequest, core: Core) -> None:
+def storage_in_use_protection(request: AdmissionRequest, core: ServerState) -> None:
     """A volume or claim that is deleted stays until nobody uses it."""
     del core
     asked = request.attributes
@@ -142,7 +142,7 @@ def storage_in_use_protection(request: AdmissionRequest, core: Core) -> None:
         finalizers.append(finalizer)
 
 
-def default_storage_class(request: AdmissionRequest, core: Core) -> None:
+def default_storage_class(request: AdmissionRequest, core: ServerState) -> None:
     """A claim that names no class gets the default one; of several the newest, then the first by name."""
     asked = request.attributes
     is_claim = (asked.group, asked.resource, asked.subresource) == ("", "persistentvolumeclaims", "")
@@ -161,7 +161,7 @@ def _is_default_class(item: Mapping[str, Any]) -> bool:
 
 
 #: In kube-apiserver's order.
-PLUGINS: Sequence[Plugin] = (
+PLUGINS: Sequence[AdmissionPlugin] = (
     namespace_lifecycle,
     service_account,
     priority,

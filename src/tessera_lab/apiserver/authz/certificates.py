@@ -21,14 +21,14 @@ SLACK = timedelta(hours=1)
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
+class CertificatePair(msgspec.Struct, frozen=True, kw_only=True):
     """A certificate and its private key, both PEM."""
 
     certificate: bytes
     key: bytes
 
 
-class Authority:
+class CertificateAuthority:
     """A certificate authority that lives as long as the object.
 
     Args:
@@ -47,19 +47,21 @@ class Authority:
         )
         self.certificate = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
-    def server(self, hosts: Sequence[str]) -> Pair:
+    def issue_server_certificate(self, hosts: Sequence[str]) -> CertificatePair:
         """A server certificate for host names and addresses."""
         names = [_general_name(host) for host in dict.fromkeys((*hosts, *SERVER_NAMES))]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
         return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
+    def issue_client_certificate(self, user: str, groups: Sequence[str] = ()) -> CertificatePair:
         """A client certificate: CN is the user, O are the groups."""
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
         return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
-    def _issue(self, subject: x509.Name, usage: x509.ObjectIdentifier, names: list[x509.GeneralName]) -> Pair:
+    def _issue(
+        self, subject: x509.Name, usage: x509.ObjectIdentifier, names: list[x509.GeneralName]
+    ) -> CertificatePair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             self._builder(subject, key.public_key())
@@ -73,7 +75,7 @@ class Authority:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Pair(certificate=signed.public_bytes(serialization.Encoding.PEM), key=private)
+        return CertificatePair(certificate=signed.public_bytes(serialization.Encoding.PEM), key=private)
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())

@@ -1,4 +1,4 @@
-"""Who asks: bearer tokens, client certificates, service-account tokens issued by this server.
+"""Identities of clients: bearer tokens, client certificates, service-account tokens issued by this server.
 
 A token is a JWT signed with a key that lives as long as the server; a service account's token is worth nothing once
 the account (or the pod it is bound to) is gone. A token that is bound to a pod tells which one, and on which node it is
@@ -15,7 +15,7 @@ import msgspec
 
 from tessera.clock import rfc3339
 from tessera_lab.apiserver.interfaces import GroupResource, Obj, UserInfo
-from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import not_found
 
 SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
@@ -29,7 +29,7 @@ DEFAULT_LIFE, SHORTEST_LIFE = 3600, 600
 
 
 class BoundObject(msgspec.Struct, frozen=True):
-    """What a token is bound to."""
+    """The object that a token is bound to."""
 
     name: str
     uid: str
@@ -53,28 +53,28 @@ class _Claims(msgspec.Struct, frozen=True):
     kubernetes: _Kubernetes = msgspec.field(name="kubernetes.io")
 
 
-def service_account(
+def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
 ) -> UserInfo:
-    """The identity of a service account; ``extra`` tells of its token, see :func:`bound_to_pod`."""
+    """The identity of a service account; ``extra`` tells of its token, see :func:`bound_pod_extra`."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)
     return UserInfo(name=f"system:serviceaccount:{namespace}:{name}", groups=groups, uid=uid, extra=extra or {})
 
 
-def bound_to_pod(pod: BoundObject, node: BoundObject | None) -> dict[str, tuple[str, ...]]:
-    """What a token that is bound to a pod adds to its user."""
+def bound_pod_extra(pod: BoundObject, node: BoundObject | None) -> dict[str, tuple[str, ...]]:
+    """The ``extra`` fields of a user whose token is bound to a pod."""
     extra = {f"{EXTRA}pod-name": (pod.name,), f"{EXTRA}pod-uid": (pod.uid,)}
     if node is not None:
         extra |= {f"{EXTRA}node-name": (node.name,), f"{EXTRA}node-uid": (node.uid,)}
     return {key: values for key, values in extra.items() if values[0]}
 
 
-def from_certificate(common_name: str, organizations: Sequence[str]) -> UserInfo:
+def certificate_user(common_name: str, organizations: Sequence[str]) -> UserInfo:
     """The identity of a client certificate: CN is the user, O the groups."""
     return UserInfo(name=common_name, groups=(*organizations, AUTHENTICATED))
 
 
-class Identities:
+class TokenAuthenticator:
     """Bearer tokens to users.
 
     Args:
@@ -82,13 +82,13 @@ class Identities:
         static: tokens that are always good, to their users.
     """
 
-    def __init__(self, core: Core, static: Mapping[str, UserInfo]) -> None:
+    def __init__(self, core: ServerState, static: Mapping[str, UserInfo]) -> None:
         self._core = core
         self._static = static
         self._key = core.rng.randbytes(32)
 
-    def of_token(self, token: str) -> UserInfo | None:
-        """Who holds the token; None when it is not good (any more)."""
+    def authenticate(self, token: str) -> UserInfo | None:
+        """The user of a token; None if the token is not valid (any more)."""
         known = self._static.get(token)
         if known is not None:
             return known
@@ -104,10 +104,10 @@ class Identities:
                 return None
         extra: dict[str, tuple[str, ...]] = {f"{EXTRA}credential-id": (f"JTI={claims.jti}",)}
         if held.pod is not None:
-            extra |= bound_to_pod(held.pod, held.node)
-        return service_account(held.namespace, held.serviceaccount.name, held.serviceaccount.uid, extra)
+            extra |= bound_pod_extra(held.pod, held.node)
+        return service_account_user(held.namespace, held.serviceaccount.name, held.serviceaccount.uid, extra)
 
-    def issue(
+    def issue_token(
         self, namespace: str, name: str, *, life: float, audiences: Sequence[str] = (), pod: Obj | None = None
     ) -> str:
         """A token for a service account.
@@ -142,7 +142,7 @@ class Identities:
         return BoundObject(name, found["metadata"]["uid"] if found else "") if name else None
 
     def expiry(self, token: str) -> str:
-        """When a token that this server issued ends, as ``metav1.Time``."""
+        """The expiry time of a token that this server issued, as ``metav1.Time``."""
         claims = self._claims(token)
         assert claims is not None
         return rfc3339(claims.exp)
@@ -162,7 +162,7 @@ def _b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def shown_user(user: UserInfo) -> dict[str, Any]:
+def encode_user(user: UserInfo) -> dict[str, Any]:
     """A user as reviews show it."""
     shown: dict[str, Any] = {"username": user.name, "groups": list(user.groups)}
     if user.uid:

@@ -1,4 +1,4 @@
-"""Who may do what: Roles and ClusterRoles, bound to users, groups and service accounts.
+"""RBAC authorization: Roles and ClusterRoles, bound to users, groups and service accounts.
 
 Rules of Kubernetes' RBAC that hold here: everything not allowed is refused; there are no denying rules; a RoleBinding
 gives its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without
@@ -9,7 +9,14 @@ stand.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import Attributes, Decision, GroupResource, Obj, Reader, UserInfo
+from tessera_lab.apiserver.interfaces import (
+    Attributes,
+    AuthorizationDecision,
+    GroupResource,
+    Obj,
+    ObjectReader,
+    UserInfo,
+)
 
 Rule = Mapping[str, Any]
 
@@ -21,34 +28,36 @@ MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 
 
-class Rbac:
+class RbacAuthorizer:
     """Implements :class:`tessera_lab.apiserver.interfaces.Authorizer` over stored roles and bindings."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
 
-    def authorize(self, attributes: Attributes) -> Decision:
+    def authorize(self, attributes: Attributes) -> AuthorizationDecision:
         """Whether any rule that reaches the user allows the request."""
         if MASTERS in attributes.user.groups:
-            return Decision(allowed=True)
+            return AuthorizationDecision(allowed=True)
         missing: list[str] = []
-        for rules, why in self._reaching(attributes.user, attributes.namespace, missing):
-            if any(allows(rule, attributes) for rule in rules):
-                return Decision(allowed=True, reason=why)
-        return Decision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
+        for rules, why in self._applicable_rules(attributes.user, attributes.namespace, missing):
+            if any(rule_allows(rule, attributes) for rule in rules):
+                return AuthorizationDecision(allowed=True, reason=why)
+        return AuthorizationDecision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
         """``resourceRules`` and ``nonResourceRules`` that reach the user in a namespace."""
-        found = [rule for rules, _ in self._reaching(user, namespace, []) for rule in rules]
+        found = [rule for rules, _ in self._applicable_rules(user, namespace, []) for rule in rules]
         if MASTERS in user.groups:
             found = [*EVERYTHING, *found]
-        resources = [_kept(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in found]
-        others = [_kept(rule, "verbs", "nonResourceURLs") for rule in found]
+        resources = [_select_fields(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in found]
+        others = [_select_fields(rule, "verbs", "nonResourceURLs") for rule in found]
         return [each for each in resources if "resources" in each], [
             each for each in others if "nonResourceURLs" in each
         ]
 
-    def _reaching(self, user: UserInfo, namespace: str, missing: list[str]) -> Iterator[tuple[Sequence[Rule], str]]:
+    def _applicable_rules(
+        self, user: UserInfo, namespace: str, missing: list[str]
+    ) -> Iterator[tuple[Sequence[Rule], str]]:
         """Rules of every binding that names the user, with the words that say which one it was."""
         for binding in self._reader.list(CLUSTER_BINDINGS):
             who = _subject(binding, user, "")
@@ -73,7 +82,7 @@ class Rbac:
         return role.get("rules") or ()
 
 
-def allows(rule: Rule, attributes: Attributes) -> bool:
+def rule_allows(rule: Rule, attributes: Attributes) -> bool:
     """Whether one PolicyRule allows the request."""
     if not _in(attributes.verb, rule.get("verbs")):
         return False
@@ -119,7 +128,7 @@ def _role(binding: Mapping[str, Any]) -> str:
     return f'{reference.get("kind")} "{reference.get("name")}"'
 
 
-def _kept(rule: Rule, *names: str) -> Obj:
+def _select_fields(rule: Rule, *names: str) -> Obj:
     return {name: list(rule[name]) for name in names if rule.get(name)}
 
 
@@ -160,10 +169,10 @@ def bootstrap_roles() -> Sequence[Obj]:
             [AUTHENTICATED, "system:unauthenticated"],
         ),
     )
-    return [made for name, rules, groups in roles for made in _bound(name, rules, groups)]
+    return [made for name, rules, groups in roles for made in _build_role_and_binding(name, rules, groups)]
 
 
-def _bound(name: str, rules: Sequence[Rule], groups: Sequence[str]) -> tuple[Obj, Obj]:
+def _build_role_and_binding(name: str, rules: Sequence[Rule], groups: Sequence[str]) -> tuple[Obj, Obj]:
     meta = {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}
     subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
     reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}

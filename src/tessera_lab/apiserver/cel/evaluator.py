@@ -21,11 +21,22 @@ from tessera_lab.apiserver.cel.functions import (
     METHODS,
     NOTHING,
     EvaluationError,
-    Optional,
+    OptionalValue,
     boolean,
     type_name,
 )
-from tessera_lab.apiserver.cel.syntax import Call, CelError, Index, ListOf, Literal, MapOf, Name, Node, Select, parse
+from tessera_lab.apiserver.cel.syntax import (
+    Call,
+    CelError,
+    Expression,
+    Identifier,
+    Index,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Select,
+    parse,
+)
 
 __all__ = ["CelError", "EvaluationError", "Program", "compile_expression"]
 
@@ -38,7 +49,7 @@ MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
 class Program:
     """A checked expression."""
 
-    def __init__(self, text: str, tree: Node) -> None:
+    def __init__(self, text: str, tree: Expression) -> None:
         self.text = text
         self._tree = tree
 
@@ -48,7 +59,7 @@ class Program:
         Raises:
             EvaluationError: there is none.
         """
-        return _value(self._tree, variables)
+        return _evaluate(self._tree, variables)
 
     def holds(self, variables: Scope) -> bool:
         """The value of a condition.
@@ -94,23 +105,23 @@ class _Names(msgspec.Struct, frozen=True):
 # -- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check(node: Node, names: _Names) -> None:
+def _check(node: Expression, names: _Names) -> None:
     match node:
-        case Name(name=name, at=at):
+        case Identifier(name=name, at=at):
             if name not in names.known:
                 raise CelError(f"undeclared reference to '{name}' at {at}")
         case Select(target=target, field=field, at=at):
             _check(target, names)
-            known = names.fields.get(target.name) if isinstance(target, Name) else None
+            known = names.fields.get(target.name) if isinstance(target, Identifier) else None
             if known is not None and field not in known:
                 raise CelError(f"undefined field '{field}' at {at}")
         case Index(target=target, key=key):
             _check(target, names)
             _check(key, names)
-        case ListOf(items=items):
+        case ListLiteral(items=items):
             for each in items:
                 _check(each, names)
-        case MapOf(entries=entries):
+        case MapLiteral(entries=entries):
             for key, value in entries:
                 _check(key, names)
                 _check(value, names)
@@ -142,7 +153,7 @@ def _check_call(call: Call, names: _Names) -> None:
 
 def _check_macro(call: Call, names: _Names) -> None:
     allowed = (2, 3) if call.name == "map" else (2,)
-    if len(call.args) not in allowed or not isinstance(call.args[0], Name):
+    if len(call.args) not in allowed or not isinstance(call.args[0], Identifier):
         raise CelError(f"{call.name}() at {call.at} takes a variable and an expression")
     inner = names.with_name(call.args[0].name)
     for each in call.args[1:]:
@@ -152,42 +163,42 @@ def _check_macro(call: Call, names: _Names) -> None:
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
-def _value(node: Node, scope: Scope) -> Any:
+def _evaluate(node: Expression, scope: Scope) -> Any:
     match node:
         case Literal(value=value):
             return value
-        case Name(name=name):
+        case Identifier(name=name):
             return scope[name]
         case Select(target=target, field=field, optional=optional):
-            return _field(_value(target, scope), field, optional=optional)
+            return _select_field(_evaluate(target, scope), field, optional=optional)
         case Index(target=target, key=key, optional=optional):
-            return _element(_value(target, scope), _value(key, scope), optional=optional)
-        case ListOf(items=items):
-            return [_value(each, scope) for each in items]
-        case MapOf(entries=entries):
-            return {_value(key, scope): _value(value, scope) for key, value in entries}
+            return _index_value(_evaluate(target, scope), _evaluate(key, scope), optional=optional)
+        case ListLiteral(items=items):
+            return [_evaluate(each, scope) for each in items]
+        case MapLiteral(entries=entries):
+            return {_evaluate(key, scope): _evaluate(value, scope) for key, value in entries}
         case Call():
-            return _call(node, scope)
+            return _evaluate_call(node, scope)
     raise AssertionError(node)
 
 
-def _field(target: Any, field: str, *, optional: bool) -> Any:
-    if isinstance(target, Optional):
-        return _field(target.value, field, optional=True) if target.present else NOTHING
+def _select_field(target: Any, field: str, *, optional: bool) -> Any:
+    if isinstance(target, OptionalValue):
+        return _select_field(target.value, field, optional=True) if target.present else NOTHING
     if not isinstance(target, dict):
         if optional and target is None:
             return NOTHING
         raise EvaluationError(f"no such key: {field} (the value is {type_name(target)})")
     if optional:
-        return Optional(True, target[field]) if field in target else NOTHING
+        return OptionalValue(True, target[field]) if field in target else NOTHING
     if field not in target:
         raise EvaluationError(f"no such key: {field}")
     return target[field]
 
 
-def _element(target: Any, key: Any, *, optional: bool) -> Any:
-    if isinstance(target, Optional):
-        return _element(target.value, key, optional=True) if target.present else NOTHING
+def _index_value(target: Any, key: Any, *, optional: bool) -> Any:
+    if isinstance(target, OptionalValue):
+        return _index_value(target.value, key, optional=True) if target.present else NOTHING
     if isinstance(target, list) and isinstance(key, int) and not isinstance(key, bool):
         found = 0 <= key < len(target)
         why = f"index out of bounds: {key}"
@@ -196,46 +207,46 @@ def _element(target: Any, key: Any, *, optional: bool) -> Any:
     else:
         raise EvaluationError(f"no such overload: {type_name(target)}[{type_name(key)}]")
     if optional:
-        return Optional(True, target[key]) if found else NOTHING
+        return OptionalValue(True, target[key]) if found else NOTHING
     if not found:
         raise EvaluationError(why)
     return target[key]
 
 
-def _call(call: Call, scope: Scope) -> Any:
+def _evaluate_call(call: Call, scope: Scope) -> Any:
     if call.target is not None:
         if call.name in MACROS:
-            return _macro(call, scope)
-        return METHODS[call.name][1](_value(call.target, scope), *(_value(each, scope) for each in call.args))
+            return _evaluate_macro(call, scope)
+        return METHODS[call.name][1](_evaluate(call.target, scope), *(_evaluate(each, scope) for each in call.args))
     if call.name in SPECIAL:
         return SPECIAL[call.name][1](call.args, scope)
-    return FUNCTIONS[call.name][1](*(_value(each, scope) for each in call.args))
+    return FUNCTIONS[call.name][1](*(_evaluate(each, scope) for each in call.args))
 
 
-def _macro(call: Call, scope: Scope) -> Any:
+def _evaluate_macro(call: Call, scope: Scope) -> Any:
     assert call.target is not None
-    assert isinstance(call.args[0], Name)
+    assert isinstance(call.args[0], Identifier)
     name = call.args[0].name
-    target = _value(call.target, scope)
+    target = _evaluate(call.target, scope)
     if not isinstance(target, (list, dict)):
         raise EvaluationError(f"{call.name}() needs a list or a map, not {type_name(target)}")
     scopes = [{**scope, name: each} for each in target]
     test = call.args[1]
     match call.name:
         case "all":
-            return _decide([partial(_value, test, inner) for inner in scopes], decisive=False)
+            return _evaluate_operator([partial(_evaluate, test, inner) for inner in scopes], decisive=False)
         case "exists":
-            return _decide([partial(_value, test, inner) for inner in scopes], decisive=True)
+            return _evaluate_operator([partial(_evaluate, test, inner) for inner in scopes], decisive=True)
         case "exists_one":
-            return sum(boolean(_value(test, inner)) for inner in scopes) == 1
+            return sum(boolean(_evaluate(test, inner)) for inner in scopes) == 1
         case "filter":
-            return [inner[name] for inner in scopes if boolean(_value(test, inner))]
+            return [inner[name] for inner in scopes if boolean(_evaluate(test, inner))]
     if len(call.args) == 3:
-        scopes = [inner for inner in scopes if boolean(_value(test, inner))]
-    return [_value(call.args[-1], inner) for inner in scopes]
+        scopes = [inner for inner in scopes if boolean(_evaluate(test, inner))]
+    return [_evaluate(call.args[-1], inner) for inner in scopes]
 
 
-def _decide(parts: Sequence[Callable[[], Any]], *, decisive: bool) -> bool:
+def _evaluate_operator(parts: Sequence[Callable[[], Any]], *, decisive: bool) -> bool:
     """``decisive`` if any part is that, whatever errors the others raise; the first error if none is."""
     error: EvaluationError | None = None
     for part in parts:
@@ -249,27 +260,27 @@ def _decide(parts: Sequence[Callable[[], Any]], *, decisive: bool) -> bool:
     return not decisive
 
 
-def _has(args: Sequence[Node], scope: Scope) -> bool:
+def _has(args: Sequence[Expression], scope: Scope) -> bool:
     select = args[0]
     assert isinstance(select, Select)
-    target = _value(select.target, scope)
-    if isinstance(target, Optional):
+    target = _evaluate(select.target, scope)
+    if isinstance(target, OptionalValue):
         target = target.value
     return isinstance(target, dict) and target.get(select.field) is not None
 
 
-def _ternary(args: Sequence[Node], scope: Scope) -> Any:
-    return _value(args[1] if boolean(_value(args[0], scope)) else args[2], scope)
+def _evaluate_ternary(args: Sequence[Expression], scope: Scope) -> Any:
+    return _evaluate(args[1] if boolean(_evaluate(args[0], scope)) else args[2], scope)
 
 
-def _junction(*, decisive: bool) -> Callable[[Sequence[Node], Scope], bool]:
-    return lambda args, scope: _decide([partial(_value, each, scope) for each in args], decisive=decisive)
+def _evaluate_and_or(*, decisive: bool) -> Callable[[Sequence[Expression], Scope], bool]:
+    return lambda args, scope: _evaluate_operator([partial(_evaluate, each, scope) for each in args], decisive=decisive)
 
 
 #: Evaluate their arguments themselves: allowed numbers of arguments, function of argument trees and scope.
-SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[Node], Scope], Any]]] = {
+SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[Expression], Scope], Any]]] = {
     "has": ((1,), _has),
-    "?:": ((3,), _ternary),
-    "&&": ((2,), _junction(decisive=False)),
-    "||": ((2,), _junction(decisive=True)),
+    "?:": ((3,), _evaluate_ternary),
+    "&&": ((2,), _evaluate_and_or(decisive=False)),
+    "||": ((2,), _evaluate_and_or(decisive=True)),
 }

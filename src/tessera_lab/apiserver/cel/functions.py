@@ -1,6 +1,7 @@
 """Operators and functions of the Common Expression Language that are supported, on values.
 
-A value is JSON's, or :class:`Optional`. What does not fit raises :class:`EvaluationError`, as CEL's missing overloads.
+A value is JSON's, or :class:`OptionalValue`. What does not fit raises :class:`EvaluationError`, as CEL's missing
+overloads.
 """
 
 import math
@@ -18,14 +19,14 @@ class EvaluationError(Exception):
     """The expression has no value here: a missing field, a type that does not fit, a division by zero."""
 
 
-class Optional(msgspec.Struct, frozen=True):
+class OptionalValue(msgspec.Struct, frozen=True):
     """A value that may be missing, from ``.?field`` and ``[?key]``."""
 
     present: bool
     value: Any = None
 
 
-NOTHING = Optional(present=False)
+NOTHING = OptionalValue(present=False)
 
 
 def boolean(value: Any) -> bool:
@@ -192,19 +193,19 @@ def _to_double(value: Any) -> float:
 
 
 def _or_value(target: Any, default: Any) -> Any:
-    if not isinstance(target, Optional):
+    if not isinstance(target, OptionalValue):
         raise EvaluationError(f"no such overload: {type_name(target)}.orValue()")
     return target.value if target.present else default
 
 
 def _has_value(target: Any) -> bool:
-    if not isinstance(target, Optional):
+    if not isinstance(target, OptionalValue):
         raise EvaluationError(f"no such overload: {type_name(target)}.hasValue()")
     return target.present
 
 
 def _unwrap(target: Any) -> Any:
-    if not isinstance(target, Optional) or not target.present:
+    if not isinstance(target, OptionalValue) or not target.present:
         raise EvaluationError("optional.none() dereference")
     return target.value
 

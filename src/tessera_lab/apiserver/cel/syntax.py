@@ -11,58 +11,58 @@ from typing import Any
 import msgspec
 
 
-class Node(msgspec.Struct, frozen=True):
+class Expression(msgspec.Struct, frozen=True):
     """One node; ``at`` is its offset in the text."""
 
     at: int
 
 
-class Literal(Node, frozen=True):
+class Literal(Expression, frozen=True):
     """A constant."""
 
     value: Any
 
 
-class Name(Node, frozen=True):
+class Identifier(Expression, frozen=True):
     """A variable."""
 
     name: str
 
 
-class Select(Node, frozen=True):
+class Select(Expression, frozen=True):
     """``target.field``; ``optional`` for ``target.?field``."""
 
-    target: Node
+    target: Expression
     field: str
     optional: bool = False
 
 
-class Index(Node, frozen=True):
+class Index(Expression, frozen=True):
     """``target[key]``; ``optional`` for ``target[?key]``."""
 
-    target: Node
-    key: Node
+    target: Expression
+    key: Expression
     optional: bool = False
 
 
-class Call(Node, frozen=True):
+class Call(Expression, frozen=True):
     """``name(args)`` or ``target.name(args)``; operators are calls of their sign."""
 
     name: str
-    target: Node | None
-    args: tuple[Node, ...]
+    target: Expression | None
+    args: tuple[Expression, ...]
 
 
-class ListOf(Node, frozen=True):
+class ListLiteral(Expression, frozen=True):
     """``[a, b]``."""
 
-    items: tuple[Node, ...]
+    items: tuple[Expression, ...]
 
 
-class MapOf(Node, frozen=True):
+class MapLiteral(Expression, frozen=True):
     """``{k: v}``."""
 
-    entries: tuple[tuple[Node, Node], ...]
+    entries: tuple[tuple[Expression, Expression], ...]
 
 
 class CelError(ValueError):
@@ -144,7 +144,7 @@ def _string(text: str) -> str:
     return body if raw else _ESCAPE.sub(_unescape, body)
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> Expression:
     """The tree of an expression.
 
     Raises:
@@ -169,7 +169,7 @@ class _Parser:
         if token.kind != "end":
             raise CelError(f"syntax error at {token.at}: unexpected {token.text!r}")
 
-    def expression(self) -> Node:
+    def expression(self) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise CelError(f"the expression is nested deeper than {MAX_DEPTH}")
@@ -182,12 +182,12 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _relation(self) -> Node:
+    def _relation(self) -> Expression:
         return self._binary(
             _RELATIONS, lambda: self._binary(("+", "-"), lambda: self._binary(("*", "/", "%"), self._unary))
         )
 
-    def _binary(self, signs: tuple[str, ...], operand: Callable[[], Node]) -> Node:
+    def _binary(self, signs: tuple[str, ...], operand: Callable[[], Expression]) -> Expression:
         left = operand()
         length = 0
         while self._peek().text in signs and self._peek().kind in ("sign", "name"):
@@ -201,7 +201,7 @@ class _Parser:
         if length > MAX_CHAIN:
             raise CelError(f"more than {MAX_CHAIN} operators or selections in a row")
 
-    def _unary(self) -> Node:
+    def _unary(self) -> Expression:
         signs: list[_Token] = []
         while self._peek().kind == "sign" and self._peek().text in ("!", "-"):
             signs.append(self._advance())
@@ -211,7 +211,7 @@ class _Parser:
             found = Call(token.at, f"{token.text}_", None, (found,))
         return found
 
-    def _member(self) -> Node:
+    def _member(self) -> Expression:
         found = self._primary()
         length = 0
         while True:
@@ -227,7 +227,7 @@ class _Parser:
             else:
                 return found
 
-    def _field(self, target: Node, *, optional: bool) -> Node:
+    def _field(self, target: Expression, *, optional: bool) -> Expression:
         token = self._advance()
         if token.kind != "name":
             raise CelError(f"syntax error at {token.at}: a field name is expected, not {token.text!r}")
@@ -235,7 +235,7 @@ class _Parser:
             return Call(token.at, token.text, target, self._args(")"))
         return Select(token.at, target, token.text, optional)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Expression:
         token = self._advance()
         match token.kind:
             case "int":
@@ -251,23 +251,23 @@ class _Parser:
             self._expect(")")
             return inner
         if token.text == "[":
-            return ListOf(token.at, self._args("]"))
+            return ListLiteral(token.at, self._args("]"))
         if token.text == "{":
             return self._map(token.at)
         shown = repr(token.text) if token.text else "the end"
         raise CelError(f"syntax error at {token.at}: an expression is expected, not {shown}")
 
-    def _named(self, token: _Token) -> Node:
+    def _named(self, token: _Token) -> Expression:
         if token.text in _CONSTANTS:
             return Literal(token.at, _CONSTANTS[token.text])
         if token.text in _RESERVED or token.text == "in":
             raise CelError(f"syntax error at {token.at}: {token.text!r} is a reserved word")
         if self._take("("):
             return Call(token.at, token.text, None, self._args(")"))
-        return Name(token.at, token.text)
+        return Identifier(token.at, token.text)
 
-    def _args(self, closing: str) -> tuple[Node, ...]:
-        found: list[Node] = []
+    def _args(self, closing: str) -> tuple[Expression, ...]:
+        found: list[Expression] = []
         while not self._take(closing):
             if found:
                 self._expect(",")
@@ -276,8 +276,8 @@ class _Parser:
             found.append(self.expression())
         return tuple(found)
 
-    def _map(self, at: int) -> Node:
-        entries: list[tuple[Node, Node]] = []
+    def _map(self, at: int) -> Expression:
+        entries: list[tuple[Expression, Expression]] = []
         while not self._take("}"):
             if entries:
                 self._expect(",")
@@ -286,7 +286,7 @@ class _Parser:
             key = self.expression()
             self._expect(":")
             entries.append((key, self.expression()))
-        return MapOf(at, tuple(entries))
+        return MapLiteral(at, tuple(entries))
 
     def _peek(self) -> _Token:
         return self._tokens[self._next]

@@ -16,7 +16,7 @@ from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, Program, compile_expression
 from tessera_lab.apiserver.crd.value_validation import NO_FIELD
 from tessera_lab.apiserver.field_errors import child
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 from tessera_lab.apiserver.status import not_implemented
 
 Schema = Mapping[str, Any]
@@ -51,8 +51,8 @@ _ABSENT = object()
 # -- the definition -------------------------------------------------------------------------------------------------
 
 
-def stated(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[Cause]:
-    """What is wrong with the rules of one node of a schema.
+def check_cel_rules(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[StatusCause]:
+    """Yields the errors of the CEL rules at one place of a schema.
 
     Args:
         schema: the node, whose own rules are looked at.
@@ -67,11 +67,11 @@ def stated(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[Caus
         for name in UNKNOWN:
             if rule.get(name):
                 raise not_implemented(f"{where}.{name}")
-        yield from _described(rule, where)
-        yield from _written(rule, where, uncorrelatable)
+        yield from _check_message(rule, where)
+        yield from _check_expression(rule, where, uncorrelatable)
 
 
-def below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
+def path_below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
     """``uncorrelatable`` of the items of a list.
 
     Raises:
@@ -79,12 +79,12 @@ def below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
     """
     if schema.get(LIST_TYPE) != "map":
         return path
-    if any(_is_transition(text) for text in _texts(schema["items"])):
+    if any(_is_transition(text) for text in _rule_expressions(schema["items"])):
         raise not_implemented(f"{path}.items.{RULES} (oldSelf in a list of type map)")
     return uncorrelatable
 
 
-def _described(rule: Rule, where: str) -> Iterator[Cause]:
+def _check_message(rule: Rule, where: str) -> Iterator[StatusCause]:
     message = rule.get("message", "")
     if message and not message.strip():
         yield field_errors.invalid(f"{where}.message", message, "must be non-empty if specified")
@@ -96,7 +96,7 @@ def _described(rule: Rule, where: str) -> Iterator[Cause]:
         yield field_errors.unsupported(f"{where}.reason", rule["reason"], REASONS)
 
 
-def _written(rule: Rule, where: str, uncorrelatable: str) -> Iterator[Cause]:
+def _check_expression(rule: Rule, where: str, uncorrelatable: str) -> Iterator[StatusCause]:
     text = rule.get("rule", "").strip()
     if not text:
         yield field_errors.required(f"{where}.rule", "rule is not specified")
@@ -120,35 +120,35 @@ def _is_transition(text: str) -> bool:
     return False
 
 
-def _texts(schema: Schema) -> Iterator[str]:
+def _rule_expressions(schema: Schema) -> Iterator[str]:
     """The rules of a schema and of all that is below it."""
     yield from (rule["rule"] for rule in schema.get(RULES) or () if rule.get("rule"))
     below = [schema.get("items"), schema.get("additionalProperties"), *schema.get("properties", {}).values()]
     for each in below:
         if isinstance(each, Mapping):
-            yield from _texts(each)
+            yield from _rule_expressions(each)
 
 
 # -- objects --------------------------------------------------------------------------------------------------------
 
 
-class Rules:
+class CelRules:
     """The rules of one version of a CRD.
 
     Args:
-        schema: its ``openAPIV3Schema``, in which :func:`stated` found nothing wrong.
+        schema: its ``openAPIV3Schema``, in which :func:`check_cel_rules` found nothing wrong.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._programs: dict[str, tuple[Program, bool]] = {
-            text: (compile_expression(text, VARIABLES), _is_transition(text)) for text in _texts(schema)
+            text: (compile_expression(text, VARIABLES), _is_transition(text)) for text in _rule_expressions(schema)
         }
 
-    def broken(
-        self, obj: Mapping[str, Any], old: Mapping[str, Any] | None, misfits: Sequence[Cause]
-    ) -> Sequence[Cause]:
-        """Which rules an object breaks.
+    def validate(
+        self, obj: Mapping[str, Any], old: Mapping[str, Any] | None, misfits: Sequence[StatusCause]
+    ) -> Sequence[StatusCause]:
+        """Yields an error for each rule that the object breaks.
 
         Args:
             obj: the object.
@@ -159,25 +159,25 @@ class Rules:
             return ()
         if any(cause.reason in BLOCKING for cause in misfits):
             return (NOT_HELD,)
-        return list(self._held(obj, _ABSENT if old is None else old, self._schema, ""))
+        return list(self._validate_value(obj, _ABSENT if old is None else old, self._schema, ""))
 
-    def _held(self, value: Any, old: Any, schema: Schema, path: str) -> Iterator[Cause]:
+    def _validate_value(self, value: Any, old: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
         if value is None or value == old:
             return
         for rule in schema.get(RULES) or ():
-            yield from self._one(rule, value, old, schema, path)
+            yield from self._evaluate_rule(rule, value, old, schema, path)
         if isinstance(value, dict):
             properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
             for name, below in value.items():
                 following = properties.get(name, extra)
                 if isinstance(following, Mapping):
                     before = old.get(name, _ABSENT) if isinstance(old, dict) else _ABSENT
-                    yield from self._held(below, before, following, child(path, name))
+                    yield from self._validate_value(below, before, following, child(path, name))
         elif isinstance(value, list) and "items" in schema:
             for index, each in enumerate(value):
-                yield from self._held(each, _ABSENT, schema["items"], f"{path}[{index}]")
+                yield from self._validate_value(each, _ABSENT, schema["items"], f"{path}[{index}]")
 
-    def _one(self, rule: Rule, value: Any, old: Any, schema: Schema, path: str) -> Iterator[Cause]:
+    def _evaluate_rule(self, rule: Rule, value: Any, old: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
         program, transition = self._programs[rule["rule"]]
         if transition and (old is _ABSENT or old is None):
             return
@@ -188,10 +188,10 @@ class Rules:
             yield field_errors.invalid(path or NO_FIELD, schema.get("type"), why)
             return
         if not kept:
-            yield _refusal(rule, value, path or NO_FIELD)
+            yield _rule_cause(rule, value, path or NO_FIELD)
 
 
-def _refusal(rule: Rule, value: Any, path: str) -> Cause:
+def _rule_cause(rule: Rule, value: Any, path: str) -> StatusCause:
     text = rule.get("message", "").strip() or f"failed rule: {rule['rule'].strip()}"
     match rule.get("reason", "FieldValueInvalid"):
         case "FieldValueRequired":
@@ -201,5 +201,5 @@ def _refusal(rule: Rule, value: Any, path: str) -> Cause:
         case "FieldValueDuplicate":
             return field_errors.duplicate(path, value)
     if isinstance(value, (dict, list)):
-        return Cause(field=path, reason="FieldValueInvalid", message=f"Invalid value: {text}")
+        return StatusCause(field=path, reason="FieldValueInvalid", message=f"Invalid value: {text}")
     return field_errors.invalid(path, value, text)

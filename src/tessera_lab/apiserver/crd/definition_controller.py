@@ -9,11 +9,11 @@ from typing import Any
 
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
-from tessera_lab.apiserver.kinds.metadata import doomed
-from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.kinds.metadata import decide_deletion
+from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 from tessera_lab.apiserver.schemas.merge_topology import crd_topology
-from tessera_lab.apiserver.storage.store import Change, copied
+from tessera_lab.apiserver.storage.store import Change, deep_copy
 from tessera_lab.apiserver.tables.other_columns import CustomColumns
 
 CRDS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
@@ -24,7 +24,7 @@ Read = Mapping[str, Any]
 _GET_PATCH_UPDATE = ("get", "patch", "update")
 
 
-def fill_names(crd: Obj) -> None:
+def default_names(crd: Obj) -> None:
     """Defaults of ``spec.names`` and ``spec.conversion``."""
     spec = crd.setdefault("spec", {})
     names = spec.setdefault("names", {})
@@ -34,14 +34,14 @@ def fill_names(crd: Obj) -> None:
     spec.setdefault("conversion", {"strategy": "None"})
 
 
-def established(crd: Obj) -> None:
+def mark_established(crd: Obj) -> None:
     """The status of a definition that is served at once, as a new one is here."""
     finalizers = crd["metadata"].setdefault("finalizers", [])
     if CLEANUP not in finalizers:
         finalizers.append(CLEANUP)
     now = crd["metadata"]["creationTimestamp"]
     crd["status"] = {
-        "acceptedNames": copied(crd["spec"].get("names", {})),
+        "acceptedNames": deep_copy(crd["spec"].get("names", {})),
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
             _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
@@ -50,13 +50,13 @@ def established(crd: Obj) -> None:
     }
 
 
-def reestablished(crd: Obj, old: Read) -> None:
+def update_established(crd: Obj, old: Read) -> None:
     """The status after the spec changed: names are accepted at once, versions once stored stay listed."""
     del old
     status = crd.get("status")
     if status:
         known = status.get("storedVersions") or []
-        status["acceptedNames"] = copied(crd["spec"].get("names", {}))
+        status["acceptedNames"] = deep_copy(crd["spec"].get("names", {}))
         status["storedVersions"] = [*known, *(each for each in _stored_versions(crd) if each not in known)]
 
 
@@ -68,13 +68,13 @@ def _condition(kind: str, reason: str, message: str, now: str) -> Obj:
     return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
 
 
-def types_of(crd: Read) -> list[ResourceType]:
+def build_resource_types(crd: Read) -> list[ResourceType]:
     """The resource types that a definition serves, the storage version first."""
     versions = sorted(crd["spec"]["versions"], key=lambda each: not each.get("storage"))
-    return [_type(crd, version) for version in versions if version.get("served")]
+    return [_build_resource_type(crd, version) for version in versions if version.get("served")]
 
 
-def _type(crd: Read, version: Read) -> ResourceType:
+def _build_resource_type(crd: Read, version: Read) -> ResourceType:
     spec, names = crd["spec"], crd["spec"]["names"]
     schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
     subresources = version.get("subresources") or {}
@@ -99,7 +99,7 @@ def _type(crd: Read, version: Read) -> ResourceType:
         categories=tuple(names.get("categories") or ()),
         verbs=ALL_VERBS,
         subresources=shown,
-        scale=_scale(scale) if scale is not None else None,
+        scale=_build_scale_paths(scale) if scale is not None else None,
         topology=crd_topology(schema),
         columns=CustomColumns(version.get("additionalPrinterColumns") or ()),
         schema=StructuralSchema(schema),
@@ -108,7 +108,7 @@ def _type(crd: Read, version: Read) -> ResourceType:
     )
 
 
-def _scale(scale: Read) -> ScalePaths:
+def _build_scale_paths(scale: Read) -> ScalePaths:
     return ScalePaths(
         replicas=scale["specReplicasPath"].strip("."),
         status_replicas=scale["statusReplicasPath"].strip("."),
@@ -116,15 +116,15 @@ def _scale(scale: Read) -> ScalePaths:
     )
 
 
-class Definitions:
+class DefinitionController:
     """Keeps the registry in step with the stored definitions."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerState) -> None:
         self._core = core
-        self._followed: set[GroupResource] = set()
-        core.store.listen(CRDS, self._changed)
+        self._watched_storages: set[GroupResource] = set()
+        core.store.listen(CRDS, self._on_definition)
 
-    def _changed(self, change: Change) -> None:
+    def _on_definition(self, change: Change) -> None:
         crd = change.new.obj
         if change.kind == "DELETED":
             self._core.registry.remove_crd(crd["metadata"]["name"])
@@ -132,26 +132,26 @@ class Definitions:
         if change.old is None or change.old.obj.get("spec") != crd.get("spec"):
             self._serve(crd)
         if crd["metadata"].get("deletionTimestamp") and CLEANUP in (crd["metadata"].get("finalizers") or ()):
-            self._clean(crd["metadata"]["name"])
+            self._delete_objects(crd["metadata"]["name"])
 
     def _serve(self, crd: Read) -> None:
         self._core.registry.remove_crd(crd["metadata"]["name"])
-        for each in types_of(crd):
+        for each in build_resource_types(crd):
             self._core.registry.add(each)
         storage = GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"])
-        if storage not in self._followed:
-            self._followed.add(storage)
-            self._core.store.listen(storage, self._object_changed)
+        if storage not in self._watched_storages:
+            self._watched_storages.add(storage)
+            self._core.store.listen(storage, self._on_object)
 
-    def _object_changed(self, change: Change) -> None:
+    def _on_object(self, change: Change) -> None:
         if change.kind != "DELETED":
             return
         kind = next((t for t in self._core.registry if t.kind == change.new.obj["kind"] and t.served_crd), None)
         stored = self._core.store.find(CRDS, "", kind.served_crd) if kind else None
         if stored and stored.obj["metadata"].get("deletionTimestamp"):
-            self._clean(stored.obj["metadata"]["name"])
+            self._delete_objects(stored.obj["metadata"]["name"])
 
-    def _clean(self, name: str) -> None:
+    def _delete_objects(self, name: str) -> None:
         """Deletes a dying definition's objects; the last one gone releases it."""
         stored = self._core.store.find(CRDS, "", name)
         if stored is None:
@@ -159,7 +159,7 @@ class Definitions:
         spec = stored.obj["spec"]
         storage = GroupResource(spec["group"], spec["names"]["plural"])
         for each in self._core.store.select(storage, None):
-            doom = doomed(copied(each.obj), {}, self._core.clock.now())
+            doom = decide_deletion(deep_copy(each.obj), {}, self._core.clock.now())
             if doom.gone:
                 self._core.store.remove(storage, doom.state, each)
             elif doom.state != each.obj:
@@ -167,7 +167,7 @@ class Definitions:
         latest = self._core.store.find(CRDS, "", name)
         if latest is None or self._core.store.select(storage, None):
             return
-        last = copied(latest.obj)
+        last = deep_copy(latest.obj)
         last["metadata"]["finalizers"] = [f for f in last["metadata"].get("finalizers", ()) if f != CLEANUP]
         if last["metadata"]["finalizers"]:
             self._core.store.put(CRDS, last, latest)

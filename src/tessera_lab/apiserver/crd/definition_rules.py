@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.crd.structural_rules import structural
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.crd.structural_rules import check_structural
+from tessera_lab.apiserver.interfaces import StatusCause
 from tessera_lab.apiserver.status import not_implemented
-from tessera_lab.apiserver.tables.jsonpath import parse
+from tessera_lab.apiserver.tables.jsonpath import parse_path
 
 Part = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int6
 APPROVED = "api-approved.kubernetes.io"
 
 
-def check_crd(crd: Part) -> Sequence[Cause]:
+def validate_definition(crd: Part) -> Sequence[StatusCause]:
     """Everything that is wrong with a definition; defaults (listKind, singular) are filled in before.
 
     Raises:
@@ -43,17 +43,17 @@ def check_crd(crd: Part) -> Sequence[Cause]:
         raise not_implemented("spec.conversion.strategy Webhook (conversion of custom resources)")
     if any(version.get("selectableFields") for version in spec.get("versions") or ()):
         raise not_implemented("spec.versions[*].selectableFields (field selectors of custom resources)")
-    return [*_identity(crd, spec), *_names(spec.get("names") or {}), *_versions(spec)]
+    return [*_check_identity(crd, spec), *_check_names(spec.get("names") or {}), *_check_versions(spec)]
 
 
-def _label(field: str, value: str) -> Iterator[Cause]:
+def _check_label(field: str, value: str) -> Iterator[StatusCause]:
     if len(value) > 63:
         yield field_errors.invalid(field, value, "must be no more than 63 characters")
     if not _LABEL.fullmatch(value):
         yield field_errors.invalid(field, value, _LABEL_RULE)
 
 
-def _identity(crd: Part, spec: Part) -> Iterator[Cause]:
+def _check_identity(crd: Part, spec: Part) -> Iterator[StatusCause]:
     group, plural = spec.get("group", ""), (spec.get("names") or {}).get("plural", "")
     name = (crd.get("metadata") or {}).get("name", "")
     if name != f"{plural}.{group}":
@@ -77,7 +77,7 @@ def _identity(crd: Part, spec: Part) -> Iterator[Cause]:
         yield field_errors.invalid("spec.preserveUnknownFields", True, why)
 
 
-def _names(names: Part) -> Iterator[Cause]:
+def _check_names(names: Part) -> Iterator[StatusCause]:
     for name in ("plural", "singular", "kind", "listKind"):
         value = names.get(name, "")
         if not value:
@@ -86,15 +86,15 @@ def _names(names: Part) -> Iterator[Cause]:
             why = f"may have mixed case, but should otherwise match: {_LABEL_RULE}"
             yield field_errors.invalid(f"spec.names.{name}", value, why)
         elif name in ("plural", "singular"):
-            yield from _label(f"spec.names.{name}", value)
+            yield from _check_label(f"spec.names.{name}", value)
     for name in ("shortNames", "categories"):
         for index, value in enumerate(names.get(name) or ()):
-            yield from _label(f"spec.names.{name}[{index}]", value)
+            yield from _check_label(f"spec.names.{name}[{index}]", value)
     if names.get("kind") and names.get("kind") == names.get("listKind"):
         yield field_errors.invalid("spec.names.listKind", names["listKind"], "kind and listKind may not be the same")
 
 
-def _versions(spec: Part) -> Iterator[Cause]:
+def _check_versions(spec: Part) -> Iterator[StatusCause]:
     versions = spec.get("versions") or []
     names = [version.get("name", "") for version in versions]
     for index, name in enumerate(names):
@@ -113,13 +113,13 @@ def _versions(spec: Part) -> Iterator[Cause]:
             yield field_errors.required(f"{place}.schema.openAPIV3Schema", "schemas are required")
         elif not shared or index == 0:
             root = "spec.validation.openAPIV3Schema" if shared else f"{place}.schema.openAPIV3Schema"
-            yield from structural(schema, root)
-        yield from _scale(((version.get("subresources") or {}).get("scale")), f"{place}.subresources")
+            yield from check_structural(schema, root)
+        yield from _check_scale(((version.get("subresources") or {}).get("scale")), f"{place}.subresources")
         for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
-            yield from _column(column, f"{place}.additionalPrinterColumns[{number}]")
+            yield from _check_column(column, f"{place}.additionalPrinterColumns[{number}]")
 
 
-def _scale(scale: Part | None, place: str) -> Iterator[Cause]:
+def _check_scale(scale: Part | None, place: str) -> Iterator[StatusCause]:
     if scale is None:
         return
     for name, prefixes, rule in (
@@ -137,7 +137,7 @@ def _scale(scale: Part | None, place: str) -> Iterator[Cause]:
             yield field_errors.invalid(where, value, rule)
 
 
-def _column(column: Part, place: str) -> Iterator[Cause]:
+def _check_column(column: Part, place: str) -> Iterator[StatusCause]:
     kind, path = column.get("type", ""), column.get("jsonPath", "")
     known = f"must be one of {','.join(COLUMN_TYPES)}"
     if not column.get("name"):
@@ -153,11 +153,11 @@ def _column(column: Part, place: str) -> Iterator[Cause]:
     elif not path.startswith("."):
         yield field_errors.invalid(f"{place}.JSONPath", path, "must be a simple json path starting with .")
     else:
-        yield from _parsed(path, place)
+        yield from _parse_path(path, place)
 
 
-def _parsed(path: str, place: str) -> Iterator[Cause]:
+def _parse_path(path: str, place: str) -> Iterator[StatusCause]:
     try:
-        parse(path)
+        parse_path(path)
     except ValueError as error:
         yield field_errors.invalid(f"{place}.JSONPath", path, str(error))

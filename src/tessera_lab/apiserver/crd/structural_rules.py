@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.crd.cel_rules import LIST_TYPE, RULES, below_list, stated
-from tessera_lab.apiserver.crd.value_validation import pattern_problem, wrong
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.crd.cel_rules import LIST_TYPE, RULES, check_cel_rules, path_below_list
+from tessera_lab.apiserver.crd.value_validation import describe_pattern_error, validate_value
+from tessera_lab.apiserver.interfaces import StatusCause
 
 Schema = Mapping[str, Any]
 
@@ -45,44 +45,44 @@ NESTED_FORBIDDEN = {
 INT_OR_STRING_PATTERN = [{"type": "integer"}, {"type": "string"}]
 
 
-def structural(schema: Schema, path: str) -> Iterator[Cause]:
-    """What keeps a root schema from being structural.
+def check_structural(schema: Schema, path: str) -> Iterator[StatusCause]:
+    """Yields the reasons why a root schema is not structural.
 
     Raises:
         tessera_lab.apiserver.status.StatusError: 501, the schema has rules in CEL that this server does not know.
     """
-    yield from _node(schema, path, "root")
+    yield from _check_node(schema, path, "root")
     if schema.get("nullable"):
         yield field_errors.forbidden(f"{path}.nullable", "nullable cannot be true at the root")
 
 
-def _node(schema: Schema, path: str, level: str, uncorrelatable: str = "") -> Iterator[Cause]:
-    yield from _keywords(schema, path)
-    yield from _typing(schema, path, level)
-    yield from _lists(schema, path)
-    yield from _metadata(schema, path, level)
-    yield from _default(schema, path)
-    yield from _junctors(schema, schema, path)
-    yield from stated(schema, path, uncorrelatable)
-    yield from _below(schema, path, level, uncorrelatable)
+def _check_node(schema: Schema, path: str, level: str, uncorrelatable: str = "") -> Iterator[StatusCause]:
+    yield from _check_keywords(schema, path)
+    yield from _check_type(schema, path, level)
+    yield from _check_list_keywords(schema, path)
+    yield from _check_metadata(schema, path, level)
+    yield from _check_default(schema, path)
+    yield from _check_junctors(schema, schema, path)
+    yield from check_cel_rules(schema, path, uncorrelatable)
+    yield from _check_children(schema, path, level, uncorrelatable)
 
 
-def _below(schema: Schema, path: str, level: str, uncorrelatable: str) -> Iterator[Cause]:
+def _check_children(schema: Schema, path: str, level: str, uncorrelatable: str) -> Iterator[StatusCause]:
     items, extra = schema.get("items"), schema.get("additionalProperties")
     if isinstance(items, Sequence):
         yield field_errors.forbidden(f"{path}.items", "items must be a schema object and not an array")
     elif isinstance(items, Mapping):
-        yield from _node(items, f"{path}.items", "item", below_list(schema, path, uncorrelatable))
+        yield from _check_node(items, f"{path}.items", "item", path_below_list(schema, path, uncorrelatable))
     if extra is not None and level == "root":
         yield field_errors.forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if isinstance(extra, Mapping):
-        yield from _node(extra, f"{path}.additionalProperties", "field", uncorrelatable)
+        yield from _check_node(extra, f"{path}.additionalProperties", "field", uncorrelatable)
     for name, below in schema.get("properties", {}).items():
         if not (name == "metadata" and level == "root"):
-            yield from _node(below, f"{path}.properties[{name}]", "field", uncorrelatable)
+            yield from _check_node(below, f"{path}.properties[{name}]", "field", uncorrelatable)
 
 
-def _keywords(schema: Schema, path: str) -> Iterator[Cause]:
+def _check_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
     for name in UNSUPPORTED:
         if name in schema:
             yield field_errors.forbidden(f"{path}.{name}", f"{name} is not supported")
@@ -95,13 +95,13 @@ def _keywords(schema: Schema, path: str) -> Iterator[Cause]:
         )
     if schema.get(KEEP) is False:
         yield field_errors.invalid(f"{path}.{KEEP}", False, "must be true or undefined")
-    problem = pattern_problem(schema.get("pattern", ""))
+    problem = describe_pattern_error(schema.get("pattern", ""))
     if problem:
         why = f"must be a valid regular expression, but isn't: {problem}"
         yield field_errors.invalid(f"{path}.pattern", schema["pattern"], why)
 
 
-def _typing(schema: Schema, path: str, level: str) -> Iterator[Cause]:
+def _check_type(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
     kind = schema.get("type", "")
     where = f"{path}.type"
     if kind == "null":
@@ -125,7 +125,7 @@ def _typing(schema: Schema, path: str, level: str) -> Iterator[Cause]:
         yield field_errors.required(f"{path}.properties", why)
 
 
-def _lists(schema: Schema, path: str) -> Iterator[Cause]:
+def _check_list_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
     for key, kind, known in (
         (MAP_TYPE, "object", ("atomic", "granular")),
         (LIST_TYPE, "array", ("atomic", "set", "map")),
@@ -148,10 +148,10 @@ def _lists(schema: Schema, path: str) -> Iterator[Cause]:
         if items.get("nullable"):
             why = f"cannot be nullable when {LIST_TYPE} is {schema[LIST_TYPE]}"
             yield field_errors.forbidden(f"{path}.items.nullable", why)
-        yield from _set(items, path) if schema[LIST_TYPE] == "set" else _map(keys, items, path)
+        yield from _check_set(items, path) if schema[LIST_TYPE] == "set" else _check_map(keys, items, path)
 
 
-def _set(items: Schema, path: str) -> Iterator[Cause]:
+def _check_set(items: Schema, path: str) -> Iterator[StatusCause]:
     for kind, key in (("array", LIST_TYPE), ("object", MAP_TYPE)):
         implied = "atomic" if kind == "array" else None
         if items.get("type") == kind and items.get(key, implied) != "atomic":
@@ -159,7 +159,7 @@ def _set(items: Schema, path: str) -> Iterator[Cause]:
             yield field_errors.invalid(f"{path}.items.{key}", items.get(key), why)
 
 
-def _map(keys: Sequence[str], items: Schema, path: str) -> Iterator[Cause]:
+def _check_map(keys: Sequence[str], items: Schema, path: str) -> Iterator[StatusCause]:
     if not keys:
         yield field_errors.required(f"{path}.{MAP_KEYS}", f"must not be empty if {LIST_TYPE} is map")
     if items.get("type") != "object":
@@ -186,7 +186,7 @@ def _map(keys: Sequence[str], items: Schema, path: str) -> Iterator[Cause]:
             )
 
 
-def _metadata(schema: Schema, path: str, level: str) -> Iterator[Cause]:
+def _check_metadata(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
     if level != "root" and not schema.get(EMBEDDED):
         return
     properties = schema.get("properties", {})
@@ -206,25 +206,25 @@ def _metadata(schema: Schema, path: str, level: str) -> Iterator[Cause]:
         yield field_errors.forbidden(where, why)
 
 
-def _default(schema: Schema, path: str) -> Iterator[Cause]:
+def _check_default(schema: Schema, path: str) -> Iterator[StatusCause]:
     if "default" in schema:
         plain = {key: value for key, value in schema.items() if key != "default"}
-        yield from wrong(schema["default"], plain, f"{path}.default")
+        yield from validate_value(schema["default"], plain, f"{path}.default")
 
 
-def _junctors(schema: Schema, structure: Schema, path: str) -> Iterator[Cause]:
+def _check_junctors(schema: Schema, structure: Schema, path: str) -> Iterator[StatusCause]:
     """Value validations of ``schema`` must be about what ``structure`` specifies."""
     for name in ("allOf", "anyOf", "oneOf"):
         if schema.get(INT_OR_STRING) and schema.get(name) == INT_OR_STRING_PATTERN:
             continue
         for index, each in enumerate(schema.get(name, ())):
             if not (schema.get(INT_OR_STRING) and index == 0 and each.get("anyOf") == INT_OR_STRING_PATTERN):
-                yield from _nested(each, structure, f"{path}.{name}[{index}]", path)
+                yield from _check_nested(each, structure, f"{path}.{name}[{index}]", path)
     if "not" in schema:
-        yield from _nested(schema["not"], structure, f"{path}.not", path)
+        yield from _check_nested(schema["not"], structure, f"{path}.not", path)
 
 
-def _nested(schema: Schema, structure: Schema, path: str, place: str) -> Iterator[Cause]:
+def _check_nested(schema: Schema, structure: Schema, path: str, place: str) -> Iterator[StatusCause]:
     for name, why in NESTED_FORBIDDEN.items():
         if schema.get(name):
             yield field_errors.forbidden(f"{path}.{name}", why)
@@ -236,10 +236,10 @@ def _nested(schema: Schema, structure: Schema, path: str, place: str) -> Iterato
             why = f"because it is defined in {path}.properties[{name}]"
             yield field_errors.required(f"{place}.properties[{name}]", why)
         else:
-            yield from _nested(below, found, f"{path}.properties[{name}]", f"{place}.properties[{name}]")
+            yield from _check_nested(below, found, f"{path}.properties[{name}]", f"{place}.properties[{name}]")
     if "items" in schema:
         if "items" not in structure:
             yield field_errors.required(f"{place}.items", f"because it is defined in {path}.items")
         else:
-            yield from _nested(schema["items"], structure["items"], f"{path}.items", f"{place}.items")
-    yield from _junctors(schema, structure, path)
+            yield from _check_nested(schema["items"], structure["items"], f"{path}.items", f"{place}.items")
+    yield from _check_junctors(schema, structure, path)

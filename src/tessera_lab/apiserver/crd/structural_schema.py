@@ -1,4 +1,4 @@
-"""What a CRD's schema does to custom resources: unknown fields, pruning, defaulting, validation.
+"""Applies a CRD's schema to custom resources: unknown fields, pruning, defaulting, validation.
 
 Order of a write in kube-apiserver: prune what the schema does not know, fill in defaults (null in a field that is not
 nullable counts as absent), validate, judge by the rules in CEL. ``apiVersion``, ``kind`` and ``metadata`` are known at
@@ -9,10 +9,10 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.crd.cel_rules import Rules
-from tessera_lab.apiserver.crd.value_validation import wrong
+from tessera_lab.apiserver.crd.cel_rules import CelRules
+from tessera_lab.apiserver.crd.value_validation import validate_value
 from tessera_lab.apiserver.field_errors import child
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.schemas.builtin_schema import builtin_schema
 
 IMPLICIT = frozenset({"apiVersion", "kind", "metadata"})
@@ -29,7 +29,7 @@ class StructuralSchema:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
-        self._rules = Rules(schema)
+        self._rules = CelRules(schema)
 
     @property
     def root(self) -> Mapping[str, Any]:
@@ -38,34 +38,34 @@ class StructuralSchema:
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
         """Paths that would be pruned."""
-        own = [path for path, _, _ in _strangers(obj, self._schema, "", root=True)]
-        return [*own, *_metadata_strangers(obj)]
+        own = [path for path, _, _ in _unknown_fields(obj, self._schema, "", root=True)]
+        return [*own, *_unknown_metadata_fields(obj)]
 
     def prune(self, obj: Obj) -> None:
         """Removes them."""
-        for _, parent, name in list(_strangers(obj, self._schema, "", root=True)):
+        for _, parent, name in list(_unknown_fields(obj, self._schema, "", root=True)):
             del parent[name]
 
     def default(self, obj: Obj) -> None:
         """Fills in defaults and drops null where it is not allowed."""
         _default(obj, self._schema)
 
-    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
-        """What is wrong; a field that is as it was before the update is let through, as Kubernetes does since 1.30."""
-        found = list(wrong(obj, self._schema, ""))
+    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[StatusCause]:
+        """Returns the errors of an object; unchanged fields of an update pass, as in Kubernetes since 1.30."""
+        found = list(validate_value(obj, self._schema, ""))
         if old is not None and found:
-            before = set(wrong(old, self._schema, ""))
+            before = set(validate_value(old, self._schema, ""))
             found = [cause for cause in found if cause not in before]
-        return [*found, *self._rules.broken(obj, old, found)]
+        return [*found, *self._rules.validate(obj, old, found)]
 
 
-def _metadata_strangers(obj: Mapping[str, Any]) -> Iterator[str]:
+def _unknown_metadata_fields(obj: Mapping[str, Any]) -> Iterator[str]:
     meta = builtin_schema("", "v1", "ConfigMap")
     if meta is not None and isinstance(obj.get("metadata"), dict):
         yield from meta.unknown_fields({"metadata": obj["metadata"]})
 
 
-def _strangers(
+def _unknown_fields(
     value: Any, schema: Mapping[str, Any], path: str, *, root: bool = False
 ) -> Iterator[tuple[str, Any, str]]:
     """Path, parent and name of every field that the schema does not know."""
@@ -77,12 +77,12 @@ def _strangers(
                 continue
             following = properties.get(name, extra)
             if isinstance(following, Mapping):
-                yield from _strangers(below, following, child(path, name))
+                yield from _unknown_fields(below, following, child(path, name))
             elif not following and not schema.get(KEEP):
                 yield child(path, name), value, name
     elif isinstance(value, list) and "items" in schema:
         for index, each in enumerate(value):
-            yield from _strangers(each, schema["items"], f"{path}[{index}]")
+            yield from _unknown_fields(each, schema["items"], f"{path}[{index}]")
 
 
 def _default(value: Any, schema: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import child
-from tessera_lab.apiserver.interfaces import Cause
-from tessera_lab.apiserver.schemas.formats import FORMATS, fits, go_pattern
+from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.schemas.formats import FORMATS, go_pattern, matches_format
 
 Schema = Mapping[str, Any]
 
@@ -41,68 +41,72 @@ def json_type(value: Any) -> str:
             return "object"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A bound as Go's ``%v`` prints a float64 of that size."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e21 else repr(float(value))
 
 
-def wrong(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+def validate_value(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
     """Everything that is wrong with a value and below it."""
-    misfit = _type(value, schema, path)
+    misfit = _check_type(value, schema, path)
     if misfit:
         yield misfit
         return
     if value is None:
         return
-    yield from _plain(value, schema, path)
+    yield from _check_enum_and_format(value, schema, path)
     if isinstance(value, dict):
-        yield from _object(value, schema, path)
+        yield from _check_object(value, schema, path)
     elif isinstance(value, list):
-        yield from _array(value, schema, path)
-    yield from _junctors(value, schema, path)
+        yield from _check_array(value, schema, path)
+    yield from _check_junctors(value, schema, path)
 
 
-def _body(path: str) -> str:
+def _message_prefix(path: str) -> str:
     return f"{path} in body" if path else "in body"
 
 
-def _type(value: Any, schema: Schema, path: str) -> Cause | None:
+def _check_type(value: Any, schema: Schema, path: str) -> StatusCause | None:
     wanted = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type")]
     have = json_type(value)
     if wanted == [None] or (value is None and schema.get("nullable")):
         return None
     if have in wanted or (have == "integer" and "number" in wanted):
         return None
-    text = f"{_body(path)} must be of type {','.join(str(each) for each in wanted)}: {field_errors.quoted(have)}"
+    text = (
+        f"{_message_prefix(path)} must be of type {','.join(str(each) for each in wanted)}: {field_errors.quoted(have)}"
+    )
     return field_errors.wrong_type(path or NO_FIELD, have, text)
 
 
-def _plain(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+def _check_enum_and_format(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
     if "enum" in schema and not any(json_type(value) == json_type(each) and value == each for each in schema["enum"]):
         options = [each if isinstance(each, str) else field_errors.shown(each) for each in schema["enum"]]
         yield field_errors.unsupported(path, value, options)
     if isinstance(value, str):
-        yield from _string(value, schema, path)
+        yield from _check_string(value, schema, path)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield from _number(value, schema, path)
+        yield from _check_number(value, schema, path)
 
 
-def _string(value: str, schema: Schema, path: str) -> Iterator[Cause]:
+def _check_string(value: str, schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) > schema.get("maxLength", len(value)):
         yield field_errors.too_long(path, schema["maxLength"])
     if len(value) < schema.get("minLength", 0):
-        yield field_errors.invalid(path, value, f"{_body(path)} should be at least {schema['minLength']} chars long")
+        yield field_errors.invalid(
+            path, value, f"{_message_prefix(path)} should be at least {schema['minLength']} chars long"
+        )
     pattern = schema.get("pattern")
     if pattern and not go_pattern(pattern).search(value):
-        yield field_errors.invalid(path, value, f"{_body(path)} should match '{pattern}'")
+        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should match '{pattern}'")
     kind = schema.get("format", "")
-    if kind in FORMATS and not fits(kind, value):
+    if kind in FORMATS and not matches_format(kind, value):
         yield field_errors.wrong_type(
-            path, value, f"{_body(path)} must be of type {kind}: {field_errors.quoted(value)}"
+            path, value, f"{_message_prefix(path)} must be of type {kind}: {field_errors.quoted(value)}"
         )
 
 
-def _number(value: float, schema: Schema, path: str) -> Iterator[Cause]:
+def _check_number(value: float, schema: Schema, path: str) -> Iterator[StatusCause]:
     limit = _INTEGERS.get(schema.get("format", ""))
     if schema.get("type") == "integer" and limit and not -limit <= value < limit:
         shown = f"format {schema['format']}" if "format" in schema else "(default format)"
@@ -111,18 +115,20 @@ def _number(value: float, schema: Schema, path: str) -> Iterator[Cause]:
     high, low, step = (schema.get(each) for each in ("maximum", "minimum", "multipleOf"))
     if high is not None and (value > high or (schema.get("exclusiveMaximum") and value == high)):
         rule = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
-        yield field_errors.invalid(path, value, f"{_body(path)} should be {rule} {number(high)}")
+        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should be {rule} {format_number(high)}")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         rule = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
-        yield field_errors.invalid(path, value, f"{_body(path)} should be {rule} {number(low)}")
+        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should be {rule} {format_number(low)}")
     if step and abs(value / step - round(value / step)) > 1e-9:
-        yield field_errors.invalid(path, value, f"{_body(path)} should be a multiple of {number(step)}")
+        yield field_errors.invalid(
+            path, value, f"{_message_prefix(path)} should be a multiple of {format_number(step)}"
+        )
 
 
-def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Cause]:
+def _check_object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) < schema.get("minProperties", 0):
         yield field_errors.invalid(
-            path, value, f"{_body(path)} should have at least {schema['minProperties']} properties"
+            path, value, f"{_message_prefix(path)} should have at least {schema['minProperties']} properties"
         )
     if len(value) > schema.get("maxProperties", len(value)):
         yield field_errors.too_many(path, len(value), schema["maxProperties"])
@@ -130,28 +136,30 @@ def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Cau
     for name, below in value.items():
         following = properties.get(name, extra)
         if isinstance(following, Mapping):
-            yield from wrong(below, following, child(path, name))
+            yield from validate_value(below, following, child(path, name))
     for name in schema.get("required", ()):
         if name not in value:
             yield field_errors.required(child(path, name))
 
 
-def _array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Cause]:
+def _check_array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) < schema.get("minItems", 0):
-        yield field_errors.invalid(path, len(value), f"{_body(path)} should have at least {schema['minItems']} items")
+        yield field_errors.invalid(
+            path, len(value), f"{_message_prefix(path)} should have at least {schema['minItems']} items"
+        )
     if len(value) > schema.get("maxItems", len(value)):
         yield field_errors.too_many(path, len(value), schema["maxItems"])
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
-        yield from (field_errors.duplicate(f"{path}[{index}]", value[index]) for index in _repeated(value))
+        yield from (field_errors.duplicate(f"{path}[{index}]", value[index]) for index in _duplicate_indexes(value))
     elif kind == "map":
-        yield from _keyed(value, schema["x-kubernetes-list-map-keys"], path)
+        yield from _duplicate_keys(value, schema["x-kubernetes-list-map-keys"], path)
     if "items" in schema:
         for index, each in enumerate(value):
-            yield from wrong(each, schema["items"], f"{path}[{index}]")
+            yield from validate_value(each, schema["items"], f"{path}[{index}]")
 
 
-def _repeated(values: Sequence[Any]) -> Iterator[int]:
+def _duplicate_indexes(values: Sequence[Any]) -> Iterator[int]:
     """Indices where a value appears for the second time."""
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
@@ -161,34 +169,36 @@ def _repeated(values: Sequence[Any]) -> Iterator[int]:
             yield index
 
 
-def _keyed(value: Sequence[Any], keys: Sequence[str], path: str) -> Iterator[Cause]:
+def _duplicate_keys(value: Sequence[Any], keys: Sequence[str], path: str) -> Iterator[StatusCause]:
     if any(not isinstance(each, (dict, type(None))) for each in value):
         return
     identities = [{key: each[key] for key in keys if key in each} if each else {} for each in value]
-    yield from (field_errors.duplicate(f"{path}[{index}]", identities[index]) for index in _repeated(identities))
+    yield from (
+        field_errors.duplicate(f"{path}[{index}]", identities[index]) for index in _duplicate_indexes(identities)
+    )
 
 
-def _junctors(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+def _check_junctors(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
     for each in schema.get("allOf", ()):
-        yield from wrong(value, each, path)
+        yield from validate_value(value, each, path)
     shown = field_errors.quoted(path)
     if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
-        tries = [list(wrong(value, each, path)) for each in schema["anyOf"]]
+        tries = [list(validate_value(value, each, path)) for each in schema["anyOf"]]
         if all(tries):
             yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate at least one schema (anyOf)")
             yield from min(tries, key=len)
     if "oneOf" in schema:
-        tries = [list(wrong(value, each, path)) for each in schema["oneOf"]]
+        tries = [list(validate_value(value, each, path)) for each in schema["oneOf"]]
         fitting = sum(1 for each in tries if not each)
         if fitting != 1:
             found = f"Found {fitting} valid alternatives" if fitting else "Found none valid"
             yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate one and only one schema (oneOf). {found}")
             yield from () if fitting else min(tries, key=len)
-    if "not" in schema and not list(wrong(value, schema["not"], path)):
+    if "not" in schema and not list(validate_value(value, schema["not"], path)):
         yield field_errors.invalid(NO_FIELD, "", f"{shown} must not validate the schema (not)")
 
 
-def pattern_problem(pattern: str) -> str:
+def describe_pattern_error(pattern: str) -> str:
     """Why a pattern is not valid; empty when it is."""
     try:
         go_pattern(pattern)

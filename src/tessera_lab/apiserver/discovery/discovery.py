@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tessera.api.names import VIRTUAL_TIME_SUFFIX
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.resource_types import Registry, ResourceType, Subresource
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType, Subresource
 
 JSON = "application/json"
 _AGGREGATED = ("v2", "v2beta1")
@@ -34,7 +34,7 @@ VERSION: Obj = {
 }
 
 
-class Discovery:
+class DiscoveryDocuments:
     """Implements :class:`tessera_lab.apiserver.interfaces.Discovery` over a registry.
 
     Args:
@@ -42,7 +42,7 @@ class Discovery:
         leaps: the server's time leaps, which its version says.
     """
 
-    def __init__(self, registry: Registry, *, leaps: bool = False) -> None:
+    def __init__(self, registry: ResourceRegistry, *, leaps: bool = False) -> None:
         self._registry = registry
         self._version = VERSION | {"gitVersion": LEAPING_VERSION if leaps else LAB_VERSION}
         self._generation = -1
@@ -127,7 +127,7 @@ class Discovery:
 
 
 def aggregated_version(accept: str) -> str:
-    """Which aggregated form the client would take first; empty when none, or plain JSON comes before it."""
+    """The aggregated version that the client prefers; empty if it accepts none or prefers plain JSON."""
     for clause in accept.split(","):
         media, *raw = (part.strip() for part in clause.split(";"))
         params = dict(part.split("=", 1) for part in raw if "=" in part)
@@ -151,7 +151,7 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def _kind(each: ResourceType, sub: Subresource | None = None) -> Obj:
-    """What is answered: of built-in resources, group and version are empty where they are the list's own."""
+    """The kind entry of a resource: group and version are empty if they are those of the list."""
     if sub is not None and sub.kind:
         return {"group": sub.group, "version": sub.version, "kind": sub.kind}
     if each.served_crd:

@@ -14,8 +14,8 @@ import msgspec
 
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
-from tessera_lab.apiserver.schemas import library
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
+from tessera_lab.apiserver.schemas import schema_library
 
 REFERENCE = "#/components/schemas/"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -33,16 +33,16 @@ _SPECIAL: Mapping[str, Obj] = {
 }
 
 
-class OpenApi:
+class OpenApiDocuments:
     """Implements :class:`interfaces.OpenApi` over a registry; keeps each document until the registry changes."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
         self._generation = -1
         self._kept: dict[str, Obj] = {}
 
     def index(self) -> Obj:
-        """Where the document of each group version is; the address changes with its content."""
+        """The address of each group version's document; it changes with the content of the document."""
         paths = {}
         for group, version in dict.fromkeys((each.group, each.version) for each in self._registry):
             path = f"apis/{group}/{version}" if group else f"api/{version}"
@@ -113,7 +113,7 @@ def _schema(each: ResourceType, schemas: Obj) -> str:
         schemas[name] = {**_custom(each.schema.root), GVK: gvk}
         _add([OBJECT_META], schemas)
         return name
-    found = library().name(each.group, each.version, each.kind)
+    found = schema_library().name(each.group, each.version, each.kind)
     if found is None:
         return ""
     _add([found], schemas)
@@ -135,7 +135,7 @@ def _add(names: Iterable[str], schemas: Obj) -> None:
     while waiting:
         name = waiting.pop()
         if name not in schemas:
-            schemas[name] = _SPECIAL.get(name) or _published(library().definitions[name], waiting)
+            schemas[name] = _SPECIAL.get(name) or _published(schema_library().definitions[name], waiting)
 
 
 def _published(schema: Mapping[str, Any], used: list[str]) -> Obj:

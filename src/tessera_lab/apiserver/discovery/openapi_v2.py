@@ -24,7 +24,7 @@ _REF, _FORMAT, _DESCRIPTION, _REQUIRED, _ADDITIONAL = 1, 2, 4, 19, 21
 _TYPE, _ITEMS, _PROPERTIES, _VENDOR = 22, 23, 25, 31
 
 
-def document(documents: Iterable[Obj]) -> Obj:
+def build_document(documents: Iterable[Obj]) -> Obj:
     """The document from those of version 3."""
     definitions: Obj = {}
     for each in documents:
@@ -56,7 +56,7 @@ def _schema(schema: Mapping[str, Any]) -> Obj:
     return made
 
 
-def encoded(made: Obj) -> bytes:
+def encode_document(made: Obj) -> bytes:
     """The document as protobuf."""
     info = _text(1, made["info"]["title"]) + _text(2, made["info"]["version"])
     definitions = b"".join(_message(1, _named(name, each)) for name, each in made["definitions"].items())

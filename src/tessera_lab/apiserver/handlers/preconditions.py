@@ -7,15 +7,15 @@ through the status of a custom resource it is let pass, as there metadata are th
 from collections.abc import Mapping
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import Cause
-from tessera_lab.apiserver.request.server_state import Ask
+from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict, invalid
-from tessera_lab.apiserver.validation.strategies import strategy_of
+from tessera_lab.apiserver.validation.strategies import find_strategy
 
 Read = Mapping[str, Any]
 
 
-def check_state(ask: Ask, obj: Read, old: Read, *, put: bool) -> None:
+def check_state(ask: ResourceRequest, obj: Read, old: Read, *, put: bool) -> None:
     """Refuses a wanted object that was made from another state, or for another life, of the stored one.
 
     Args:
@@ -30,18 +30,18 @@ def check_state(ask: Ask, obj: Read, old: Read, *, put: bool) -> None:
     meta, was = obj["metadata"], old["metadata"]
     other_life = meta.get("uid") not in {None, "", was["uid"]}
     if other_life and put:
-        raise _another_life(ask, meta["uid"], was["uid"])
+        raise _is_other_uid(ask, meta["uid"], was["uid"])
     version = meta.get("resourceVersion")
     if version in {None, "", "0"}:
-        if put and not strategy_of(ask.resource).unconditional:
-            raise _refused(ask, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
+        if put and not find_strategy(ask.resource).unconditional:
+            raise _conflict_error(ask, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
     elif version != was["resourceVersion"]:
         raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
     if other_life and not _takes_status_only(ask):
-        raise _refused(ask, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
+        raise _conflict_error(ask, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
 
 
-def check_deletion(ask: Ask, stored: Read, name: str) -> None:
+def check_deletion(ask: ResourceRequest, stored: Read, name: str) -> None:
     """Refuses a deletion whose preconditions name another object, or another state of it.
 
     Raises:
@@ -61,15 +61,15 @@ def check_deletion(ask: Ask, stored: Read, name: str) -> None:
             raise conflict(ask.resource.group, ask.resource.kind, name, why)
 
 
-def _another_life(ask: Ask, wanted: str, is_now: str) -> StatusError:
+def _is_other_uid(ask: ResourceRequest, wanted: str, is_now: str) -> StatusError:
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {is_now}"
     return conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
 
 
-def _refused(ask: Ask, field: str, text: str) -> StatusError:
-    cause = Cause(field=f"metadata.{field}", reason="FieldValueInvalid", message=text)
+def _conflict_error(ask: ResourceRequest, field: str, text: str) -> StatusError:
+    cause = StatusCause(field=f"metadata.{field}", reason="FieldValueInvalid", message=text)
     return invalid(ask.resource.group, ask.resource.kind, ask.route.name, [cause])
 
 
-def _takes_status_only(ask: Ask) -> bool:
+def _takes_status_only(ask: ResourceRequest) -> bool:
     return ask.route.subresource == "status" and bool(ask.resource.served_crd)

@@ -11,20 +11,20 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.interfaces import Cause
-from tessera_lab.apiserver.request.negotiation import Accept, Form, accept
-from tessera_lab.apiserver.request.server_state import Ask, Core
+from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.request.negotiation import AcceptedFormat, ResponseForm, parse_accept
+from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import StatusError, bad_request, expired, invalid, not_found
-from tessera_lab.apiserver.storage.selectors import Selection, parse_fields, parse_labels
-from tessera_lab.apiserver.storage.store import Stored, TooOld
+from tessera_lab.apiserver.storage.selectors import ObjectSelection, parse_fields, parse_labels
+from tessera_lab.apiserver.storage.store import StoredObject, TooOld
 from tessera_lab.apiserver.storage.watch import Watcher
 
 #: A watch without timeoutSeconds lives between one and two times this, seconds (``--min-request-timeout``).
 MIN_LIFETIME = 1800.0
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """A continue token: the state it reads and the key (namespace, name) after which it goes on."""
 
     rv: int
@@ -35,38 +35,38 @@ class Page(msgspec.Struct, frozen=True):
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
 
-def read_token(token: str) -> Page:
+def read_token(token: str) -> ListPage:
     """The page that a token stands for.
 
     Raises:
         StatusError: 400, it is none.
     """
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=Page)
+        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=ListPage)
     except (ValueError, msgspec.MsgspecError):
         raise bad_request("continue key is not valid: it was not issued by this server") from None
 
 
-def selection_of(ask: Ask) -> Selection:
-    """What a collection request selects.
+def parse_selection(ask: ResourceRequest) -> ObjectSelection:
+    """The selection of a collection request.
 
     Raises:
         StatusError: 400, a selector is not valid.
     """
-    return Selection(
+    return ObjectSelection(
         namespace=ask.namespace or None,
         labels=parse_labels(ask.query.text("labelSelector")),
         fields=parse_fields(ask.query.text("fieldSelector"), ask.resource),
     )
 
 
-class Reading:
+class ReadHandler:
     """The verbs that change nothing."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerState) -> None:
         self._core = core
 
-    def find(self, ask: Ask) -> Stored:
+    def find(self, ask: ResourceRequest) -> StoredObject:
         """The object that the path names.
 
         Raises:
@@ -77,33 +77,33 @@ class Reading:
             raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
         return found
 
-    def form(self, ask: Ask) -> Form:
+    def form(self, ask: ResourceRequest) -> ResponseForm:
         """The representation that the client accepts."""
-        wanted = accept(ask.request.headers.get("accept", ""))
+        wanted = parse_accept(ask.request.headers.get("accept", ""))
         if wanted.as_kind == "Table" and ask.resource.columns is None:
-            wanted = Accept(media=wanted.media)
-        return Form(ask.resource, wanted, self._core.clock.now, ask.query.text("includeObject"))
+            wanted = AcceptedFormat(media=wanted.media)
+        return ResponseForm(ask.resource, wanted, self._core.clock.now, ask.query.text("includeObject"))
 
-    def get(self, ask: Ask) -> bytes:
+    def get(self, ask: ResourceRequest) -> bytes:
         """One object."""
         form = self.form(ask)
         _version_or_500(ask.query.text("resourceVersion"))
         return form.one(self.find(ask))
 
-    def collection(self, ask: Ask) -> bytes:
+    def list_objects(self, ask: ResourceRequest) -> bytes:
         """A collection, or a page of it."""
         form = self.form(ask)
-        selection = selection_of(ask)
+        selection = parse_selection(ask)
         chosen, meta = self._page(ask, selection)
         return form.many(chosen, meta)
 
-    def matching(self, ask: Ask) -> list[Stored]:
-        """What a collection request selects now."""
-        selection = selection_of(ask)
+    def select_objects(self, ask: ResourceRequest) -> list[StoredObject]:
+        """The stored objects that a collection request selects now."""
+        selection = parse_selection(ask)
         every = self._core.store.select(ask.resource.storage, selection.namespace)
         return [stored for stored in every if selection.matches(stored.obj)]
 
-    def _page(self, ask: Ask, selection: Selection) -> tuple[list[Stored], Mapping[str, Any]]:
+    def _page(self, ask: ResourceRequest, selection: ObjectSelection) -> tuple[list[StoredObject], Mapping[str, Any]]:
         limit = ask.query.number("limit") or 0
         token = ask.query.text("continue")
         page = read_token(token) if token else None
@@ -119,13 +119,13 @@ class Reading:
             chosen = [stored for stored in chosen if _key(stored) > page.start]
         meta: dict[str, Any] = {"resourceVersion": str(rv)}
         if limit and len(chosen) > limit:
-            meta["continue"] = Page(rv, _key(chosen[limit - 1])).token()
+            meta["continue"] = ListPage(rv, _key(chosen[limit - 1])).token()
             if not narrow:
                 meta["remainingItemCount"] = len(chosen) - limit
             chosen = chosen[:limit]
         return chosen, meta
 
-    def _exact(self, ask: Ask) -> int | None:
+    def _exact(self, ask: ResourceRequest) -> int | None:
         """The past version that a list asks for, None for the present."""
         text, match = ask.query.text("resourceVersion"), ask.query.text("resourceVersionMatch")
         if ask.query.text("continue") and text not in {"", "0"}:
@@ -154,14 +154,14 @@ class Reading:
             "without the continue parameter."
         )
 
-    def watch(self, ask: Ask) -> Watcher:
+    def watch(self, ask: ResourceRequest) -> Watcher:
         """An open watch, joined to its hub; who reads it removes it with :meth:`unwatch`.
 
         Raises:
             StatusError: the parameters make no sense.
         """
         form = self.form(ask)
-        selection = selection_of(ask)
+        selection = parse_selection(ask)
         initial = ask.query.text("sendInitialEvents")
         text = ask.query.text("resourceVersion")
         _check_initial(ask, initial)
@@ -182,11 +182,11 @@ class Reading:
         hub.add(watcher)
         return watcher
 
-    def unwatch(self, ask: Ask, watcher: Watcher) -> None:
+    def unwatch(self, ask: ResourceRequest, watcher: Watcher) -> None:
         """Ends a watch that nobody reads any more."""
         self._core.hubs.of(ask.resource.storage).remove(watcher)
 
-    def _watcher(self, ask: Ask, selection: Selection, form: Form, rv: int) -> Watcher:
+    def _watcher(self, ask: ResourceRequest, selection: ObjectSelection, form: ResponseForm, rv: int) -> Watcher:
         asked = ask.query.number("timeoutSeconds")
         return Watcher(
             selection,
@@ -220,24 +220,24 @@ def _version_or_500(text: str) -> int:
         raise StatusError(500, "", str(error)) from None
 
 
-def _key(stored: Stored) -> tuple[str, str]:
+def _key(stored: StoredObject) -> tuple[str, str]:
     meta = stored.obj["metadata"]
     return meta.get("namespace") or "", meta["name"]
 
 
 def _match_refused(resource: ResourceType, why: str) -> StatusError:
-    cause = Cause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {why}")
+    cause = StatusCause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {why}")
     del resource
     return invalid("meta.k8s.io", "ListOptions", "", [cause])
 
 
 def _too_large(asked: int, current: int) -> StatusError:
-    cause = Cause(field="", reason="ResourceVersionTooLarge", message="Too large resource version")
+    cause = StatusCause(field="", reason="ResourceVersionTooLarge", message="Too large resource version")
     text = f"Timeout: Too large resource version: {asked}, current: {current}"
     return StatusError(504, "Timeout", text, retry_after=1, causes=[cause])
 
 
-def _check_initial(ask: Ask, initial: str) -> None:
+def _check_initial(ask: ResourceRequest, initial: str) -> None:
     match = ask.query.text("resourceVersionMatch")
     why = ""
     if match and not initial:

@@ -12,7 +12,7 @@ import yaml
 
 from tessera.kube.transport.interface import Request
 from tessera.limits import LAB_NESTING, LAB_VALUES
-from tessera_lab.apiserver.interfaces import BodyDecoder, Cause, Obj
+from tessera_lab.apiserver.interfaces import BodyDecoder, Obj, StatusCause
 from tessera_lab.apiserver.request.routing import Query
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import StatusError, bad_request, invalid, unsupported_media
@@ -189,4 +189,4 @@ def _check_among(kind: str, field: str, value: str, allowed: tuple[str, ...]) ->
         return
     shown = ", ".join(f'"{each}"' for each in allowed)
     text = f'Unsupported value: "{value}": supported values: {shown}'
-    raise invalid("meta.k8s.io", kind, "", [Cause(field=field, reason="FieldValueNotSupported", message=text)])
+    raise invalid("meta.k8s.io", kind, "", [StatusCause(field=field, reason="FieldValueNotSupported", message=text)])

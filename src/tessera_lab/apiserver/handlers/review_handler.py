@@ -7,9 +7,9 @@ allowed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.authz.identity import ISSUER, Identities, shown_user
-from tessera_lab.apiserver.interfaces import Attributes, Authorizer, Decision, Obj, UserInfo
-from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.authz.identity import ISSUER, TokenAuthenticator, encode_user
+from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Authorizer, Obj, UserInfo
+from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import bad_request
 
 _ACCESS = frozenset({"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews"})
@@ -19,9 +19,9 @@ _PLURALS = _ACCESS | {"selfsubjectrulesreviews", "selfsubjectreviews", "tokenrev
 class _Everything:
     """Allows everything: the server has no authorizer."""
 
-    def authorize(self, attributes: Attributes) -> Decision:
+    def authorize(self, attributes: Attributes) -> AuthorizationDecision:
         del attributes
-        return Decision(allowed=True)
+        return AuthorizationDecision(allowed=True)
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
         del user, namespace
@@ -29,10 +29,10 @@ class _Everything:
         return [everything], [{"verbs": ["*"], "nonResourceURLs": ["*"]}]
 
 
-class Reviews:
+class ReviewHandler:
     """All review kinds."""
 
-    def __init__(self, core: Core, identities: Identities) -> None:
+    def __init__(self, core: ServerState, identities: TokenAuthenticator) -> None:
         self._core = core
         self._identities = identities
 
@@ -59,25 +59,25 @@ class Reviews:
     def _status(self, plural: str, spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
         match plural:
             case "selfsubjectreviews":
-                return {"userInfo": shown_user(user)}
+                return {"userInfo": encode_user(user)}
             case "tokenreviews":
                 return self._token(spec)
             case "selfsubjectrulesreviews":
                 resources, others = authorizer.rules(user, spec.get("namespace", ""))
                 return {"resourceRules": list(resources), "nonResourceRules": list(others), "incomplete": False}
             case "selfsubjectaccessreviews":
-                return access(spec, user, authorizer)
+                return review_access(spec, user, authorizer)
         asked = UserInfo(name=spec.get("user", ""), groups=tuple(spec.get("groups") or ()))
-        return access(spec, asked, authorizer)
+        return review_access(spec, asked, authorizer)
 
     def _token(self, spec: Mapping[str, Any]) -> Obj:
-        user = self._identities.of_token(spec.get("token", ""))
+        user = self._identities.authenticate(spec.get("token", ""))
         if user is None:
             return {"user": {}, "error": "the token is not valid or has expired"}
-        return {"authenticated": True, "user": shown_user(user), "audiences": spec.get("audiences") or [ISSUER]}
+        return {"authenticated": True, "user": encode_user(user), "audiences": spec.get("audiences") or [ISSUER]}
 
 
-def access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
+def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
     """Status of an access review about ``user``.
 
     Raises:

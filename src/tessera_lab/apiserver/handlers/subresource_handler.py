@@ -10,42 +10,44 @@ from typing import Any
 import msgspec
 
 from tessera.kube.transport.interface import Response
-from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, Identities
-from tessera_lab.apiserver.handlers.read_handler import Reading
+from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, TokenAuthenticator
+from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import check_type, read_body
-from tessera_lab.apiserver.handlers.write_handler import Transform, Writing
-from tessera_lab.apiserver.interfaces import Cause, GroupResource, Logs, Obj
+from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
+from tessera_lab.apiserver.interfaces import GroupResource, Logs, Obj, StatusCause
 from tessera_lab.apiserver.pods.binding_and_eviction import (
-    bound,
-    budgets_for,
-    check_evictable,
-    check_eviction,
+    bind_pod,
+    check_budgets,
+    matching_budgets,
+    parse_delete_options,
     set_condition,
 )
-from tessera_lab.apiserver.request.server_state import Ask, Core
+from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ScalePaths
 from tessera_lab.apiserver.status import StatusError, bad_request, invalid, not_implemented
-from tessera_lab.apiserver.storage.store import Stored, copied
+from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
 _COVERED = frozenset({"scale", "binding", "eviction", "token", "ephemeralcontainers"})
 DONE: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-class Subresources:
-    """What the verbs on these subresources do; each answers (HTTP status, document)."""
+class SubresourceHandler:
+    """The verbs of these subresources; each answers (HTTP status, document)."""
 
-    def __init__(self, core: Core, reading: Reading, writing: Writing, identities: Identities) -> None:
+    def __init__(
+        self, core: ServerState, reading: ReadHandler, writing: WriteHandler, identities: TokenAuthenticator
+    ) -> None:
         self._core = core
         self._reading = reading
         self._writing = writing
         self._identities = identities
 
-    def covers(self, ask: Ask) -> bool:
+    def covers(self, ask: ResourceRequest) -> bool:
         """Whether the request is for one of them."""
         return ask.route.subresource in _COVERED
 
-    async def answer(self, ask: Ask, patch: Transform | None) -> tuple[int, Obj]:
+    async def answer(self, ask: ResourceRequest, patch: Transform | None) -> tuple[int, Obj]:
         """Does what is asked; ``patch`` is a PATCH's body as a function.
 
         Raises:
@@ -63,34 +65,34 @@ class Subresources:
             case _:
                 raise not_implemented(f"the {ask.route.subresource} subresource of {ask.resource.plural}")
 
-    async def _scale(self, ask: Ask, patch: Transform | None) -> Obj:
+    async def _scale(self, ask: ResourceRequest, patch: Transform | None) -> Obj:
         paths = ask.resource.scale
         assert paths is not None
         if ask.route.verb == "get":
-            return scale_of(self._core.shown_form(ask.resource, self._reading.find(ask)), paths)
+            return build_scale(self._core.to_served_form(ask.resource, self._reading.find(ask)), paths)
         body = None if patch else self._body(ask, "autoscaling/v1", "Scale")
 
         def change(obj: Obj) -> Obj:
             assert paths is not None
-            wanted = patch(scale_of(obj, paths)) if patch else body
+            wanted = patch(build_scale(obj, paths)) if patch else body
             assert wanted is not None
-            return scaled(obj, wanted, paths)
+            return apply_scale(obj, wanted, paths)
 
-        return scale_of(self._core.shown_form(ask.resource, await self._writing.change(ask, change)), paths)
+        return build_scale(self._core.to_served_form(ask.resource, await self._writing.update(ask, change)), paths)
 
-    async def _bind(self, ask: Ask) -> Obj:
+    async def _bind(self, ask: ResourceRequest) -> Obj:
         body = self._body(ask, "v1", "Binding")
         now = self._core.timestamp()
-        await self._writing.change(ask, lambda pod: bound(pod, body, now))
+        await self._writing.update(ask, lambda pod: bind_pod(pod, body, now))
         return DONE
 
-    async def _evict(self, ask: Ask) -> Obj:
+    async def _evict(self, ask: ResourceRequest) -> Obj:
         body = self._body(ask, "policy/v1", "Eviction")
-        options = check_eviction(body, ask.route.name)
-        await self._writing.review(ask, "Eviction", body)
+        options = parse_delete_options(body, ask.route.name)
+        await self._writing.admit_subresource(ask, "Eviction", body)
         found = self._reading.find(ask)
-        budgets = budgets_for(found.obj, self._core.store.list(BUDGETS, ask.namespace))
-        budget = check_evictable(found.obj, budgets)
+        budgets = matching_budgets(found.obj, self._core.store.list(BUDGETS, ask.namespace))
+        budget = check_budgets(found.obj, budgets)
         dry = options.get("dryRun") or ask.options.get("dryRun")
         asked = msgspec.structs.replace(ask, options={**options, **({"dryRun": dry} if dry else {})})
         if budget is not None and not dry:
@@ -104,25 +106,25 @@ class Subresources:
             "lastTransitionTime": self._core.timestamp(),
         }
         if not dry:
-            await self._writing.change(ask, lambda pod: _conditioned(pod, condition))
+            await self._writing.update(ask, lambda pod: _add_disruption_condition(pod, condition))
         await self._writing.delete(asked, ask.route.name)
         return DONE
 
-    def _use_budget(self, ask: Ask, name: str, pod: Stored) -> None:
+    def _use_budget(self, ask: ResourceRequest, name: str, pod: StoredObject) -> None:
         stored = self._core.store.find(BUDGETS, ask.namespace, name)
         assert stored is not None
-        used = copied(stored.obj)
+        used = deep_copy(stored.obj)
         used["status"]["disruptionsAllowed"] -= 1
         used["status"].setdefault("disruptedPods", {})[pod.obj["metadata"]["name"]] = self._core.timestamp()
         self._core.store.put(BUDGETS, used, stored)
 
-    def _token(self, ask: Ask) -> Obj:
+    def _token(self, ask: ResourceRequest) -> Obj:
         body = self._body(ask, "authentication.k8s.io/v1", "TokenRequest")
         spec: dict[str, Any] = body.get("spec") or {}
         life = spec.get("expirationSeconds") or DEFAULT_LIFE
         if life < SHORTEST_LIFE:
             text = f"Invalid value: {life}: may not specify a duration less than 10 minutes"
-            cause = Cause(field="spec.expirationSeconds", reason="FieldValueInvalid", message=text)
+            cause = StatusCause(field="spec.expirationSeconds", reason="FieldValueInvalid", message=text)
             raise invalid("authentication.k8s.io", "TokenRequest", "", [cause])
         bound_to = spec.get("boundObjectRef") or {}
         pod = None
@@ -134,19 +136,19 @@ class Subresources:
             route = msgspec.structs.replace(ask.route, name=bound_to.get("name", ""))
             found = self._reading.find(msgspec.structs.replace(ask, resource=pods, route=route))
             pod = dict(found.obj)
-        token = self._identities.issue(
+        token = self._identities.issue_token(
             ask.namespace, ask.route.name, life=life, audiences=spec.get("audiences") or (), pod=pod
         )
         status = {"token": token, "expirationTimestamp": self._identities.expiry(token)}
         return {**body, "metadata": {"name": ask.route.name, "namespace": ask.namespace}, "status": status}
 
-    def _body(self, ask: Ask, version: str, kind: str) -> Obj:
+    def _body(self, ask: ResourceRequest, version: str, kind: str) -> Obj:
         body = read_body(ask.request, self._core.parts.protobuf)
         check_type(body, version, kind)
         return body
 
 
-def _conditioned(pod: Obj, condition: Obj) -> Obj:
+def _add_disruption_condition(pod: Obj, condition: Obj) -> Obj:
     set_condition(pod, condition)
     return pod
 
@@ -154,7 +156,7 @@ def _conditioned(pod: Obj, condition: Obj) -> Obj:
 _NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
 
 
-def read_pod_logs(ask: Ask, pod: Mapping[str, Any], logs: Logs | None) -> Response:
+def read_pod_logs(ask: ResourceRequest, pod: Mapping[str, Any], logs: Logs | None) -> Response:
     """The log as text.
 
     Raises:
@@ -179,7 +181,7 @@ def read_pod_logs(ask: Ask, pod: Mapping[str, Any], logs: Logs | None) -> Respon
     )
 
 
-def _check_options(ask: Ask) -> None:
+def _check_options(ask: ResourceRequest) -> None:
     for name in _NOT_PLAYED:
         if ask.query.text(name) not in {"", "false"}:
             raise not_implemented(f"{name} of the log subresource of pods")
@@ -222,7 +224,7 @@ def _at(obj: Read, path: str) -> Any:
     return value
 
 
-def scale_of(obj: Read, paths: ScalePaths) -> Obj:
+def build_scale(obj: Read, paths: ScalePaths) -> Obj:
     """The object's Scale."""
     meta = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -239,7 +241,7 @@ def scale_of(obj: Read, paths: ScalePaths) -> Obj:
     }
 
 
-def scaled(obj: Obj, scale: Read, paths: ScalePaths) -> Obj:
+def apply_scale(obj: Obj, scale: Read, paths: ScalePaths) -> Obj:
     """The object with the Scale's replicas, resourceVersion and uid, which the update then checks.
 
     Raises:
@@ -250,7 +252,7 @@ def scaled(obj: Obj, scale: Read, paths: ScalePaths) -> Obj:
         raise StatusError(400, "BadRequest", f"spec.replicas: expected an integer, got {replicas!r}")
     if replicas < 0:
         text = f"Invalid value: {replicas}: must be greater than or equal to 0"
-        cause = Cause(field="spec.replicas", reason="FieldValueInvalid", message=text)
+        cause = StatusCause(field="spec.replicas", reason="FieldValueInvalid", message=text)
         raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
     *parents, last = paths.replicas.strip(".").split(".")
     place = obj

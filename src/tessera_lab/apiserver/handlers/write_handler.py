@@ -10,23 +10,23 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.admission.chain import Admission
+from tessera_lab.apiserver.admission.chain import AdmissionChain
 from tessera_lab.apiserver.handlers.preconditions import check_deletion, check_state
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
-from tessera_lab.apiserver.interfaces import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, QuotaUpdate, StatusCause
 from tessera_lab.apiserver.kinds.metadata import (
     SUFFIX_LETTERS,
-    born,
-    carried_over,
-    completes_delete,
-    counts_as_spec_change,
-    doomed,
-    generated_name,
+    build_generated_name,
+    changes_generation,
+    decide_deletion,
+    is_deletion_complete,
+    restore_immutable_metadata,
+    set_creation_metadata,
 )
-from tessera_lab.apiserver.patch.managed_fields import Writer, updated
-from tessera_lab.apiserver.patch.server_side_apply import applied
+from tessera_lab.apiserver.patch.managed_fields import FieldWriter, update_managed_fields
+from tessera_lab.apiserver.patch.server_side_apply import apply_configuration
 from tessera_lab.apiserver.request.negotiation import to_version
-from tessera_lab.apiserver.request.server_state import Ask, Core
+from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import (
     MODIFIED,
@@ -37,15 +37,15 @@ from tessera_lab.apiserver.status import (
     invalid,
     not_found,
 )
-from tessera_lab.apiserver.storage.store import Stale, Store, Stored, copied
+from tessera_lab.apiserver.storage.store import Stale, Store, StoredObject, deep_copy
 from tessera_lab.apiserver.validation.object_validation import (
-    check,
-    conform,
-    create_causes,
-    field_validation,
-    update_causes,
+    conform_to_schema,
+    raise_invalid,
+    report_unknown_fields,
+    validate_create,
+    validate_update,
 )
-from tessera_lab.apiserver.validation.strategies import strategy_of
+from tessera_lab.apiserver.validation.strategies import find_strategy
 
 QUOTAS = GroupResource("", "resourcequotas")
 #: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).
@@ -57,16 +57,16 @@ NAME_TRIES = 8
 Transform = Callable[[Obj], Obj]
 
 
-class Writing:
+class WriteHandler:
     """The verbs that change something."""
 
-    def __init__(self, core: Core, admission: Admission) -> None:
+    def __init__(self, core: ServerState, admission: AdmissionChain) -> None:
         self._core = core
         self._admission = admission
 
     # -- create ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ask: Ask, obj: Obj, *, by_apply: bool = False) -> Stored:
+    async def create(self, ask: ResourceRequest, obj: Obj, *, by_apply: bool = False) -> StoredObject:
         """Stores a new object.
 
         Raises:
@@ -78,49 +78,53 @@ class Writing:
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         for attempt in range(NAME_TRIES):
             try:
-                return await self._create_once(ask, copied(obj), by_apply=by_apply)
+                return await self._create_once(ask, deep_copy(obj), by_apply=by_apply)
             except Stale:
                 generated = bool(obj["metadata"].get("generateName")) and not obj["metadata"].get("name")
                 if generated and attempt + 1 < NAME_TRIES:
                     continue
-                raise self._taken(ask, obj) from None
+                raise self._name_taken_error(ask, obj) from None
         raise AssertionError("the loop returns or raises")
 
-    def _taken(self, ask: Ask, obj: Obj) -> StatusError:
+    def _name_taken_error(self, ask: ResourceRequest, obj: Obj) -> StatusError:
         name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
         return already_exists(ask.resource.group, ask.resource.plural, name)
 
-    async def _create_once(self, ask: Ask, obj: Obj, *, by_apply: bool) -> Stored:
-        strategy = strategy_of(ask.resource)
-        conform(ask, obj, None)
+    async def _create_once(self, ask: ResourceRequest, obj: Obj, *, by_apply: bool) -> StoredObject:
+        strategy = find_strategy(ask.resource)
+        conform_to_schema(ask, obj, None)
         if _starts_without_status(ask.resource):
             obj.pop("status", None)
         if not by_apply:
-            updated(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
+            update_managed_fields(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         admitted = await self._admission.mutate(self._admission_request(ask, "CREATE", obj, None))
         ask.warnings.extend(admitted.warnings)
         if admitted.obj is not None and admitted.obj is not obj:
             obj = admitted.obj
-            conform(ask, obj, None, quiet=True)
+            conform_to_schema(ask, obj, None, quiet=True)
         meta = obj["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
-            meta["name"] = generated_name(meta["generateName"], suffix)
+            meta["name"] = build_generated_name(meta["generateName"], suffix)
         if _starts_without_status(ask.resource):
             obj.pop("status", None)
-        born(obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation)
+        set_creation_metadata(
+            obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation
+        )
         strategy.prepare_create(obj)
         strategy.default(obj)
         if self._core.store.find(ask.resource.storage, ask.namespace, str(meta.get("name", ""))):
             raise Stale
-        check(ask, obj, create_causes(ask, obj))
+        raise_invalid(ask, obj, validate_create(ask, obj))
         ask.warnings.extend(await self._admission.validate(self._admission_request(ask, "CREATE", obj, None)))
         used = self._admission.quota(self._admission_request(ask, "CREATE", obj, None))
         return self._commit(ask, obj, None, used)
 
     # -- update ---------------------------------------------------------------------------------------------------
 
-    async def change(self, ask: Ask, transform: Transform, *, put: bool = False, by_apply: bool = False) -> Stored:
+    async def update(
+        self, ask: ResourceRequest, transform: Transform, *, put: bool = False, by_apply: bool = False
+    ) -> StoredObject:
         """Replaces the stored object with what ``transform`` makes of it; an equal one is not written.
 
         Args:
@@ -137,60 +141,62 @@ class Writing:
             if found is None:
                 raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
             try:
-                return await self._change_once(ask, found, transform, put=put, by_apply=by_apply)
+                return await self._update_once(ask, found, transform, put=put, by_apply=by_apply)
             except Stale:
                 continue
         raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
 
-    async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool, by_apply: bool) -> Stored:
+    async def _update_once(
+        self, ask: ResourceRequest, found: StoredObject, transform: Transform, *, put: bool, by_apply: bool
+    ) -> StoredObject:
         old = to_version(ask.resource, found.obj)
-        obj = transform(self._core.shown_form(ask.resource, found))
+        obj = transform(self._core.to_served_form(ask.resource, found))
         check_type(obj, ask.resource.api_version, ask.resource.kind)
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
         check_state(ask, obj, old, put=put)
-        obj = self._restored(ask, obj, old)
-        conform(ask, obj, old)
+        obj = self._restore_protected_fields(ask, obj, old)
+        conform_to_schema(ask, obj, old)
         if not by_apply:
-            updated(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
+            update_managed_fields(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
         ask.warnings.extend(admitted.warnings)
         if admitted.obj is not None and admitted.obj is not obj:
-            obj = self._restored(ask, admitted.obj, old)
-            conform(ask, obj, old, quiet=True)
-        check(ask, obj, update_causes(ask, obj, old))
+            obj = self._restore_protected_fields(ask, admitted.obj, old)
+            conform_to_schema(ask, obj, old, quiet=True)
+        raise_invalid(ask, obj, validate_update(ask, obj, old))
         request = self._admission_request(ask, "UPDATE", obj, old)
         ask.warnings.extend(await self._admission.validate(request))
-        if obj == old and not completes_delete(obj):
+        if obj == old and not is_deletion_complete(obj):
             return found
-        if ask.resource.generation and counts_as_spec_change(obj, old, status=ask.resource.status_subresource):
+        if ask.resource.generation and changes_generation(obj, old, status=ask.resource.status_subresource):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return self._commit(ask, obj, found, self._admission.quota(request))
 
-    async def apply(self, ask: Ask, config: Obj) -> tuple[Stored, bool]:
+    async def apply(self, ask: ResourceRequest, config: Obj) -> tuple[StoredObject, bool]:
         """Server-side apply; returns the object and whether it is a new one.
 
         Raises:
             StatusError: refused.
         """
         if not ask.options.get("fieldManager"):
-            cause = Cause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
+            cause = StatusCause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
             raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
         check_type(config, ask.resource.api_version, ask.resource.kind)
         check_place(config, ask.resource, ask.namespace, ask.route.name)
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         if ask.resource.schema is not None:
-            field_validation(ask, ask.resource.schema.unknown_fields(config))
+            report_unknown_fields(ask, ask.resource.schema.unknown_fields(config))
             ask.resource.schema.prune(config)
         writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
 
         def transform(live: Obj) -> Obj:
-            wanted = self._applicable(ask, config)
-            settle = strategy_of(ask.resource).default if live.get("kind") else _as_it_is
-            return applied(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
+            wanted = self._select_applied_fields(ask, config)
+            settle = find_strategy(ask.resource).default if live.get("kind") else _set_no_defaults
+            return apply_configuration(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
 
         if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
-            return await self.change(ask, transform, by_apply=True), False
+            return await self.update(ask, transform, by_apply=True), False
         uid = config["metadata"].get("uid")
         if uid:
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
@@ -200,7 +206,7 @@ class Writing:
         }
         return await self.create(ask, transform(start), by_apply=True), True
 
-    def _applicable(self, ask: Ask, config: Obj) -> Obj:
+    def _select_applied_fields(self, ask: ResourceRequest, config: Obj) -> Obj:
         """The part of a configuration that this subresource takes."""
         if not ask.resource.status_subresource:
             return config
@@ -208,36 +214,38 @@ class Writing:
             return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
         return {key: value for key, value in config.items() if key != "status"}
 
-    def _writer(self, ask: Ask, operation: str) -> Writer:
-        return Writer(
+    def _writer(self, ask: ResourceRequest, operation: str) -> FieldWriter:
+        return FieldWriter(
             manager=ask.manager,
             operation=operation,
             api_version=ask.resource.api_version,
             subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
         )
 
-    def _restored(self, ask: Ask, obj: Obj, old: Obj) -> Obj:
+    def _restore_protected_fields(self, ask: ResourceRequest, obj: Obj, old: Obj) -> Obj:
         """The object with everything put back that this subresource may not change."""
         obj.setdefault("metadata", {})
         if ask.route.subresource == "status":
             # managedFields, by far the largest part, are replaced whole and never changed in place.
-            meta = {key: value if key == "managedFields" else copied(value) for key, value in old["metadata"].items()}
+            meta = {
+                key: value if key == "managedFields" else deep_copy(value) for key, value in old["metadata"].items()
+            }
             restored = {**old, "metadata": meta}
-            _carry(restored, obj, "status")
+            _copy_field(restored, obj, "status")
             if ask.resource.storage in _STATUS_WRITES_METADATA:
                 for key in ("labels", "annotations"):
-                    _carry(restored["metadata"], obj["metadata"], key)
-            _carry(restored["metadata"], obj["metadata"], "managedFields")
+                    _copy_field(restored["metadata"], obj["metadata"], key)
+            _copy_field(restored["metadata"], obj["metadata"], "managedFields")
             return restored
-        carried_over(obj, old)
+        restore_immutable_metadata(obj, old)
         if ask.resource.status_subresource and ask.route.subresource == "":
-            _carry(obj, old, "status")
-            strategy_of(ask.resource).prepare_update(obj, old)
+            _copy_field(obj, old, "status")
+            find_strategy(ask.resource).prepare_update(obj, old)
         return obj
 
     # -- delete ---------------------------------------------------------------------------------------------------
 
-    async def delete(self, ask: Ask, name: str) -> tuple[Stored, bool]:
+    async def delete(self, ask: ResourceRequest, name: str) -> tuple[StoredObject, bool]:
         """Deletes or marks; returns the last state and whether the object is gone.
 
         Raises:
@@ -248,18 +256,18 @@ class Writing:
             if found is None:
                 raise not_found(ask.resource.group, ask.resource.plural, name)
             check_deletion(ask, found.obj, name)
-            old = self._core.shown_form(ask.resource, found)
+            old = self._core.to_served_form(ask.resource, found)
             request = self._admission_request(ask, "DELETE", None, old, name=name)
             await self._admission.mutate(request)
             ask.warnings.extend(await self._admission.validate(request))
-            doom = doomed(copied(found.obj), ask.options, self._core.clock.now())
-            strategy = strategy_of(ask.resource)
+            doom = decide_deletion(deep_copy(found.obj), ask.options, self._core.clock.now())
+            strategy = find_strategy(ask.resource)
             if not doom.gone:
                 strategy.prepare_delete(doom.state)
             if not doom.gone and doom.state == found.obj:
                 return found, False
             if ask.dry_run:
-                return Stored(doom.state, found.rv), doom.gone
+                return StoredObject(doom.state, found.rv), doom.gone
             try:
                 if doom.gone:
                     return self._core.store.remove(ask.resource.storage, doom.state, found), True
@@ -268,7 +276,7 @@ class Writing:
                 continue
         raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
 
-    async def review(self, ask: Ask, kind: str, obj: Obj) -> None:
+    async def admit_subresource(self, ask: ResourceRequest, kind: str, obj: Obj) -> None:
         """Admission of a subresource whose body is an object of its own, an Eviction for one.
 
         Raises:
@@ -280,7 +288,7 @@ class Writing:
     # -- shared steps ---------------------------------------------------------------------------------------------
 
     def _admission_request(
-        self, ask: Ask, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
+        self, ask: ResourceRequest, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
     ) -> AdmissionRequest:
         attributes = ask.attributes
         if name or not attributes.name:
@@ -296,14 +304,16 @@ class Writing:
             options=ask.options,
         )
 
-    def _commit(self, ask: Ask, obj: Obj, replaces: Stored | None, used: Sequence[QuotaUpdate]) -> Stored:
-        kept = self._core.stored_form(ask.resource, obj)
+    def _commit(
+        self, ask: ResourceRequest, obj: Obj, replaces: StoredObject | None, used: Sequence[QuotaUpdate]
+    ) -> StoredObject:
+        stored_form = self._core.to_stored_form(ask.resource, obj)
         if ask.dry_run:
-            return Stored(kept, replaces.rv if replaces else 0)
+            return StoredObject(stored_form, replaces.rv if replaces else 0)
         store = self._core.store
-        if replaces is not None and completes_delete(kept):
-            return store.remove(ask.resource.storage, kept, replaces)
-        stored = store.put(ask.resource.storage, kept, replaces)
+        if replaces is not None and is_deletion_complete(stored_form):
+            return store.remove(ask.resource.storage, stored_form, replaces)
+        stored = store.put(ask.resource.storage, stored_form, replaces)
         for update in used:
             _use_quota(store, update)
         return stored
@@ -317,7 +327,7 @@ def _starts_without_status(resource: ResourceType) -> bool:
     return resource.status_subresource and resource.storage != GroupResource("", "nodes")
 
 
-def _as_it_is(obj: Obj) -> None:
+def _set_no_defaults(obj: Obj) -> None:
     del obj
 
 
@@ -325,7 +335,7 @@ def _as_it_is(obj: Obj) -> None:
 _STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
 
 
-def _carry(to: Obj, source: Mapping[str, Any], key: str) -> None:
+def _copy_field(to: Obj, source: Mapping[str, Any], key: str) -> None:
     if key in source:
         to[key] = source[key]
     else:
@@ -336,7 +346,7 @@ def _use_quota(store: Store, update: QuotaUpdate) -> None:
     found = store.find(QUOTAS, update.namespace, update.name)
     if found is None:
         return
-    obj = copied(found.obj)
+    obj = deep_copy(found.obj)
     obj.setdefault("status", {})["used"] = dict(update.used)
-    obj["status"].setdefault("hard", copied(obj["spec"].get("hard", {})))
+    obj["status"].setdefault("hard", deep_copy(obj["spec"].get("hard", {})))
     store.put(QUOTAS, obj, found)

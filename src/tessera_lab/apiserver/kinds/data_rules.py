@@ -1,6 +1,6 @@
-"""What is wrong with a ConfigMap or a Secret: ``pkg/apis/core/validation``. Pure.
+"""Validation of ConfigMaps and Secrets: ``pkg/apis/core/validation``. Pure.
 
-That their values are texts, and base64 where they are bytes, is a matter of shape and checked before.
+The schema check has already made sure that values are texts, and base64 where they are bytes.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.field_errors import forbidden, invalid, required, too_long
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
 
@@ -31,12 +31,12 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def config_map_causes(obj: Read) -> Sequence[Cause]:
-    """What is wrong with a ConfigMap."""
+def validate_config_map(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a ConfigMap."""
     return list(_config_map(obj))
 
 
-def _config_map(obj: Read) -> Iterator[Cause]:
+def _config_map(obj: Read) -> Iterator[StatusCause]:
     texts, binary = obj.get("data") or {}, obj.get("binaryData") or {}
     for key in texts:
         yield from _key("data", key)
@@ -48,12 +48,12 @@ def _config_map(obj: Read) -> Iterator[Cause]:
         yield too_long("[]", MAX_DATA)
 
 
-def secret_causes(obj: Read) -> Sequence[Cause]:
-    """What is wrong with a Secret."""
+def validate_secret(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a Secret."""
     return list(_secret(obj))
 
 
-def _secret(obj: Read) -> Iterator[Cause]:
+def _secret(obj: Read) -> Iterator[StatusCause]:
     data = obj.get("data") or {}
     for key in data:
         yield from _key("data", key)
@@ -70,23 +70,23 @@ def _secret(obj: Read) -> Iterator[Cause]:
         yield required(f"metadata.annotations[{_ACCOUNT}]")
 
 
-def secret_update(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_secret_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """A Secret keeps its type, and everything if it is immutable."""
-    found = list(data_update(obj, old))
+    found = list(validate_data_update(obj, old))
     if obj.get("type") != old.get("type"):
         found.append(invalid("type", obj.get("type"), "field is immutable"))
     return found
 
 
-def data_update(obj: Read, old: Read) -> Sequence[Cause]:
-    """What is marked immutable stays as it is."""
+def validate_data_update(obj: Read, old: Read) -> Sequence[StatusCause]:
+    """Refuses changes of an object that is marked immutable."""
     if not old.get("immutable"):
         return ()
     same = all(obj.get(key) == old.get(key) for key in ("data", "binaryData", "immutable"))
     return () if same else [forbidden("data", "field is immutable when `immutable` is set")]
 
 
-def _key(field: str, key: str) -> Iterator[Cause]:
+def _key(field: str, key: str) -> Iterator[StatusCause]:
     place = f"{field}[{key}]"
     if len(key) > _LONGEST_KEY:
         yield invalid(place, key, f"must be no more than {_LONGEST_KEY} characters")

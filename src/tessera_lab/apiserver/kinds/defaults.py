@@ -6,7 +6,7 @@ from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.kinds.volume_rules import default_claim
-from tessera_lab.apiserver.pods.defaults import canonical_amounts, default_pod_spec
+from tessera_lab.apiserver.pods.defaults import canonicalize_quantities, default_pod_spec
 
 #: How long a service with ``sessionAffinity: ClientIP`` sends a client to the same pod, seconds.
 CLIENT_IP_SECONDS = 10800
@@ -24,7 +24,7 @@ def _template(spec: Obj) -> None:
         default_pod_spec(template["spec"])
 
 
-def deployment(obj: Obj) -> None:
+def default_deployment(obj: Obj) -> None:
     """Defaults of a Deployment."""
     spec = obj.setdefault("spec", {})
     _template(spec)
@@ -35,14 +35,14 @@ def deployment(obj: Obj) -> None:
         _fill(spec["strategy"]["rollingUpdate"], maxUnavailable="25%", maxSurge="25%")
 
 
-def replica_set(obj: Obj) -> None:
+def default_replica_set(obj: Obj) -> None:
     """Defaults of a ReplicaSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
     _fill(spec, replicas=1)
 
 
-def stateful_set(obj: Obj) -> None:
+def default_stateful_set(obj: Obj) -> None:
     """Defaults of a StatefulSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
@@ -61,7 +61,7 @@ def stateful_set(obj: Obj) -> None:
         default_claim(claim)
 
 
-def daemon_set(obj: Obj) -> None:
+def default_daemon_set(obj: Obj) -> None:
     """Defaults of a DaemonSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
@@ -72,7 +72,7 @@ def daemon_set(obj: Obj) -> None:
         _fill(spec["updateStrategy"]["rollingUpdate"], maxUnavailable=1, maxSurge=0)
 
 
-def job(obj: Obj) -> None:
+def default_job(obj: Obj) -> None:
     """Defaults of a Job."""
     spec = obj.setdefault("spec", {})
     _template(spec)
@@ -90,7 +90,7 @@ def job(obj: Obj) -> None:
         obj["metadata"]["labels"] = dict(labels)
 
 
-def new_job(obj: Obj) -> None:
+def prepare_new_job(obj: Obj) -> None:
     """The selector and labels that bind a new job's pods to it."""
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
@@ -103,7 +103,7 @@ def new_job(obj: Obj) -> None:
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
 
 
-def service(obj: Obj) -> None:
+def default_service(obj: Obj) -> None:
     """Defaults of a Service."""
     spec = obj.setdefault("spec", {})
     _fill(spec, sessionAffinity="None", type="ClusterIP")
@@ -123,7 +123,7 @@ def service(obj: Obj) -> None:
         _fill(port, protocol="TCP", targetPort=port.get("port"))
 
 
-def new_service(obj: Obj) -> None:
+def prepare_new_service(obj: Obj) -> None:
     """The address of a new service, in 10.96.0.0/12, drawn from its uid; nothing routes it."""
     spec = obj["spec"]
     if spec["type"] == "ExternalName" or spec.get("clusterIP"):
@@ -134,22 +134,22 @@ def new_service(obj: Obj) -> None:
     obj["status"] = {"loadBalancer": {}}
 
 
-def node(obj: Obj) -> None:
+def default_node(obj: Obj) -> None:
     """Amounts of a node in their canonical form; what it has is what it gives, where nothing else is said."""
     status = obj.get("status")
     if isinstance(status, dict):
         if status.get("capacity") and status.get("allocatable") is None:
             status["allocatable"] = dict(status["capacity"])
-        canonical_amounts(status, "capacity", "allocatable")
+        canonicalize_quantities(status, "capacity", "allocatable")
 
 
-def quota(obj: Obj) -> None:
+def default_quota(obj: Obj) -> None:
     """Amounts of a quota in their canonical form."""
     if isinstance(obj.get("spec"), dict):
-        canonical_amounts(obj["spec"], "hard")
+        canonicalize_quantities(obj["spec"], "hard")
 
 
-def secret(obj: Obj) -> None:
+def default_secret(obj: Obj) -> None:
     """Defaults of a Secret; ``stringData`` goes into ``data``."""
     _fill(obj, type="Opaque")
     plain = obj.pop("stringData", None)
@@ -158,20 +158,20 @@ def secret(obj: Obj) -> None:
         obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 
-def endpoints(obj: Obj) -> None:
+def default_endpoints(obj: Obj) -> None:
     """Defaults of Endpoints."""
     for subset in obj.get("subsets") or ():
         for port in subset.get("ports") or ():
             _fill(port, protocol="TCP")
 
 
-def endpoint_slice(obj: Obj) -> None:
+def default_endpoint_slice(obj: Obj) -> None:
     """Defaults of an EndpointSlice."""
     for port in obj.get("ports") or ():
         _fill(port, name="", protocol="TCP")
 
 
-def webhooks(obj: Obj) -> None:
+def default_webhooks(obj: Obj) -> None:
     """Defaults of mutating and validating webhook configurations."""
     for each in obj.get("webhooks") or ():
         _fill(each, failurePolicy="Fail", matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
@@ -185,12 +185,12 @@ def webhooks(obj: Obj) -> None:
             _fill(reference, port=443)
 
 
-def priority_class(obj: Obj) -> None:
+def default_priority_class(obj: Obj) -> None:
     """Defaults of a PriorityClass."""
     _fill(obj, preemptionPolicy="PreemptLowerPriority")
 
 
-def binding(obj: Obj) -> None:
+def default_role_binding(obj: Obj) -> None:
     """Defaults of role bindings: the API group of subjects and role."""
     group = "rbac.authorization.k8s.io"
     if isinstance(obj.get("roleRef"), dict):
@@ -200,14 +200,14 @@ def binding(obj: Obj) -> None:
             _fill(subject, apiGroup=group)
 
 
-def event(obj: Obj) -> None:
+def default_event(obj: Obj) -> None:
     """Times of an event, which every reader expects to be there."""
     if obj.get("apiVersion") == "v1":
         _fill(obj, source={}, reportingComponent="", reportingInstance="")
 
 
-def new_namespace(obj: Obj) -> None:
-    """What a namespace starts with."""
+def prepare_new_namespace(obj: Obj) -> None:
+    """Sets the finalizer and the phase of a new namespace."""
     finalizers = obj.setdefault("spec", {}).get("finalizers") or []
     obj["spec"]["finalizers"] = finalizers if "kubernetes" in finalizers else [*finalizers, "kubernetes"]
     obj["status"] = {"phase": "Active"}
@@ -215,11 +215,11 @@ def new_namespace(obj: Obj) -> None:
     obj["metadata"]["labels"] = {**(obj["metadata"].get("labels") or {}), "kubernetes.io/metadata.name": name}
 
 
-def dying_namespace(obj: Obj) -> None:
+def prepare_namespace_deletion(obj: Obj) -> None:
     """The phase of a namespace that is being deleted."""
     obj.setdefault("status", {})["phase"] = "Terminating"
 
 
-def kept_namespace(obj: Obj, old: Mapping[str, Any]) -> None:
+def prepare_namespace_update(obj: Obj, old: Mapping[str, Any]) -> None:
     """A namespace's finalizers change through their subresource only."""
     obj["spec"] = {**obj.get("spec", {}), "finalizers": (old.get("spec") or {}).get("finalizers", [])}

@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera_lab.apiserver.field_errors import too_long
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 #: Letters of generated names (``k8s.io/apimachinery/pkg/util/rand``: no vowels, nothing easily confused).
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -54,7 +54,7 @@ _VALUE_RULE = (
 )
 
 
-def born(obj: Obj, *, uid: str, now: str, generation: bool) -> None:
+def set_creation_metadata(obj: Obj, *, uid: str, now: str, generation: bool) -> None:
     """Sets what the server alone sets on a new object."""
     meta = obj["metadata"]
     for key in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
@@ -65,7 +65,7 @@ def born(obj: Obj, *, uid: str, now: str, generation: bool) -> None:
         meta["generation"] = 1
 
 
-def carried_over(obj: Obj, old: Mapping[str, Any]) -> None:
+def restore_immutable_metadata(obj: Obj, old: Mapping[str, Any]) -> None:
     """Restores what no update can change."""
     meta, was = obj["metadata"], old["metadata"]
     for key in (
@@ -83,7 +83,7 @@ def carried_over(obj: Obj, old: Mapping[str, Any]) -> None:
             meta.pop(key, None)
 
 
-def counts_as_spec_change(obj: Mapping[str, Any], old: Mapping[str, Any], *, status: bool) -> bool:
+def changes_generation(obj: Mapping[str, Any], old: Mapping[str, Any], *, status: bool) -> bool:
     """Whether anything but metadata differs, which is what ``generation`` counts.
 
     Args:
@@ -95,13 +95,13 @@ def counts_as_spec_change(obj: Mapping[str, Any], old: Mapping[str, Any], *, sta
     return any(obj.get(key) != old.get(key) for key in (obj.keys() | old.keys()) - skip)
 
 
-def generated_name(base: str, suffix: str) -> str:
+def build_generated_name(base: str, suffix: str) -> str:
     """A name from generateName and a random suffix."""
     return base[: MAX_GENERATED - len(suffix)] + suffix
 
 
-def metadata_causes(obj: Mapping[str, Any], name_rule: str) -> Sequence[Cause]:
-    """What is wrong with an object's metadata. ``name_rule``: ``subdomain``, ``label``, ``rfc1035`` or ``path``."""
+def validate_metadata(obj: Mapping[str, Any], name_rule: str) -> Sequence[StatusCause]:
+    """Returns the errors of an object's metadata. ``name_rule``: ``subdomain``, ``label``, ``rfc1035`` or ``path``."""
     meta = obj["metadata"]
     causes = list(_name_causes(str(meta.get("name", "")), name_rule))
     for key, value in (meta.get("labels") or {}).items():
@@ -127,15 +127,15 @@ def metadata_causes(obj: Mapping[str, Any], name_rule: str) -> Sequence[Cause]:
     return causes
 
 
-def _invalid(field: str, value: object, rule: str) -> Cause:
+def _invalid(field: str, value: object, rule: str) -> StatusCause:
     shown = msgspec.json.encode(value).decode()
-    return Cause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {rule}")
+    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {rule}")
 
 
-def _name_causes(name: str, rule: str) -> Sequence[Cause]:
+def _name_causes(name: str, rule: str) -> Sequence[StatusCause]:
     if not name:
         return [
-            Cause(
+            StatusCause(
                 field="metadata.name",
                 reason="FieldValueRequired",
                 message="Required value: name or generateName is required",
@@ -154,7 +154,7 @@ def _name_causes(name: str, rule: str) -> Sequence[Cause]:
     return [] if pattern.fullmatch(name) else [_invalid("metadata.name", name, text)]
 
 
-def _key_causes(key: str, field: str) -> Sequence[Cause]:
+def _key_causes(key: str, field: str) -> Sequence[StatusCause]:
     prefix, slash, name = key.rpartition("/")
     if slash and not (prefix and _SUBDOMAIN.fullmatch(prefix) and len(prefix) <= 253):
         return [_invalid(field, key, "prefix part " + _SUBDOMAIN_RULE)]
@@ -165,7 +165,7 @@ def _key_causes(key: str, field: str) -> Sequence[Cause]:
     return [] if _QUALIFIED.fullmatch(name) else [_invalid(field, key, _QUALIFIED_RULE)]
 
 
-def new_finalizers(obj: Mapping[str, Any], old: Mapping[str, Any]) -> Sequence[Cause]:
+def validate_new_finalizers(obj: Mapping[str, Any], old: Mapping[str, Any]) -> Sequence[StatusCause]:
     """A dying object gets no further finalizers."""
     was = old["metadata"]
     if not was.get("deletionTimestamp"):
@@ -178,10 +178,10 @@ def new_finalizers(obj: Mapping[str, Any], old: Mapping[str, Any]) -> Sequence[C
         "Forbidden: no new finalizers can be added if the object is being deleted, "
         f"found new finalizers []string{{{shown}}}"
     )
-    return [Cause(field="metadata.finalizers", reason="FieldValueForbidden", message=text)]
+    return [StatusCause(field="metadata.finalizers", reason="FieldValueForbidden", message=text)]
 
 
-def completes_delete(obj: Mapping[str, Any]) -> bool:
+def is_deletion_complete(obj: Mapping[str, Any]) -> bool:
     """Whether an object in this state is to be removed: it dies, has no finalizers and no grace left."""
     meta = obj["metadata"]
     if not meta.get("deletionTimestamp") or meta.get("finalizers"):
@@ -191,14 +191,14 @@ def completes_delete(obj: Mapping[str, Any]) -> bool:
     return not meta.get("deletionGracePeriodSeconds")
 
 
-class Doom(msgspec.Struct, frozen=True):
-    """What a delete makes of an object: its next state, and whether it goes at once."""
+class Deletion(msgspec.Struct, frozen=True):
+    """Result of a delete: the object's next state, and whether it is removed at once."""
 
     state: Obj
     gone: bool
 
 
-def doomed(obj: Obj, options: Mapping[str, Any], now: float) -> Doom:
+def decide_deletion(obj: Obj, options: Mapping[str, Any], now: float) -> Deletion:
     """Decides a delete; ``obj`` is a private copy.
 
     Args:
@@ -209,27 +209,27 @@ def doomed(obj: Obj, options: Mapping[str, Any], now: float) -> Doom:
     meta = obj["metadata"]
     _set_propagation_finalizers(meta, options)
     pending = bool(meta.get("finalizers")) or (obj.get("kind") == "Namespace" and bool(obj["spec"].get("finalizers")))
-    grace = _grace(obj, options)
+    grace = _grace_seconds(obj, options)
     was = meta.get("deletionTimestamp")
     if was and grace and meta.get("deletionGracePeriodSeconds") is not None:
         if grace < meta["deletionGracePeriodSeconds"]:
             asked = parse_rfc3339(was) - meta["deletionGracePeriodSeconds"]
-            _mark(meta, max(asked + grace, now), grace)
-        return Doom(obj, gone=False)
+            _mark_deleted(meta, max(asked + grace, now), grace)
+        return Deletion(obj, gone=False)
     if grace == 0 and not pending:
         if _is_pod(obj):
             meta["deletionTimestamp"] = was or rfc3339(now)
             meta["deletionGracePeriodSeconds"] = 0
-        return Doom(obj, gone=True)
+        return Deletion(obj, gone=True)
     if was and not grace:
         meta["deletionGracePeriodSeconds"] = 0
-        return Doom(obj, gone=False)
+        return Deletion(obj, gone=False)
     if not was:
-        _mark(meta, now + grace, grace)
-    return Doom(obj, gone=False)
+        _mark_deleted(meta, now + grace, grace)
+    return Deletion(obj, gone=False)
 
 
-def _mark(meta: Obj, at: float, grace: int) -> None:
+def _mark_deleted(meta: Obj, at: float, grace: int) -> None:
     meta["deletionTimestamp"] = rfc3339(at)
     meta["deletionGracePeriodSeconds"] = grace
     if "generation" in meta:
@@ -240,7 +240,7 @@ def _is_pod(obj: Mapping[str, Any]) -> bool:
     return obj.get("kind") == "Pod" and obj.get("apiVersion") == "v1"
 
 
-def _grace(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+def _grace_seconds(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Seconds that the object may live on: only pods that run on a node have any."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if not _is_pod(obj):

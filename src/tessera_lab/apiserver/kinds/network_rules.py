@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden, invalid
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 Read = Mapping[str, Any]
 
@@ -19,19 +19,19 @@ _PORT_RULE = "must be between 1 and 65535, inclusive"
 _PORT_NAME_MOST = 15
 
 
-def default_policy(policy: Obj) -> None:
+def default_network_policy(policy: Obj) -> None:
     """A policy that does not say what it is about is about ingress, and about egress if it has rules for it."""
     spec = policy.setdefault("spec", {})
     if not spec.get("policyTypes"):
         spec["policyTypes"] = list(_TYPES) if spec.get("egress") else ["Ingress"]
 
 
-def policy_causes(policy: Read) -> Sequence[Cause]:
-    """What is wrong with a NetworkPolicy."""
+def validate_network_policy(policy: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a NetworkPolicy."""
     return list(_spec(policy.get("spec") or {}))
 
 
-def _spec(spec: Read) -> Iterator[Cause]:
+def _spec(spec: Read) -> Iterator[StatusCause]:
     for direction, peers in _RULES:
         for index, rule in enumerate(spec.get(direction) or ()):
             path = f"spec.{direction}[{index}]"
@@ -48,7 +48,7 @@ def _spec(spec: Read) -> Iterator[Cause]:
             yield field_errors.unsupported(f"spec.policyTypes[{index}]", each, _TYPES)
 
 
-def _port(port: Read, path: str) -> Iterator[Cause]:
+def _port(port: Read, path: str) -> Iterator[StatusCause]:
     first, last = port.get("port"), port.get("endPort")
     if isinstance(first, str):
         if last is not None:
@@ -68,7 +68,7 @@ def _port(port: Read, path: str) -> Iterator[Cause]:
 
 
 def _name_flaws(name: str) -> Iterator[str]:
-    """What is wrong with the name of a port."""
+    """Yields the errors of a port's name."""
     if len(name) > _PORT_NAME_MOST:
         yield f"must be no more than {_PORT_NAME_MOST} characters"
     if not re.fullmatch(r"[-a-z0-9]+", name):
@@ -81,7 +81,7 @@ def _name_flaws(name: str) -> Iterator[str]:
         yield "must not begin or end with a hyphen"
 
 
-def _peer(peer: Read, path: str) -> Iterator[Cause]:
+def _peer(peer: Read, path: str) -> Iterator[StatusCause]:
     named = [key for key in ("podSelector", "namespaceSelector", "ipBlock") if peer.get(key) is not None]
     if "ipBlock" in named:
         yield from _block(peer["ipBlock"], f"{path}.ipBlock")
@@ -91,7 +91,7 @@ def _peer(peer: Read, path: str) -> Iterator[Cause]:
         yield forbidden(path, "may not specify both ipBlock and another peer")
 
 
-def _block(block: Read, path: str) -> Iterator[Cause]:
+def _block(block: Read, path: str) -> Iterator[StatusCause]:
     text = block.get("cidr") or ""
     if not text:
         yield field_errors.required(f"{path}.cidr")

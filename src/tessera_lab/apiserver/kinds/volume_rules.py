@@ -6,8 +6,8 @@ from typing import Any
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden, invalid
-from tessera_lab.apiserver.interfaces import Cause, Obj
-from tessera_lab.apiserver.pods.defaults import canonical_amounts
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.pods.defaults import canonicalize_quantities
 
 Read = Mapping[str, Any]
 
@@ -35,10 +35,10 @@ def default_claim(claim: Obj) -> None:
     """Defaults of a PersistentVolumeClaim."""
     spec = claim.setdefault("spec", {})
     if isinstance(spec.get("resources"), dict):
-        canonical_amounts(spec["resources"], "requests", "limits")
+        canonicalize_quantities(spec["resources"], "requests", "limits")
 
 
-def new_claim(claim: Obj) -> None:
+def prepare_new_claim(claim: Obj) -> None:
     """The status that a new claim starts with."""
     claim["status"] = {"phase": "Pending"}
 
@@ -46,25 +46,25 @@ def new_claim(claim: Obj) -> None:
 def default_volume(volume: Obj) -> None:
     """Defaults of a PersistentVolume."""
     spec = volume.setdefault("spec", {})
-    canonical_amounts(spec, "capacity")
+    canonicalize_quantities(spec, "capacity")
     reference = spec.get("claimRef")
     if isinstance(reference, dict):
         reference.setdefault("kind", "PersistentVolumeClaim")
         reference.setdefault("apiVersion", "v1")
 
 
-def new_volume(volume: Obj) -> None:
+def prepare_new_volume(volume: Obj) -> None:
     """The status that a new volume starts with."""
     volume["status"] = {"phase": "Pending"}
 
 
-def claim_causes(claim: Read) -> Sequence[Cause]:
-    """What is wrong with a PersistentVolumeClaim."""
-    return list(claim_spec_causes(claim.get("spec") or {}, "spec"))
+def validate_claim(claim: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a PersistentVolumeClaim."""
+    return list(validate_claim_spec(claim.get("spec") or {}, "spec"))
 
 
-def claim_spec_causes(spec: Read, path: str) -> Iterator[Cause]:
-    """What is wrong with a claim's spec, in a claim or a template."""
+def validate_claim_spec(spec: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of a claim's spec, in a claim or a template."""
     yield from _modes(spec, path, "at least 1 access mode is required")
     amount = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     if amount is None:
@@ -73,7 +73,7 @@ def claim_spec_causes(spec: Read, path: str) -> Iterator[Cause]:
         yield invalid(f"{path}.resources[storage]", str(amount), "must be greater than zero")
 
 
-def claim_update(claim: Read, old: Read) -> Sequence[Cause]:
+def validate_claim_update(claim: Read, old: Read) -> Sequence[StatusCause]:
     """A claim's spec stays, but for its size once bound and the volume that it is being bound to."""
     new, was = _without_size(claim["spec"]), _without_size(old["spec"])
     if not was.get("volumeName"):
@@ -90,12 +90,12 @@ def _without_size(spec: Read) -> Obj:
     return {**{key: value for key, value in spec.items() if key != "resources"}, "resources": resources}
 
 
-def volume_causes(volume: Read) -> Sequence[Cause]:
-    """What is wrong with a PersistentVolume."""
+def validate_volume(volume: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a PersistentVolume."""
     return list(_volume(volume.get("spec") or {}))
 
 
-def _volume(spec: Read) -> Iterator[Cause]:
+def _volume(spec: Read) -> Iterator[StatusCause]:
     yield from _modes(spec, "spec", "")
     capacity = spec.get("capacity") or {}
     if not capacity:
@@ -111,7 +111,7 @@ def _volume(spec: Read) -> Iterator[Cause]:
         yield field_errors.required("spec.nodeAffinity", "Local volume requires node affinity")
 
 
-def volume_update(volume: Read, old: Read) -> Sequence[Cause]:
+def validate_volume_update(volume: Read, old: Read) -> Sequence[StatusCause]:
     """A volume keeps its source; its node affinity may be set once."""
     changed = [
         key
@@ -124,8 +124,8 @@ def volume_update(volume: Read, old: Read) -> Sequence[Cause]:
     return () if was is None or was == new else [_immutable("spec.nodeAffinity", new)]
 
 
-def class_causes(item: Read) -> Sequence[Cause]:
-    """What is wrong with a StorageClass."""
+def validate_storage_class(item: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a StorageClass."""
     found = [] if item.get("provisioner") else [field_errors.required("provisioner")]
     for index, term in enumerate(item.get("allowedTopologies") or ()):
         for number, test in enumerate(term.get("matchLabelExpressions") or ()):
@@ -134,13 +134,13 @@ def class_causes(item: Read) -> Sequence[Cause]:
     return found
 
 
-def class_update(item: Read, old: Read) -> Sequence[Cause]:
-    """What a StorageClass makes never changes."""
+def validate_storage_class_update(item: Read, old: Read) -> Sequence[StatusCause]:
+    """Refuses changes of the immutable fields of a StorageClass."""
     fields = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
     return [_immutable(field, item.get(field)) for field in fields if (item.get(field) or {}) != (old.get(field) or {})]
 
 
-def _modes(spec: Read, path: str, why: str) -> Iterator[Cause]:
+def _modes(spec: Read, path: str, why: str) -> Iterator[StatusCause]:
     modes = spec.get("accessModes") or ()
     if not modes:
         yield field_errors.required(f"{path}.accessModes", why)
@@ -157,5 +157,5 @@ def _positive(amount: Any) -> bool | None:
         return None
 
 
-def _immutable(field: str, value: Any) -> Cause:
+def _immutable(field: str, value: Any) -> StatusCause:
     return invalid(field, value, "field is immutable")

@@ -1,13 +1,13 @@
-"""What is wrong with workloads and what of them may change. Pure; ``pkg/apis/{apps,batch}/validation``."""
+"""Validation of workloads and of their updates. Pure; ``pkg/apis/{apps,batch}/validation``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden, invalid
-from tessera_lab.apiserver.interfaces import Cause
-from tessera_lab.apiserver.pods.binding_and_eviction import selects
-from tessera_lab.apiserver.pods.rules import spec_causes
+from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
+from tessera_lab.apiserver.pods.rules import validate_pod_spec
 
 Read = Mapping[str, Any]
 
@@ -28,24 +28,24 @@ _STATEFUL_RULE = (
 )
 
 
-def workload_causes(obj: Read) -> Sequence[Cause]:
-    """What is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+def validate_workload(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     return list(_workload(obj.get("spec") or {}))
 
 
-def _workload(spec: Read) -> Iterator[Cause]:
+def _workload(spec: Read) -> Iterator[StatusCause]:
     selector = spec.get("selector") or {}
     template = spec.get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         yield invalid("spec.selector", selector, "empty selector is invalid for deployment")
-    elif not selects(selector, labels):
+    elif not label_selector_matches(selector, labels):
         yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     yield from _not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if policy != "Always":
         yield field_errors.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
-    yield from spec_causes(_with_claims(template.get("spec") or {}, spec), "spec.template.spec")
+    yield from validate_pod_spec(_with_claims(template.get("spec") or {}, spec), "spec.template.spec")
 
 
 def _with_claims(pod: Read, spec: Read) -> Read:
@@ -57,28 +57,28 @@ def _with_claims(pod: Read, spec: Read) -> Read:
     return {**pod, "volumes": [*own, *({"name": name} for name in claims)]}
 
 
-def _not_negative(spec: Read, *names: str) -> Iterator[Cause]:
+def _not_negative(spec: Read, *names: str) -> Iterator[StatusCause]:
     for name in names:
         value = spec.get(name)
         if isinstance(value, int) and value < 0:
             yield invalid(f"spec.{name}", value, "must be greater than or equal to 0")
 
 
-def selector_is_immutable(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_selector_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """A workload's selector never changes."""
     new, was = obj["spec"].get("selector"), old["spec"].get("selector")
     return () if new == was else [invalid("spec.selector", new, "field is immutable")]
 
 
-def stateful_set_update(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_stateful_set_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Most of a StatefulSet's spec never changes."""
     new = {key: value for key, value in obj["spec"].items() if key not in _STATEFUL}
     was = {key: value for key, value in old["spec"].items() if key not in _STATEFUL}
     return () if new == was else [forbidden("spec", _STATEFUL_RULE)]
 
 
-def job_causes(obj: Read) -> Sequence[Cause]:
-    """What is wrong with a Job."""
+def validate_job(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a Job."""
     spec = obj.get("spec") or {}
     template = (spec.get("template") or {}).get("spec") or {}
     found = list(_not_negative(spec, "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"))
@@ -88,10 +88,10 @@ def job_causes(obj: Read) -> Sequence[Cause]:
             found.append(field_errors.unsupported(field, "Always", ["OnFailure", "Never"]))
         else:
             found.append(field_errors.required(field, 'valid values: "OnFailure", "Never"'))
-    return [*found, *spec_causes(template, "spec.template.spec")]
+    return [*found, *validate_pod_spec(template, "spec.template.spec")]
 
 
-def job_update(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_job_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """A job's template and selector never change, its completions only of an indexed job."""
     new, was = obj["spec"], old["spec"]
     changed = [key for key in ("selector", "template", "completionMode") if new.get(key) != was.get(key)]
@@ -102,7 +102,7 @@ def job_update(obj: Read, old: Read) -> Sequence[Cause]:
     return found
 
 
-def priority_class_update(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_priority_class_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """A priority class keeps its value."""
     found = [] if obj.get("value") == old.get("value") else [forbidden("value", "may not be changed in an update.")]
     if obj.get("preemptionPolicy") != old.get("preemptionPolicy"):
@@ -110,7 +110,7 @@ def priority_class_update(obj: Read, old: Read) -> Sequence[Cause]:
     return found
 
 
-def binding_update(obj: Read, old: Read) -> Sequence[Cause]:
+def validate_role_binding_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """A binding keeps its role."""
     same = obj.get("roleRef") == old.get("roleRef")
     return () if same else [invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")]

@@ -15,10 +15,10 @@ import msgspec
 from aiohttp import web
 
 from tessera.kube.transport.interface import Request, Response
-from tessera_lab.apiserver.authz.certificates import Authority, Pair
-from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, from_certificate
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
+from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
 from tessera_lab.apiserver.interfaces import Attributes, UserInfo
-from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, refusal
+from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, error_response
 from tessera_lab.apiserver.status import StatusError, forbidden, unauthorized
 
 #: Largest body, bytes (kube-apiserver: 3 MiB).
@@ -27,7 +27,7 @@ MAX_BODY = 3 * 2**20
 SHUTDOWN = 1.0
 
 
-class HttpFront:
+class HttpServer:
     """Serves one API server on one address.
 
     Args:
@@ -39,7 +39,7 @@ class HttpFront:
     """
 
     def __init__(
-        self, server: ApiServer, authority: Authority | None, *, host: str = "127.0.0.1", port: int = 0
+        self, server: ApiServer, authority: CertificateAuthority | None, *, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         self.server = server
         self._authority = authority
@@ -49,7 +49,7 @@ class HttpFront:
 
     @property
     def url(self) -> str:
-        """Where clients find it; the port is known after :meth:`start`."""
+        """The server's URL; the port is known after :meth:`start`."""
         return f"{'https' if self._authority else 'http'}://{self._host}:{self._port}"
 
     async def start(self) -> None:
@@ -77,7 +77,7 @@ class HttpFront:
             user = self._user(raw)
             request = await _read(raw)
         except StatusError as error:
-            return _whole(refusal(error))
+            return _whole(error_response(error))
         answer = await self.server.handle(request, user)
         return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
 
@@ -105,7 +105,7 @@ class HttpFront:
     def _credential(self, raw: web.BaseRequest) -> UserInfo:
         kind, _, token = raw.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            user = self.server.identities.of_token(token.strip())
+            user = self.server.identities.authenticate(token.strip())
             if user is None:
                 raise unauthorized()
             return user
@@ -120,7 +120,7 @@ class HttpFront:
 def _subject(certificate: Mapping[str, Any]) -> UserInfo:
     pairs = [pair for part in certificate["subject"] for pair in part]
     common = next((value for key, value in pairs if key == "commonName"), "")
-    return from_certificate(common, [value for key, value in pairs if key == "organizationName"])
+    return certificate_user(common, [value for key, value in pairs if key == "organizationName"])
 
 
 async def _read(raw: web.BaseRequest) -> Request:
@@ -164,15 +164,15 @@ async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResp
     return response
 
 
-def _tls(authority: Authority, host: str) -> ssl.SSLContext:
+def _tls(authority: CertificateAuthority, host: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_verify_locations(cadata=authority.certificate.decode())
-    _load(context, authority.server((host, "127.0.0.1")))
+    _load(context, authority.issue_server_certificate((host, "127.0.0.1")))
     return context
 
 
-def _load(context: ssl.SSLContext, pair: Pair) -> None:
+def _load(context: ssl.SSLContext, pair: CertificatePair) -> None:
     """Python loads a key from files only; they are gone when this returns."""
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
@@ -183,7 +183,12 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 
 def kubeconfig(
-    url: str, authority: Authority | None, client: Pair | None, *, token: str = "", name: str = "lab"
+    url: str,
+    authority: CertificateAuthority | None,
+    client: CertificatePair | None,
+    *,
+    token: str = "",
+    name: str = "lab",
 ) -> str:
     """A kubeconfig for kubectl, as YAML (JSON is YAML)."""
     cluster: dict[str, str] = {"server": url}

@@ -12,26 +12,26 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.transport.interface import Request, Response
-from tessera_lab.apiserver.admission.chain import Admission
+from tessera_lab.apiserver.admission.chain import AdmissionChain
 from tessera_lab.apiserver.admission.plugins import PLUGINS
 from tessera_lab.apiserver.admission.policies.admission_policies import AdmissionPolicies
-from tessera_lab.apiserver.admission.quota.resource_quota import Quotas, QuotaTracker
+from tessera_lab.apiserver.admission.quota.resource_quota import QuotaAdmission, QuotaTracker
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
-from tessera_lab.apiserver.audit import AuditLog, Entry
-from tessera_lab.apiserver.authz.identity import Identities
-from tessera_lab.apiserver.authz.rbac import Rbac
-from tessera_lab.apiserver.crd.definition_controller import Definitions
+from tessera_lab.apiserver.audit import AuditEntry, AuditLog
+from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.authz.rbac import RbacAuthorizer
+from tessera_lab.apiserver.crd.definition_controller import DefinitionController
 from tessera_lab.apiserver.discovery import openapi_v2
-from tessera_lab.apiserver.discovery.discovery import Discovery
-from tessera_lab.apiserver.discovery.openapi import OpenApi
-from tessera_lab.apiserver.handlers.dispatch import Dispatch, OpenWatch
-from tessera_lab.apiserver.handlers.write_handler import Writing
+from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
+from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
+from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
+from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, Obj, UserInfo
-from tessera_lab.apiserver.main.wiring import furnish, wired_types
+from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.routing import Query, Route, route
-from tessera_lab.apiserver.request.server_state import Ask, Core, Parts
-from tessera_lab.apiserver.resource_types import Registry
+from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
+from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.schemas import protobuf
 from tessera_lab.apiserver.status import StatusError, forbidden, no_such_path, qualified
 from tessera_lab.apiserver.storage.store import HISTORY, Store
@@ -90,30 +90,30 @@ class ApiServer:
         leaps: bool = False,
     ) -> None:
         self.panics = 0
-        self.core = Core(clock, Store(history), Registry(wired_types()), random.Random(seed))
-        self.identities = Identities(self.core, dict(tokens or {}))
-        self.core.parts.discovery = Discovery(self.core.registry, leaps=leaps)
-        self.core.parts.protobuf = protobuf.decode
-        self.core.parts.authorizer = Rbac(self.core.store)
-        self.core.parts.openapi = OpenApi(self.core.registry)
-        self.core.parts.quota = Quotas()
+        self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types()), random.Random(seed))
+        self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
+        self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)
+        self.core.parts.protobuf = protobuf.decode_body
+        self.core.parts.authorizer = RbacAuthorizer(self.core.store)
+        self.core.parts.openapi = OpenApiDocuments(self.core.registry)
+        self.core.parts.quota = QuotaAdmission()
         QuotaTracker(self.core.store)
         nobody = InProcessCaller({})
         self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)
         core = self.core
         core.parts.policies = AdmissionPolicies(core.store, core.registry, core.audit, core.new_uid)
-        Definitions(self.core)
-        writing = Writing(self.core, Admission(self.core, PLUGINS))
-        self._dispatch = Dispatch(self.core, writing, self.identities)
-        furnish(self.core)
+        DefinitionController(self.core)
+        writing = WriteHandler(self.core, AdmissionChain(self.core, PLUGINS))
+        self._dispatch = RequestDispatcher(self.core, writing, self.identities)
+        create_initial_objects(self.core)
 
     @property
     def audit(self) -> AuditLog:
-        """What was asked and answered."""
+        """The audit log of all requests."""
         return self.core.audit
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> ServerParts:
         """The parts behind the seams; assign to replace one."""
         return self.core.parts
 
@@ -131,13 +131,13 @@ class ApiServer:
             found = route(request, query)
             answer = await self._answer(request, query, found, user, warnings)
         except StatusError as error:
-            answer = refusal(error)
+            answer = error_response(error)
         except Exception:  # noqa: BLE001 - one request's error, whatever it is, must not end the server
             self.panics += 1
             _log.exception("%s %s by %s", request.method, request.path, user.name)
-            answer = refusal(StatusError(500, "InternalError", _PANIC))
+            answer = error_response(StatusError(500, "InternalError", _PANIC))
         self._note(request, query, found, user, answer.status)
-        return _warned(answer, warnings) if warnings and isinstance(answer, Response) else answer
+        return _add_warnings(answer, warnings) if warnings and isinstance(answer, Response) else answer
 
     async def _answer(
         self, request: Request, query: Query, found: Route | None, user: UserInfo, warnings: list[str]
@@ -149,13 +149,13 @@ class ApiServer:
         self._authorize(found, query, user, namespaced=namespaced)
         if resource is None:
             raise no_such_path()
-        ask = Ask(
+        ask = ResourceRequest(
             request=request,
             query=query,
             route=found,
             resource=resource,
             user=user,
-            options=self._dispatch.options(request, query, found),
+            options=self._dispatch.parse_options(request, query, found),
             warnings=warnings,
         )
         self._dispatch.check_verb(ask)
@@ -202,10 +202,10 @@ class ApiServer:
         if path == "/openapi/v3" and parts.openapi:
             return _document(parts.openapi.index())
         if path == "/openapi/v2" and parts.openapi:
-            whole = openapi_v2.document(parts.openapi.documents())
+            whole = openapi_v2.build_document(parts.openapi.documents())
             if openapi_v2.PROTOBUF in request.headers.get("accept", ""):
                 media = {"content-type": openapi_v2.PROTOBUF_ANSWER}
-                return Response(status=200, headers=media, body=openapi_v2.encoded(whole))
+                return Response(status=200, headers=media, body=openapi_v2.encode_document(whole))
             return _document(whole)
         if path.startswith("/openapi/v3/") and parts.openapi:
             document = parts.openapi.document(path.removeprefix("/openapi/v3/"))
@@ -217,7 +217,7 @@ class ApiServer:
         return _document(found[1], found[0])
 
     def _note(self, request: Request, query: Query, found: Route | None, user: UserInfo, code: int) -> None:
-        entry = Entry(
+        entry = AuditEntry(
             at=self.core.clock.now(),
             user=user.name,
             verb=found.verb if found else request.method.lower(),
@@ -229,7 +229,7 @@ class ApiServer:
             path="" if found else request.path,
             dry_run=bool(query.text("dryRun")),
         )
-        self.core.audit.note(entry)
+        self.core.audit.record(entry)
 
 
 def _not_allowed(asked: Attributes, reason: str) -> StatusError:
@@ -239,7 +239,7 @@ def _not_allowed(asked: Attributes, reason: str) -> StatusError:
     return forbidden(asked.group, asked.resource, asked.name, why + (f": {reason}" if reason else ""))
 
 
-def refusal(error: StatusError) -> Response:
+def error_response(error: StatusError) -> Response:
     """A refusal as an answer."""
     headers = {"content-type": "application/json"}
     if error.retry_after:
@@ -251,7 +251,7 @@ def _document(document: Obj, media: str = "application/json") -> Response:
     return Response(status=200, headers={"content-type": media}, body=msgspec.json.encode(document))
 
 
-def _warned(answer: Response, warnings: Sequence[str]) -> Response:
+def _add_warnings(answer: Response, warnings: Sequence[str]) -> Response:
     """Warnings as RFC 7234 headers with code 299, joined into one line."""
     shown = ", ".join('299 - "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in warnings)
     return msgspec.structs.replace(answer, headers={**answer.headers, "warning": shown})

@@ -12,8 +12,8 @@ from tessera_lab.apiserver.authz.rbac import GROUP as RBAC_GROUP
 from tessera_lab.apiserver.authz.rbac import bootstrap_roles
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.request.server_state import Core
-from tessera_lab.apiserver.resource_types import Node, ResourceType
+from tessera_lab.apiserver.request.server_state import ServerState
+from tessera_lab.apiserver.resource_types import MergeTopology, ResourceType
 from tessera_lab.apiserver.schemas.builtin_schema import builtin_schema
 from tessera_lab.apiserver.schemas.merge_topology import builtin_topology
 from tessera_lab.apiserver.storage.store import Change
@@ -25,16 +25,16 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def wired_types() -> Iterable[ResourceType]:
+def build_builtin_types() -> Iterable[ResourceType]:
     """Every built-in type, complete."""
-    return [_wired(each) for each in builtin_types()]
+    return [_complete_type(each) for each in builtin_types()]
 
 
-def _wired(each: ResourceType) -> ResourceType:
+def _complete_type(each: ResourceType) -> ResourceType:
     try:
         topology = builtin_topology(each.group, each.version, each.kind)
     except KeyError:
-        topology = Node()
+        topology = MergeTopology()
     wired = msgspec.structs.replace(
         each,
         schema=builtin_schema(each.group, each.version, each.kind),
@@ -46,7 +46,7 @@ def _wired(each: ResourceType) -> ResourceType:
     return wired
 
 
-def furnish(core: Core) -> None:
+def create_initial_objects(core: ServerState) -> None:
     """Stores the objects that every cluster starts with, and gives each namespace its service account.
 
     Kubernetes' controller does the latter a moment later, so that a pod created at once may be refused there.
@@ -66,7 +66,7 @@ def furnish(core: Core) -> None:
         _store(core, "priorityclasses", _priority(name, value), group="scheduling.k8s.io")
 
 
-def _store(core: Core, plural: str, obj: Obj, *, group: str = "") -> None:
+def _store(core: ServerState, plural: str, obj: Obj, *, group: str = "") -> None:
     obj["metadata"] |= {"uid": core.new_uid(), "creationTimestamp": core.timestamp()}
     core.store.put(GroupResource(group, plural), obj, None)
 

@@ -10,27 +10,27 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.resource_types import Node
+from tessera_lab.apiserver.resource_types import MergeTopology
 
 #: A tree of fields; every value is one again.
 Fields = dict[str, Any]
 
 SELF = "."
-_PLAIN = Node()
+_PLAIN = MergeTopology()
 _LEAF: Fields = {SELF: {}}
 _MISSING = object()
 
 
-def leaf() -> Fields:
+def new_leaf() -> Fields:
     """The set with nothing but the place itself."""
     return {SELF: {}}
 
 
-def expanded(stored: Mapping[str, Any]) -> Fields:
+def expand(stored: Mapping[str, Any]) -> Fields:
     """A set as read from ``fieldsV1``."""
     if not stored:
-        return leaf()
-    return {key: {} if key == SELF else expanded(value) for key, value in stored.items()}
+        return new_leaf()
+    return {key: {} if key == SELF else expand(value) for key, value in stored.items()}
 
 
 def compact(fields: Mapping[str, Any]) -> Fields:
@@ -38,22 +38,22 @@ def compact(fields: Mapping[str, Any]) -> Fields:
     return {key: {} if value == {SELF: {}} or key == SELF else compact(value) for key, value in fields.items()}
 
 
-def stored_without(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
+def remove_from_stored(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
     """Members of a stored set that are of none of the others; the very same set when nothing goes, ``{}`` for none."""
     for each in taken:
         if stored and each:
-            left = _less(stored, each)
+            left = _subtract(stored, each)
             stored = {} if left is None else left
     return stored
 
 
-def _less(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
+def _subtract(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
     """None for no members; ``{}`` is a leaf."""
     if not stored:
         return None if SELF in taken else stored
     left: Fields | None = None
     for key in stored.keys() & taken.keys():
-        rest = None if key == SELF else _less(stored[key], taken[key])
+        rest = None if key == SELF else _subtract(stored[key], taken[key])
         if rest is stored[key]:
             continue
         if left is None:
@@ -67,7 +67,7 @@ def _less(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
     return ({} if left.keys() == {SELF} else left) if left else None
 
 
-def stored_with(stored: Fields, added: Mapping[str, Any]) -> Fields:
+def add_to_stored(stored: Fields, added: Mapping[str, Any]) -> Fields:
     """Members of a stored set or of a set as it is here, in the stored form; the very same set if it has them all.
 
     The stored set is a whole one, whose root is no member.
@@ -80,7 +80,7 @@ def stored_with(stored: Fields, added: Mapping[str, Any]) -> Fields:
             continue
         else:
             was = stored[key] or _LEAF
-            more = stored_with(was, value)
+            more = add_to_stored(was, value)
             if more is was:
                 continue
         if joined is None:
@@ -89,13 +89,13 @@ def stored_with(stored: Fields, added: Mapping[str, Any]) -> Fields:
     return stored if joined is None else joined
 
 
-def below(node: Node, key: str) -> Node:
+def child_topology(node: MergeTopology, key: str) -> MergeTopology:
     """Merge rules of a field."""
     return node.fields.get(key) or node.items or _PLAIN
 
 
-def item_key(item: Any, node: Node) -> str:
-    """How an element of an associative list or set is named in a set of fields."""
+def item_key(item: Any, node: MergeTopology) -> str:
+    """The key of an element of an associative list or set, in a set of fields."""
     if node.list_type == "set":
         return "v:" + msgspec.json.encode(item).decode()
     values = {key: item.get(key, node.key_defaults.get(key)) for key in sorted(node.keys)}
@@ -103,23 +103,23 @@ def item_key(item: Any, node: Node) -> str:
     return "k:" + msgspec.json.encode(present).decode()
 
 
-def is_associative(value: Any, node: Node) -> bool:
+def is_associative(value: Any, node: MergeTopology) -> bool:
     """Whether the value is a list whose elements have owners of their own."""
     if not isinstance(value, list) or node.list_type == "atomic":
         return False
     return node.list_type == "set" or all(isinstance(each, dict) for each in value)
 
 
-def fields_of(value: Any, node: Node) -> Fields:
+def fields_of(value: Any, node: MergeTopology) -> Fields:
     """Every field that a value sets."""
     if isinstance(value, dict) and value and not node.atomic_map:
-        return {f"f:{key}": fields_of(each, below(node, key)) for key, each in value.items()}
+        return {f"f:{key}": fields_of(each, child_topology(node, key)) for key, each in value.items()}
     if value and is_associative(value, node):
-        return {item_key(each, node): _of_item(each, node) for each in value}
-    return leaf()
+        return {item_key(each, node): _fields_of_item(each, node) for each in value}
+    return new_leaf()
 
 
-def _of_item(item: Any, node: Node) -> Fields:
+def _fields_of_item(item: Any, node: MergeTopology) -> Fields:
     inner = fields_of(item, node.items or _PLAIN) if isinstance(item, dict) else {}
     return {**inner, SELF: {}}
 
@@ -154,16 +154,16 @@ def intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
     return shared
 
 
-def paths(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def field_paths(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Members as texts: ``.spec.containers[name="main"].image``."""
     if SELF in fields:
         yield prefix
     for key in sorted(fields):
         if key != SELF:
-            yield from paths(fields[key], prefix + _shown(key))
+            yield from field_paths(fields[key], prefix + _describe_key(key))
 
 
-def _shown(key: str) -> str:
+def _describe_key(key: str) -> str:
     kind, _, name = key.partition(":")
     if kind == "f":
         return f".{name}"
@@ -173,16 +173,16 @@ def _shown(key: str) -> str:
     return "[" + ",".join(f"{field}={msgspec.json.encode(value).decode()}" for field, value in pairs) + "]"
 
 
-def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
+def changed_fields(old: Any, new: Any, node: MergeTopology) -> tuple[Fields, Fields]:
     """Fields that differ from ``old`` to ``new``: (added or changed, removed). Equal parts are not walked."""
     if old == new:
         return {}, {}
     if isinstance(old, dict) and isinstance(new, dict) and old and new and not node.atomic_map:
-        return _changes_of_fields(old, new, node)
+        return _changed_map_fields(old, new, node)
     if old and new and is_associative(old, node) and is_associative(new, node):
-        were, are = _by_key(old, node), _by_key(new, node)
+        were, are = _items_by_key(old, node), _items_by_key(new, node)
         inner = node.items or _PLAIN
-        changed, removed = _changes_below([(key, inner) for key in {**were, **are}], were, are)
+        changed, removed = _changed_children([(key, inner) for key in {**were, **are}], were, are)
         for key in are.keys() - were.keys():
             changed[key] = {**changed.get(key, {}), SELF: {}}
         for key in were.keys() - are.keys():
@@ -195,14 +195,14 @@ def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
     return fields_of(new, node), difference(fields_of(old, node), fields_of(new, node))
 
 
-def _changes_of_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: Node) -> tuple[Fields, Fields]:
+def _changed_map_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: MergeTopology) -> tuple[Fields, Fields]:
     changed: Fields = {}
     removed: Fields = {}
     for key in (*old, *(k for k in new if k not in old)):
         was, now = old.get(key, _MISSING), new.get(key, _MISSING)
         if was == now:
             continue
-        added, gone = changes(was, now, below(node, key))
+        added, gone = changed_fields(was, now, child_topology(node, key))
         if added:
             changed[f"f:{key}"] = added
         if gone:
@@ -210,17 +210,17 @@ def _changes_of_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: Nod
     return changed, removed
 
 
-def _by_key(items: Sequence[Any], node: Node) -> dict[str, Any]:
+def _items_by_key(items: Sequence[Any], node: MergeTopology) -> dict[str, Any]:
     return {item_key(each, node): each for each in items}
 
 
-def _changes_below(
-    nodes: Sequence[tuple[str, Node]], old: Mapping[str, Any], new: Mapping[str, Any]
+def _changed_children(
+    nodes: Sequence[tuple[str, MergeTopology]], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[Fields, Fields]:
     changed: Fields = {}
     removed: Fields = {}
     for key, node in nodes:
-        added, gone = changes(old.get(key, _MISSING), new.get(key, _MISSING), node)
+        added, gone = changed_fields(old.get(key, _MISSING), new.get(key, _MISSING), node)
         if added:
             changed[key] = added
         if gone:

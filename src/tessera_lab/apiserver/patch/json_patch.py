@@ -8,7 +8,7 @@ from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.status import StatusError, bad_request
-from tessera_lab.apiserver.storage.store import copied
+from tessera_lab.apiserver.storage.store import deep_copy
 
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -22,7 +22,7 @@ MAX_OPERATIONS = 10_000
 def merge_patch(target: Any, patch: Any) -> Any:
     """The target with the patch merged in: null removes, objects merge, everything else replaces."""
     if not isinstance(patch, Mapping):
-        return copied(patch)
+        return deep_copy(patch)
     merged = dict(target) if isinstance(target, Mapping) else {}
     for key, value in patch.items():
         if value is None:
@@ -43,38 +43,38 @@ def json_patch(target: Obj, operations: Any) -> Obj:
     if len(operations) > MAX_OPERATIONS:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", text)
-    document: dict[str, Any] = {"": copied(target)}
+    document: dict[str, Any] = {"": deep_copy(target)}
     for operation in operations:
         if not isinstance(operation, Mapping) or not isinstance(operation.get("path"), str):
             raise bad_request("a JSON patch operation is an object with op and path")
-        _operate(document, operation)
+        _apply_operation(document, operation)
     result = document[""]
     if not isinstance(result, dict):
-        raise _refused("the patch makes the object something else")
+        raise _patch_error("the patch makes the object something else")
     return result
 
 
-def _refused(why: str) -> StatusError:
+def _patch_error(why: str) -> StatusError:
     return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")
 
 
-def _operate(document: dict[str, Any], operation: Mapping[str, Any]) -> None:
-    path = _steps(operation["path"])
+def _apply_operation(document: dict[str, Any], operation: Mapping[str, Any]) -> None:
+    path = _parse_pointer(operation["path"])
     match operation.get("op"):
         case "add":
-            _add(document, path, copied(_operand(operation)))
+            _add(document, path, deep_copy(_operand(operation)))
         case "remove":
             _remove(document, path)
         case "replace":
-            _look(document, path)
-            _replace(document, path, copied(_operand(operation)))
+            _find(document, path)
+            _replace(document, path, deep_copy(_operand(operation)))
         case "test":
-            if _look(document, path, missing=None) != operation.get("value"):
-                raise _refused(f"testing path {operation['path']} failed")
+            if _find(document, path, missing=None) != operation.get("value"):
+                raise _patch_error(f"testing path {operation['path']} failed")
         case "move":
-            _add(document, path, _remove(document, _steps(operation.get("from", ""))))
+            _add(document, path, _remove(document, _parse_pointer(operation.get("from", ""))))
         case "copy":
-            _add(document, path, copied(_look(document, _steps(operation.get("from", "")))))
+            _add(document, path, deep_copy(_find(document, _parse_pointer(operation.get("from", "")))))
         case other:
             raise bad_request(f'Unexpected kind of JSON patch operation: "{other}"')
 
@@ -85,7 +85,7 @@ def _operand(operation: Mapping[str, Any]) -> Any:
     return operation["value"]
 
 
-def _steps(pointer: str) -> list[str]:
+def _parse_pointer(pointer: str) -> list[str]:
     if pointer and not pointer.startswith("/"):
         raise bad_request(f'JSON pointer "{pointer}" does not start with "/"')
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")]
@@ -94,7 +94,7 @@ def _steps(pointer: str) -> list[str]:
 _RAISE = object()
 
 
-def _look(document: Any, path: Sequence[str], missing: Any = _RAISE) -> Any:
+def _find(document: Any, path: Sequence[str], missing: Any = _RAISE) -> Any:
     value = document
     for step in path:
         try:
@@ -102,14 +102,14 @@ def _look(document: Any, path: Sequence[str], missing: Any = _RAISE) -> Any:
         except (KeyError, IndexError, ValueError, TypeError):
             if missing is not _RAISE:
                 return missing
-            raise _refused(f"path {'/'.join(path)} does not exist") from None
+            raise _patch_error(f"path {'/'.join(path)} does not exist") from None
     return value
 
 
 def _parent(document: Any, path: Sequence[str]) -> Any:
-    parent = _look(document, path[:-1])
+    parent = _find(document, path[:-1])
     if not isinstance(parent, dict | list):
-        raise _refused(f"path {'/'.join(path)} does not exist")
+        raise _patch_error(f"path {'/'.join(path)} does not exist")
     return parent
 
 
@@ -117,10 +117,10 @@ def _index(parent: Sequence[Any], step: str, last: int) -> int:
     try:
         index = int(step)
     except ValueError:
-        raise _refused(f'"{step}" is no index of a list') from None
+        raise _patch_error(f'"{step}" is no index of a list') from None
     index = index + len(parent) if index < 0 else index
     if not 0 <= index <= last:
-        raise _refused(f"index {step} is out of the list's bounds")
+        raise _patch_error(f"index {step} is out of the list's bounds")
     return index
 
 
@@ -143,7 +143,7 @@ def _replace(document: Any, path: Sequence[str], value: Any) -> None:
 
 
 def _remove(document: Any, path: Sequence[str]) -> Any:
-    value = _look(document, path)
+    value = _find(document, path)
     parent = _parent(document, path)
     if isinstance(parent, dict):
         del parent[path[-1]]

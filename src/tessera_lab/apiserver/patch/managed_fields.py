@@ -10,8 +10,15 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.patch.field_sets import Fields, changes, compact, expanded, stored_with, stored_without
-from tessera_lab.apiserver.resource_types import Node
+from tessera_lab.apiserver.patch.field_sets import (
+    Fields,
+    add_to_stored,
+    changed_fields,
+    compact,
+    expand,
+    remove_from_stored,
+)
+from tessera_lab.apiserver.resource_types import MergeTopology
 
 #: Of metadata, what nobody owns.
 _SERVER_OWNED = frozenset(
@@ -30,8 +37,8 @@ _SERVER_OWNED = frozenset(
 )
 
 
-class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes: what identifies an entry of managedFields."""
+class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
+    """A field manager with its operation: identifies an entry of managedFields."""
 
     manager: str
     operation: str
@@ -39,7 +46,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
     @property
-    def shown(self) -> str:
+    def describe(self) -> str:
         """As conflict texts name it."""
         text = msgspec.json.encode(self.manager).decode()
         if self.subresource:
@@ -47,14 +54,14 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text} using {self.api_version}" if self.operation == "Update" else text
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ManagedFieldsEntry(msgspec.Struct, frozen=True):
     """One entry: who, since when, which fields."""
 
-    writer: Writer
+    writer: FieldWriter
     time: str
     fields: Fields
 
-    def is_by(self, writer: Writer) -> bool:
+    def is_by(self, writer: FieldWriter) -> bool:
         """Whether it is that writer's; of an applier the version does not count."""
         if writer.operation == "Apply":
             return msgspec.structs.replace(self.writer, api_version="") == msgspec.structs.replace(
@@ -63,45 +70,45 @@ class Entry(msgspec.Struct, frozen=True):
         return self.writer == writer
 
 
-def ownable(obj: Mapping[str, Any]) -> Obj:
+def remove_system_fields(obj: Mapping[str, Any]) -> Obj:
     """The part of an object that has owners."""
     kept = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
     meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_OWNED}
     return {**kept, "metadata": meta} if meta else kept
 
 
-def entries_of(obj: Mapping[str, Any]) -> list[Entry]:
+def parse_entries(obj: Mapping[str, Any]) -> list[ManagedFieldsEntry]:
     """The entries as stored."""
     found = obj.get("metadata", {}).get("managedFields") or ()
     return [
-        Entry(
-            Writer(
+        ManagedFieldsEntry(
+            FieldWriter(
                 manager=each.get("manager", ""),
                 operation=each.get("operation", "Update"),
                 api_version=each.get("apiVersion", ""),
                 subresource=each.get("subresource", ""),
             ),
             each.get("time", ""),
-            {} if not each.get("fieldsV1") else expanded(each["fieldsV1"]),
+            {} if not each.get("fieldsV1") else expand(each["fieldsV1"]),
         )
         for each in found
     ]
 
 
-def store_entries(obj: Obj, entries: Sequence[Entry]) -> None:
+def store_entries(obj: Obj, entries: Sequence[ManagedFieldsEntry]) -> None:
     """Sets the object's managedFields, appliers first, as Kubernetes sorts them."""
     kept = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
     if kept:
-        obj["metadata"]["managedFields"] = [_shown(each) for each in kept]
+        obj["metadata"]["managedFields"] = [_encode_entry(each) for each in kept]
     else:
         obj["metadata"].pop("managedFields", None)
 
 
-def _shown(entry: Entry) -> Obj:
-    return _shown_as(entry.writer, entry.time, compact(entry.fields))
+def _encode_entry(entry: ManagedFieldsEntry) -> Obj:
+    return _encode(entry.writer, entry.time, compact(entry.fields))
 
 
-def _shown_as(writer: Writer, time: str, stored: Fields) -> Obj:
+def _encode(writer: FieldWriter, time: str, stored: Fields) -> Obj:
     shown = {
         "manager": writer.manager,
         "operation": writer.operation,
@@ -113,16 +120,18 @@ def _shown_as(writer: Writer, time: str, stored: Fields) -> Obj:
     return {**shown, "subresource": writer.subresource} if writer.subresource else shown
 
 
-def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: Node, now: str) -> None:
+def update_managed_fields(
+    obj: Obj, old: Mapping[str, Any] | None, writer: FieldWriter, topology: MergeTopology, now: str
+) -> None:
     """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
 
     Entries stay in their stored form, so that a set that does not change is neither read nor built again. Who writes
     the object itself may also write its entries, as kubectl does when it turns to server-side apply.
     """
-    before = _stated(obj, old, writer) if old else ()
-    changed, removed = changes(ownable(old) if old else {}, ownable(obj), topology)
+    before = _entries_after_update(obj, old, writer) if old else ()
+    changed, removed = changed_fields(remove_system_fields(old) if old else {}, remove_system_fields(obj), topology)
     if not changed and not removed:
-        _keep(obj, before)
+        _set_entries(obj, before)
         return
     after: list[Obj] = []
     mine: Fields | None = None
@@ -133,12 +142,12 @@ def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: N
         if _is_update_by(each, writer):
             mine = fields
             continue
-        left = stored_without(fields, changed, removed)
+        left = remove_from_stored(fields, changed, removed)
         if left:
             after.append(each if left is fields else {**each, "fieldsV1": left})
-    owned = stored_with(stored_without(mine, removed) or {}, changed) if mine else compact(changed)
+    owned = add_to_stored(remove_from_stored(mine, removed) or {}, changed) if mine else compact(changed)
     if owned:
-        after.append(_shown_as(writer, now, owned))
+        after.append(_encode(writer, now, owned))
     if after:
         after.sort(key=lambda each: (each.get("operation", "Update"), each.get("time", ""), each.get("manager", "")))
         obj["metadata"]["managedFields"] = after
@@ -146,13 +155,13 @@ def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: N
         obj["metadata"].pop("managedFields", None)
 
 
-def _is_update_by(entry: Mapping[str, Any], writer: Writer) -> bool:
+def _is_update_by(entry: Mapping[str, Any], writer: FieldWriter) -> bool:
     stated = (entry.get("manager", ""), entry.get("operation", "Update"))
     about = (entry.get("apiVersion", ""), entry.get("subresource", ""))
     return stated == (writer.manager, writer.operation) and about == (writer.api_version, writer.subresource)
 
 
-def _stated(obj: Mapping[str, Any], old: Mapping[str, Any], writer: Writer) -> Sequence[Obj]:
+def _entries_after_update(obj: Mapping[str, Any], old: Mapping[str, Any], writer: FieldWriter) -> Sequence[Obj]:
     """The entries that an Update starts from: those that it states, else those that are stored.
 
     One empty entry stands for none. Source: ``k8s.io/apimachinery/pkg/util/managedfields``, ``decodeLiveOrNew``.
@@ -168,7 +177,7 @@ def _stated(obj: Mapping[str, Any], old: Mapping[str, Any], writer: Writer) -> S
     )
 
 
-def _keep(obj: Obj, entries: Sequence[Obj]) -> None:
+def _set_entries(obj: Obj, entries: Sequence[Obj]) -> None:
     if entries:
         obj["metadata"]["managedFields"] = entries
     else:

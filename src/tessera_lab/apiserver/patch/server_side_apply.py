@@ -11,30 +11,43 @@ Rules and words: ``k8s.io/apimachinery/pkg/util/managedfields``. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.patch.field_sets import (
     SELF,
     Fields,
-    below,
-    changes,
+    changed_fields,
+    child_topology,
     difference,
+    field_paths,
     fields_of,
     intersection,
     is_associative,
     item_key,
-    paths,
     union,
 )
-from tessera_lab.apiserver.patch.managed_fields import Entry, Writer, entries_of, ownable, store_entries
-from tessera_lab.apiserver.resource_types import Node
+from tessera_lab.apiserver.patch.managed_fields import (
+    FieldWriter,
+    ManagedFieldsEntry,
+    parse_entries,
+    remove_system_fields,
+    store_entries,
+)
+from tessera_lab.apiserver.resource_types import MergeTopology
 from tessera_lab.apiserver.status import StatusError
-from tessera_lab.apiserver.storage.store import copied
+from tessera_lab.apiserver.storage.store import deep_copy
 
-_PLAIN = Node()
+_PLAIN = MergeTopology()
 
 
-def applied(
-    live: Obj, config: Obj, writer: Writer, topology: Node, *, settle: Callable[[Obj], None], force: bool, now: str
+def apply_configuration(
+    live: Obj,
+    config: Obj,
+    writer: FieldWriter,
+    topology: MergeTopology,
+    *,
+    settle: Callable[[Obj], None],
+    force: bool,
+    now: str,
 ) -> Obj:
     """The live object (empty but for name and namespace when there is none) with the configuration applied.
 
@@ -51,51 +64,55 @@ def applied(
     Raises:
         StatusError: 409, another manager owns a field that would change.
     """
-    wanted = without_nulls(config)
-    merged: Obj = _merged(live, wanted, topology)
-    stated = fields_of(ownable(wanted), topology) if ownable(wanted) else {}
-    entries = entries_of(live)
+    wanted = remove_nulls(config)
+    merged: Obj = _merge(live, wanted, topology)
+    stated = fields_of(remove_system_fields(wanted), topology) if remove_system_fields(wanted) else {}
+    entries = parse_entries(live)
     others = [each for each in entries if not each.is_by(writer)]
     last = next((each for each in entries if each.is_by(writer)), None)
-    settled = copied(merged)
+    settled = deep_copy(merged)
     settle(settled)
-    changed, _ = changes(ownable(live), ownable(settled), topology)
+    changed, _ = changed_fields(remove_system_fields(live), remove_system_fields(settled), topology)
     contested = intersection(changed, stated)
     clashes = [(each, intersection(each.fields, contested)) for each in others]
     clashes = [(each, fields) for each, fields in clashes if fields]
     if clashes and not force:
         raise _conflict(clashes)
     lost = {id(each): fields for each, fields in clashes}
-    others = [Entry(e.writer, e.time, difference(e.fields, lost[id(e)])) if id(e) in lost else e for e in others]
+    others = [
+        ManagedFieldsEntry(e.writer, e.time, difference(e.fields, lost[id(e)])) if id(e) in lost else e for e in others
+    ]
     if last is not None:
         owned: Fields = {}
         for each in others:
             owned = union(owned, each.fields)
-        merged = _without(merged, difference(difference(last.fields, stated), owned), union(owned, stated), topology)
+        merged = _remove_fields(
+            merged, difference(difference(last.fields, stated), owned), union(owned, stated), topology
+        )
     time = last.time if last is not None and last.fields == stated else now
-    store_entries(merged, [*others, Entry(writer, time, stated)])
+    store_entries(merged, [*others, ManagedFieldsEntry(writer, time, stated)])
     return merged
 
 
-def without_nulls(value: Any) -> Any:
+def remove_nulls(value: Any) -> Any:
     """A configuration without null fields: they state nothing."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {key: remove_nulls(each) for key, each in value.items() if each is not None}
+    return [remove_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _merged(live: Any, config: Any, node: Node) -> Any:
+def _merge(live: Any, config: Any, node: MergeTopology) -> Any:
     if isinstance(config, Mapping) and isinstance(live, Mapping) and not node.atomic_map:
         merged = dict(live)
         for key, value in config.items():
-            merged[key] = _merged(live[key], value, below(node, key)) if key in live else copied(value)
+            merged[key] = _merge(live[key], value, child_topology(node, key)) if key in live else deep_copy(value)
         return merged
     if isinstance(live, list) and is_associative(config, node) and is_associative(live, node):
-        return _merged_list(live, config, node)
-    return copied(config)
+        return _merge_list(live, config, node)
+    return deep_copy(config)
 
 
-def _merged_list(live: Sequence[Any], config: Sequence[Any], node: Node) -> list[Any]:
+def _merge_list(live: Sequence[Any], config: Sequence[Any], node: MergeTopology) -> list[Any]:
     """The configuration's order; live elements that it does not name stay where they stood among the others."""
     was = {item_key(each, node): each for each in live}
     wanted = {item_key(each, node): each for each in config}
@@ -106,11 +123,11 @@ def _merged_list(live: Sequence[Any], config: Sequence[Any], node: Node) -> list
             result.append(was[rest.pop(0)])
         if rest:
             rest.pop(0)
-        result.append(_merged(was[key], item, node.items or _PLAIN) if key in was else copied(item))
+        result.append(_merge(was[key], item, node.items or _PLAIN) if key in was else deep_copy(item))
     return [*result, *(was[key] for key in rest if key not in wanted)]
 
 
-def _without(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node: Node) -> Any:
+def _remove_fields(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node: MergeTopology) -> Any:
     """The value without the fields in ``gone``; a place that holds something owned stays."""
     if isinstance(value, Mapping):
         kept = {}
@@ -118,8 +135,8 @@ def _without(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node
             name = f"f:{key}"
             if name not in gone:
                 kept[key] = each
-            elif not _vanishes(gone[name], owned.get(name)):
-                left = _without(each, gone[name], owned.get(name) or {}, below(node, key))
+            elif not _is_removed(gone[name], owned.get(name)):
+                left = _remove_fields(each, gone[name], owned.get(name) or {}, child_topology(node, key))
                 if left not in ({}, []) or owned.get(name):
                     kept[key] = left
         return kept
@@ -129,19 +146,21 @@ def _without(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node
             name = item_key(each, node)
             if name not in gone:
                 left_items.append(each)
-            elif not _vanishes(gone[name], owned.get(name)):
-                left_items.append(_without(each, gone[name], owned.get(name) or {}, node.items or _PLAIN))
+            elif not _is_removed(gone[name], owned.get(name)):
+                left_items.append(_remove_fields(each, gone[name], owned.get(name) or {}, node.items or _PLAIN))
         return left_items
     return value
 
 
-def _vanishes(gone: Mapping[str, Any], owned: Mapping[str, Any] | None) -> bool:
+def _is_removed(gone: Mapping[str, Any], owned: Mapping[str, Any] | None) -> bool:
     return SELF in gone and not owned
 
 
-def _conflict(clashes: Sequence[tuple[Entry, Fields]]) -> StatusError:
-    found = [(entry.writer.shown, path) for entry, fields in clashes for path in paths(fields)]
-    causes = [Cause(reason="FieldManagerConflict", message=f"conflict with {who}", field=path) for who, path in found]
+def _conflict(clashes: Sequence[tuple[ManagedFieldsEntry, Fields]]) -> StatusError:
+    found = [(entry.writer.describe, path) for entry, fields in clashes for path in field_paths(fields)]
+    causes = [
+        StatusCause(reason="FieldManagerConflict", message=f"conflict with {who}", field=path) for who, path in found
+    ]
     if len(found) == 1:
         text = f"Apply failed with 1 conflict: conflict with {found[0][0]}: {found[0][1]}"
     else:

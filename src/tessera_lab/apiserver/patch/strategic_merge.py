@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.resource_types import Node
+from tessera_lab.apiserver.resource_types import MergeTopology
 from tessera_lab.apiserver.status import bad_request
-from tessera_lab.apiserver.storage.store import copied
+from tessera_lab.apiserver.storage.store import deep_copy
 
 _PATCH, _RETAIN = "$patch", "$retainKeys"
 _ORDER, _DROP = "$setElementOrder/", "$deleteFromPrimitiveList/"
-_PLAIN = Node()
+_PLAIN = MergeTopology()
 
 
-def strategic_merge(original: Obj, patch: Any, topology: Node) -> Obj:
+def strategic_merge(original: Obj, patch: Any, topology: MergeTopology) -> Obj:
     """The object with the patch merged in.
 
     Raises:
@@ -28,10 +28,10 @@ def strategic_merge(original: Obj, patch: Any, topology: Node) -> Obj:
     return _merge(original, patch, topology)
 
 
-def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: Node) -> Obj:
+def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: MergeTopology) -> Obj:
     match patch.get(_PATCH):
         case "replace":
-            cleaned: Obj = _clean({key: value for key, value in patch.items() if key != _PATCH})
+            cleaned: Obj = _remove_directives({key: value for key, value in patch.items() if key != _PATCH})
             return cleaned
         case "delete":
             return {}
@@ -47,19 +47,19 @@ def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: Node) ->
             field = key.removeprefix(_DROP)
             merged[field] = [each for each in merged.get(field) or () if each not in value]
         elif not key.startswith("$"):
-            _set(merged, key, value, _below(node, key), patch.get(_ORDER + key))
+            _set_merged(merged, key, value, _child_topology(node, key), patch.get(_ORDER + key))
     for key, value in patch.items():
         field = key.removeprefix(_ORDER)
         if key.startswith(_ORDER) and field not in patch and isinstance(merged.get(field), list):
-            merged[field] = _ordered(merged[field], merged[field], value, _below(node, field))
+            merged[field] = _sort_by_order(merged[field], merged[field], value, _child_topology(node, field))
     return merged
 
 
-def _below(node: Node, key: str) -> Node:
+def _child_topology(node: MergeTopology, key: str) -> MergeTopology:
     return node.fields.get(key) or node.items or _PLAIN
 
 
-def _set(merged: Obj, key: str, value: Any, node: Node, order: Sequence[Any] | None) -> None:
+def _set_merged(merged: Obj, key: str, value: Any, node: MergeTopology, order: Sequence[Any] | None) -> None:
     present = merged.get(key)
     if value is None:
         merged.pop(key, None)
@@ -68,20 +68,20 @@ def _set(merged: Obj, key: str, value: Any, node: Node, order: Sequence[Any] | N
     elif isinstance(value, Sequence) and not isinstance(value, str) and (node.merge_key or node.merge_set):
         live = present if isinstance(present, list) else []
         joined = _merge_keyed(live, value, node) if node.merge_key else _merge_set(live, value)
-        merged[key] = _ordered(joined, live, order, node) if order is not None else joined
+        merged[key] = _sort_by_order(joined, live, order, node) if order is not None else joined
     else:
-        merged[key] = _clean(value)
+        merged[key] = _remove_directives(value)
 
 
 def _merge_set(live: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
     return [*live, *(each for each in patch if each not in live)]
 
 
-def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: Node) -> list[Any]:
+def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: MergeTopology) -> list[Any]:
     key = node.merge_key
     below = node.items or _PLAIN
     if any(isinstance(each, Mapping) and each.get(_PATCH) == "replace" for each in patch):
-        return [_clean(each) for each in patch if each.get(_PATCH) != "replace"]
+        return [_remove_directives(each) for each in patch if each.get(_PATCH) != "replace"]
     merged = list(live)
     for each in patch:
         if not isinstance(each, Mapping) or key not in each:
@@ -90,13 +90,13 @@ def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: Node) -> list[
         if each.get(_PATCH) == "delete":
             merged = [item for item in merged if item.get(key) != each[key]]
         elif at is None:
-            merged.append(_clean(each))
+            merged.append(_remove_directives(each))
         else:
             merged[at] = _merge(merged[at], each, below)
     return merged
 
 
-def _ordered(merged: Sequence[Any], live: Sequence[Any], order: Sequence[Any], node: Node) -> list[Any]:
+def _sort_by_order(merged: Sequence[Any], live: Sequence[Any], order: Sequence[Any], node: MergeTopology) -> list[Any]:
     """The merged list in the order asked for; items that it does not name keep their place among the live ones."""
 
     def identity(item: Any) -> Any:
@@ -120,11 +120,13 @@ def _hashable(value: Any) -> Any:
     return value if not isinstance(value, dict | list) else repr(value)
 
 
-def _clean(value: Any) -> Any:
+def _remove_directives(value: Any) -> Any:
     """A value of the patch as it is stored where nothing was: without directives and nulls."""
     if isinstance(value, Mapping):
-        return {key: _clean(each) for key, each in value.items() if not key.startswith("$") and each is not None}
+        return {
+            key: _remove_directives(each) for key, each in value.items() if not key.startswith("$") and each is not None
+        }
     if isinstance(value, list):
         kept = (each for each in value if not (isinstance(each, Mapping) and each.get(_PATCH) == "delete"))
-        return [_clean(each) for each in kept]
-    return copied(value)
+        return [_remove_directives(each) for each in kept]
+    return deep_copy(value)

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.status import StatusError, bad_request, conflict, invalid, too_many_requests
 
 Read = Mapping[str, Any]
 
 
-def bound(pod: Obj, binding: Read, now: str) -> Obj:
+def bind_pod(pod: Obj, binding: Read, now: str) -> Obj:
     """The pod on the node that the binding names.
 
     Raises:
@@ -24,10 +24,15 @@ def bound(pod: Obj, binding: Read, now: str) -> Obj:
     node = target.get("name") or ""
     if target.get("kind") not in {None, "", "Node"}:
         text = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-        raise invalid("", "Binding", name, [Cause(field="target.kind", reason="FieldValueNotSupported", message=text)])
+        raise invalid(
+            "", "Binding", name, [StatusCause(field="target.kind", reason="FieldValueNotSupported", message=text)]
+        )
     if not node:
         raise invalid(
-            "", "Binding", name, [Cause(field="target.name", reason="FieldValueRequired", message="Required value")]
+            "",
+            "Binding",
+            name,
+            [StatusCause(field="target.name", reason="FieldValueRequired", message="Required value")],
         )
     _check_bindable(pod, binding, name)
     pod["spec"]["nodeName"] = node
@@ -67,7 +72,7 @@ def set_condition(pod: Obj, condition: Obj) -> None:
     conditions.append(condition)
 
 
-class Budget(msgspec.Struct, frozen=True):
+class DisruptionBudget(msgspec.Struct, frozen=True):
     """A PodDisruptionBudget that covers the pod to be evicted."""
 
     name: str
@@ -77,15 +82,17 @@ class Budget(msgspec.Struct, frozen=True):
     current: int
 
 
-def budgets_for(pod: Read, budgets: Iterable[Read]) -> list[Budget]:
+def matching_budgets(pod: Read, budgets: Iterable[Read]) -> list[DisruptionBudget]:
     """The budgets whose selector matches the pod."""
     labels = pod["metadata"].get("labels") or {}
-    return [_budget(each) for each in budgets if selects((each.get("spec") or {}).get("selector"), labels)]
+    return [
+        _budget(each) for each in budgets if label_selector_matches((each.get("spec") or {}).get("selector"), labels)
+    ]
 
 
-def _budget(obj: Read) -> Budget:
+def _budget(obj: Read) -> DisruptionBudget:
     status, meta = obj.get("status") or {}, obj["metadata"]
-    return Budget(
+    return DisruptionBudget(
         name=meta["name"],
         processed=status.get("observedGeneration", 0) >= meta.get("generation", 0),
         allowed=status.get("disruptionsAllowed", 0),
@@ -94,7 +101,7 @@ def _budget(obj: Read) -> Budget:
     )
 
 
-def check_evictable(pod: Read, budgets: list[Budget]) -> Budget | None:
+def check_budgets(pod: Read, budgets: list[DisruptionBudget]) -> DisruptionBudget | None:
     """The budget that the eviction uses up, None when none covers the pod.
 
     Raises:
@@ -111,18 +118,18 @@ def check_evictable(pod: Read, budgets: list[Budget]) -> Budget | None:
     if not budget.processed:
         text = f"The disruption budget {budget.name} is still being processed by the server."
         raise too_many_requests(
-            refusal, retry_after=10, causes=[Cause(field="", reason="DisruptionBudget", message=text)]
+            refusal, retry_after=10, causes=[StatusCause(field="", reason="DisruptionBudget", message=text)]
         )
     if budget.allowed <= 0:
         needs = f"needs {budget.desired} healthy pods and has {budget.current} currently"
         text = f"The disruption budget {budget.name} {needs}"
         raise too_many_requests(
-            refusal, retry_after=0, causes=[Cause(field="", reason="DisruptionBudget", message=text)]
+            refusal, retry_after=0, causes=[StatusCause(field="", reason="DisruptionBudget", message=text)]
         )
     return budget
 
 
-def check_eviction(eviction: Read, name: str) -> Read:
+def parse_delete_options(eviction: Read, name: str) -> Read:
     """The eviction's DeleteOptions.
 
     Raises:
@@ -135,7 +142,7 @@ def check_eviction(eviction: Read, name: str) -> Read:
     return options
 
 
-def selects(selector: Read | None, labels: Read) -> bool:
+def label_selector_matches(selector: Read | None, labels: Read) -> bool:
     """Whether a LabelSelector matches; an empty one matches everything, none matches nothing."""
     if selector is None:
         return False

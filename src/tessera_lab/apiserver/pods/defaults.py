@@ -49,7 +49,7 @@ def default_pod_spec(spec: Obj) -> None:
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
     elif spec.get("serviceAccount"):
         spec["serviceAccountName"] = spec["serviceAccount"]
-    canonical_amounts(spec, "overhead")
+    canonicalize_quantities(spec, "overhead")
     for container in containers(spec):
         _default_container(container)
     for volume in spec.get("volumes") or ():
@@ -87,7 +87,7 @@ def _default_container(container: Obj) -> None:
             _default_probe(container[name])
     for hook in ("postStart", "preStop"):
         _default_http(((container.get("lifecycle") or {}).get(hook) or {}).get("httpGet"))
-    canonical_amounts(container["resources"], "limits", "requests")
+    canonicalize_quantities(container["resources"], "limits", "requests")
 
 
 def _pull_policy(image: str) -> str:
@@ -115,14 +115,14 @@ def _default_probe(probe: Obj) -> None:
 
 
 def _request_limits(resources: Obj) -> None:
-    """What is limited and not requested is requested as much."""
+    """Sets each request that is missing to the container's limit."""
     limits = resources.get("limits") or {}
     if limits:
         requests = resources.get("requests") or {}
         resources["requests"] = {**requests, **{k: v for k, v in limits.items() if k not in requests}}
 
 
-def canonical_amounts(obj: Obj, *keys: str) -> None:
+def canonicalize_quantities(obj: Obj, *keys: str) -> None:
     """Quantities as Kubernetes writes them back: ``0.5`` is ``500m``, the number 1 is ``"1"``, ``1u`` is ``1m``."""
     for key in keys:
         amounts = obj.get(key)
@@ -169,10 +169,10 @@ def _default_volume(volume: Obj) -> None:
         volume["emptyDir"] = {}
 
 
-def new_pod(pod: Obj) -> None:
-    """What a new pod starts with: its status, and label keys written into its selectors."""
+def prepare_new_pod(pod: Obj) -> None:
+    """Sets a new pod's status, and writes its label keys into its selectors."""
     merge_label_keys(pod)
-    pod["status"] = {"phase": "Pending", "qosClass": quality(pod["spec"])}
+    pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         pod["status"]["conditions"] = [
             {
@@ -186,7 +186,7 @@ def new_pod(pod: Obj) -> None:
         ]
 
 
-def quality(spec: Obj) -> str:
+def qos_class(spec: Obj) -> str:
     """The pod's quality of service: Guaranteed, Burstable or BestEffort; only CPU and memory count."""
     counted = ("cpu", "memory")
     every = [each.get("resources") or {} for each in containers(spec)]

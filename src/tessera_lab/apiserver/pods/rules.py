@@ -1,4 +1,4 @@
-"""What is wrong with a pod: ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
+"""Validation of pods: ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
 
 The shape (types, required fields, enumerations) is checked before. Here stand the rules between fields that pods of
 this project meet: names, mounts, resources, tolerations, scheduling gates.
@@ -11,7 +11,7 @@ from typing import Any
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden, invalid
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
 
@@ -26,13 +26,13 @@ _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 _OPERATORS = ("Equal", "Exists")
 
 
-def pod_causes(pod: Read) -> Sequence[Cause]:
-    """What is wrong with a pod."""
-    return list(spec_causes(pod.get("spec") or {}, "spec"))
+def validate_pod(pod: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a pod."""
+    return list(validate_pod_spec(pod.get("spec") or {}, "spec"))
 
 
-def spec_causes(spec: Read, path: str) -> Iterator[Cause]:
-    """What is wrong with a pod's spec, in a pod or a template."""
+def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of a pod's spec, in a pod or a template."""
     if not spec.get("containers"):
         yield field_errors.required(f"{path}.containers")
     volumes = {each.get("name") for each in spec.get("volumes") or ()}
@@ -59,7 +59,7 @@ def spec_causes(spec: Read, path: str) -> Iterator[Cause]:
         yield forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def _duplicates(items: Sequence[Read], path: str) -> Iterator[Cause]:
+def _duplicates(items: Sequence[Read], path: str) -> Iterator[StatusCause]:
     seen: set[str] = set()
     for index, each in enumerate(items):
         name = each.get("name", "")
@@ -70,7 +70,7 @@ def _duplicates(items: Sequence[Read], path: str) -> Iterator[Cause]:
         seen.add(name)
 
 
-def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[Cause]:
+def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[StatusCause]:
     name = container.get("name") or ""
     if name and not _LABEL.fullmatch(name):
         yield invalid(f"{path}.name", name, _LABEL_RULE)
@@ -79,18 +79,18 @@ def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[Cause]
     for index, each in enumerate(container.get("volumeMounts") or ()):
         if each.get("name") not in volumes:
             field = f"{path}.volumeMounts[{index}].name"
-            yield Cause(
+            yield StatusCause(
                 field=field, reason="FieldValueNotFound", message=f"Not found: {field_errors.shown(each.get('name'))}"
             )
     for index, each in enumerate(container.get("ports") or ()):
         port = each.get("containerPort")
         if isinstance(port, int) and not 0 < port < 65536:
             yield invalid(f"{path}.ports[{index}].containerPort", port, "must be between 1 and 65535, inclusive")
-    yield from resource_causes(container.get("resources") or {}, f"{path}.resources")
+    yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
 
 
-def resource_causes(resources: Read, path: str) -> Iterator[Cause]:
-    """What is wrong with a container's limits and requests."""
+def validate_resources(resources: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of a container's limits and requests."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
@@ -107,7 +107,7 @@ def resource_causes(resources: Read, path: str) -> Iterator[Cause]:
             yield field_errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
 
 
-def _amount(name: str, amount: Any, path: str) -> Iterator[Cause]:
+def _amount(name: str, amount: Any, path: str) -> Iterator[StatusCause]:
     prefix, _, short = name.rpartition("/")
     if not _QUALIFIED.fullmatch(short) or len(short) > 63:
         yield invalid(path, name, "must be a qualified resource name")
@@ -134,7 +134,7 @@ def overcommits(name: str) -> bool:
     return not prefix or prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io")
 
 
-def _gates(gates: Sequence[Read], path: str) -> Iterator[Cause]:
+def _gates(gates: Sequence[Read], path: str) -> Iterator[StatusCause]:
     seen: set[str] = set()
     for index, each in enumerate(gates):
         name = each.get("name", "")
@@ -152,7 +152,7 @@ def _gates(gates: Sequence[Read], path: str) -> Iterator[Cause]:
         seen.add(name)
 
 
-def _toleration(toleration: Read, path: str) -> Iterator[Cause]:
+def _toleration(toleration: Read, path: str) -> Iterator[StatusCause]:
     operator = toleration.get("operator") or "Equal"
     if operator not in _OPERATORS:
         yield field_errors.unsupported(f"{path}.operator", operator, _OPERATORS)

@@ -1,4 +1,4 @@
-"""What of a pod may change: ``ValidatePodUpdate`` of ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
+"""Validation of pod updates: ``ValidatePodUpdate`` of ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
 
 Images, an active deadline, further tolerations; scheduling gates may only go; and while a pod is gated its nodeSelector
 may be added to and its required node affinity tightened.
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.field_errors import forbidden, invalid
-from tessera_lab.apiserver.interfaces import Cause, Obj
-from tessera_lab.apiserver.storage.store import copied
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.storage.store import deep_copy
 
 Read = Mapping[str, Any]
 
@@ -24,8 +24,8 @@ _NO_MUTATION = "only additions are allowed (no mutations or deletions)"
 _TERMS = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
 
 
-def pod_update_causes(pod: Read, old: Read) -> Sequence[Cause]:
-    """Which changes of a pod's spec are refused."""
+def validate_pod_update(pod: Read, old: Read) -> Sequence[StatusCause]:
+    """Returns the errors of changes that a pod's spec does not allow."""
     new, was = pod.get("spec") or {}, old.get("spec") or {}
     if new == was:
         return ()
@@ -45,13 +45,13 @@ def pod_update_causes(pod: Read, old: Read) -> Sequence[Cause]:
     return [forbidden("spec", _FROZEN + msgspec.json.encode(shown).decode())]
 
 
-def _counts(new: Read, was: Read) -> Iterator[Cause]:
+def _counts(new: Read, was: Read) -> Iterator[StatusCause]:
     for key in ("containers", "initContainers"):
         if len(new.get(key) or ()) != len(was.get(key) or ()):
             yield forbidden(f"spec.{key}", "pod updates may not add or remove containers")
 
 
-def _deadline(new: Read, was: Read) -> Iterator[Cause]:
+def _deadline(new: Read, was: Read) -> Iterator[StatusCause]:
     before, after = was.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
     if before is None or before == after:
         return
@@ -61,7 +61,7 @@ def _deadline(new: Read, was: Read) -> Iterator[Cause]:
         yield invalid("spec.activeDeadlineSeconds", after, f"must be less than or equal to previous value: {before}")
 
 
-def _tolerations(new: Read, was: Read) -> Iterator[Cause]:
+def _tolerations(new: Read, was: Read) -> Iterator[StatusCause]:
     """Old ones stay; of one with NoExecute the seconds may change."""
     present = [_timeless(each) for each in new.get("tolerations") or ()]
     for each in was.get("tolerations") or ():
@@ -77,7 +77,7 @@ def _timeless(toleration: Read) -> Read:
     return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
 
-def _gates(new: Read, was: Read) -> Iterator[Cause]:
+def _gates(new: Read, was: Read) -> Iterator[StatusCause]:
     before = {each.get("name") for each in was.get("schedulingGates") or ()}
     for each in new.get("schedulingGates") or ():
         if each.get("name") not in before:
@@ -85,7 +85,7 @@ def _gates(new: Read, was: Read) -> Iterator[Cause]:
             yield forbidden("spec.schedulingGates", text)
 
 
-def _selector(new: Read, was: Read) -> Iterator[Cause]:
+def _selector(new: Read, was: Read) -> Iterator[StatusCause]:
     before, after = was.get("nodeSelector") or {}, new.get("nodeSelector") or {}
     if any(after.get(key) != value for key, value in before.items()):
         yield invalid(
@@ -93,7 +93,7 @@ def _selector(new: Read, was: Read) -> Iterator[Cause]:
         )
 
 
-def _affinity(new: Read, was: Read) -> Iterator[Cause]:
+def _affinity(new: Read, was: Read) -> Iterator[StatusCause]:
     path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     before, after = _terms(was), _terms(new)
     if before is None:
@@ -119,7 +119,7 @@ def _terms(spec: Read) -> Sequence[Read] | None:
 
 def _without_mutable(new: Read, was: Read, *, gated: bool) -> Obj:
     """The new spec with everything that may change put back to what it was."""
-    left: Obj = copied(new)
+    left: Obj = deep_copy(new)
     for key in ("containers", "initContainers"):
         for now, then in zip(left.get(key) or (), was.get(key) or (), strict=True):
             if now.get("name") == then.get("name"):

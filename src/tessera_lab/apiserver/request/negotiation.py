@@ -1,4 +1,4 @@
-"""How an answer looks: JSON, a Table, or objects reduced to their metadata, as the ``Accept`` header asks.
+"""The format of an answer, by the ``Accept`` header: JSON, a Table, or objects reduced to their metadata.
 
 Pure. A representation turns stored objects into bytes; lists are joined from encodings that the objects keep.
 """
@@ -11,7 +11,7 @@ import msgspec
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import not_acceptable
-from tessera_lab.apiserver.storage.store import Stored
+from tessera_lab.apiserver.storage.store import StoredObject
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -21,7 +21,7 @@ ACCEPTED = (JSON, YAML)
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Accept(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptedFormat(msgspec.Struct, frozen=True, kw_only=True):
     """One clause of an ``Accept`` header that the server can satisfy.
 
     Attributes:
@@ -32,7 +32,7 @@ class Accept(msgspec.Struct, frozen=True, kw_only=True):
     as_kind: str = ""
 
 
-def accept(header: str) -> Accept:
+def parse_accept(header: str) -> AcceptedFormat:
     """The first clause of the header that can be satisfied.
 
     Raises:
@@ -47,23 +47,23 @@ def accept(header: str) -> Accept:
             continue
         kind = params.get("as", "")
         if not kind:
-            return Accept(media=media)
+            return AcceptedFormat(media=media)
         if params.get("g") == "meta.k8s.io" and params.get("v") == "v1" and kind in _AS:
-            return Accept(media=media, as_kind=kind)
+            return AcceptedFormat(media=media, as_kind=kind)
     raise not_acceptable(ACCEPTED)
 
 
 _AS = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
 
 
-def in_version(resource: ResourceType, stored: Stored) -> bytes:
+def encode_in_version(resource: ResourceType, stored: StoredObject) -> bytes:
     """The object's JSON in the resource's version."""
     if stored.obj.get("apiVersion") == resource.api_version:
-        return stored.form("", _itself)
+        return stored.form("", _identity)
     return stored.form(resource.api_version, lambda obj: to_version(resource, obj))
 
 
-def _itself(obj: Obj) -> Obj:
+def _identity(obj: Obj) -> Obj:
     return obj
 
 
@@ -78,7 +78,7 @@ def partial_metadata(obj: Mapping[str, Any]) -> Obj:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-class Form:
+class ResponseForm:
     """One representation of one resource's objects, for single answers, lists and watches.
 
     Args:
@@ -86,7 +86,9 @@ class Form:
         include: ``includeObject`` of a Table: ``Metadata``, ``Object`` or ``None``.
     """
 
-    def __init__(self, resource: ResourceType, wanted: Accept, now: Callable[[], float], include: str = "") -> None:
+    def __init__(
+        self, resource: ResourceType, wanted: AcceptedFormat, now: Callable[[], float], include: str = ""
+    ) -> None:
         self._resource = resource
         self._kind = wanted.as_kind.removesuffix("List")
         self._now = now
@@ -98,7 +100,7 @@ class Form:
         """Names the representation: equal keys, equal bytes. A Table's rows count ages, so it shares nothing."""
         return (self._resource.api_version, self._kind) if self._kind != "Table" else object()
 
-    def one(self, stored: Stored) -> bytes:
+    def one(self, stored: StoredObject) -> bytes:
         """A single object."""
         match self._kind:
             case "Table":
@@ -106,9 +108,9 @@ class Form:
             case "PartialObjectMetadata":
                 return stored.form("meta", partial_metadata)
             case _:
-                return in_version(self._resource, stored)
+                return encode_in_version(self._resource, stored)
 
-    def many(self, stored: Sequence[Stored], meta: Mapping[str, Any]) -> bytes:
+    def many(self, stored: Sequence[StoredObject], meta: Mapping[str, Any]) -> bytes:
         """A list; ``meta`` is its ListMeta."""
         if self._kind == "Table":
             return _ENCODE(self._table(stored, meta))
@@ -118,7 +120,7 @@ class Form:
         head = _ENCODE({"kind": kind, "apiVersion": version, "metadata": meta})
         return b'%s,"items":[%s]}' % (head[:-1], b",".join(self.one(each) for each in stored))
 
-    def frame(self, event: str, stored: Stored) -> bytes:
+    def frame(self, event: str, stored: StoredObject) -> bytes:
         """One line of a watch."""
         return b'{"type":"%s","object":%s}\n' % (event.encode(), self.one(stored))
 
@@ -135,7 +137,7 @@ class Form:
             obj = partial_metadata(obj)
         return _ENCODE({"type": "BOOKMARK", "object": obj}) + b"\n"
 
-    def _table(self, stored: Sequence[Stored], meta: Mapping[str, Any]) -> Obj:
+    def _table(self, stored: Sequence[StoredObject], meta: Mapping[str, Any]) -> Obj:
         columns = self._resource.columns
         assert columns is not None
         headers = None if self._headed else columns.definitions()
@@ -149,11 +151,11 @@ class Form:
             "rows": [self._row(columns.cells(self._shown(each), now), each) for each in stored],
         }
 
-    def _shown(self, stored: Stored) -> Mapping[str, Any]:
+    def _shown(self, stored: StoredObject) -> Mapping[str, Any]:
         same = stored.obj.get("apiVersion") == self._resource.api_version
         return stored.obj if same else to_version(self._resource, stored.obj)
 
-    def _row(self, cells: Sequence[Any], stored: Stored) -> Obj:
+    def _row(self, cells: Sequence[Any], stored: StoredObject) -> Obj:
         if self._include == "None":
             return {"cells": cells}
         if self._include == "Object":

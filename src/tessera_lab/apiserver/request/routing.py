@@ -1,4 +1,4 @@
-"""What a request asks for: path, method and query read as Kubernetes' ``RequestInfo`` does.
+"""Parses path, method and query of a request, as Kubernetes' ``RequestInfo`` does.
 
 Pure; whether such a resource exists is decided later, by the registry.
 """

@@ -1,4 +1,4 @@
-"""What every verb needs: store, registry, watchers, parts, clock; and one request as the verbs see it."""
+"""The server's state that every verb needs (store, registry, watches, parts, clock), and one parsed request."""
 
 import random
 import uuid
@@ -24,17 +24,17 @@ from tessera_lab.apiserver.interfaces import (
     UserInfo,
     Webhooks,
 )
-from tessera_lab.apiserver.request.negotiation import in_version
+from tessera_lab.apiserver.request.negotiation import encode_in_version
 from tessera_lab.apiserver.request.routing import Query, Route
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
-from tessera_lab.apiserver.storage.store import Store, Stored
-from tessera_lab.apiserver.storage.watch import Hubs
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
+from tessera_lab.apiserver.storage.store import Store, StoredObject
+from tessera_lab.apiserver.storage.watch import WatchHubs
 
 NAMESPACES = GroupResource("", "namespaces")
 PODS = GroupResource("", "pods")
 
 
-class Parts(msgspec.Struct, kw_only=True):
+class ServerParts(msgspec.Struct, kw_only=True):
     """The parts behind the seams; one that is absent takes no part (no quota, everything allowed)."""
 
     authorizer: Authorizer | None = None
@@ -47,15 +47,15 @@ class Parts(msgspec.Struct, kw_only=True):
     logs: Logs | None = None
 
 
-class Core:
+class ServerState:
     """The server's state. ``rng`` makes uids and generated names, so that a seeded server repeats itself."""
 
-    def __init__(self, clock: Clock, store: Store, registry: Registry, rng: random.Random) -> None:
+    def __init__(self, clock: Clock, store: Store, registry: ResourceRegistry, rng: random.Random) -> None:
         self.clock = clock
         self.store = store
         self.registry = registry
-        self.hubs = Hubs(store)
-        self.parts = Parts()
+        self.hubs = WatchHubs(store)
+        self.parts = ServerParts()
         self.audit = AuditLog()
         self.rng = rng
 
@@ -67,18 +67,18 @@ class Core:
         """Now, as ``metav1.Time``."""
         return rfc3339(self.clock.now())
 
-    def stored_form(self, resource: ResourceType, obj: Obj) -> Obj:
+    def to_stored_form(self, resource: ResourceType, obj: Obj) -> Obj:
         """An object of the resource's version as it is kept: in the version that its storage was first served in."""
         home = self.registry.stored(resource.storage) or resource
         return {**resource.to_storage(obj), "apiVersion": home.api_version, "kind": home.kind}
 
-    def shown_form(self, resource: ResourceType, stored: Stored) -> Obj:
+    def to_served_form(self, resource: ResourceType, stored: StoredObject) -> Obj:
         """A private copy of a stored object in the resource's version."""
-        shown: Obj = msgspec.json.decode(in_version(resource, stored))
+        shown: Obj = msgspec.json.decode(encode_in_version(resource, stored))
         return shown
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a resource on its way through a verb.
 
     Attributes:

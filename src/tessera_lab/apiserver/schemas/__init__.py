@@ -15,7 +15,7 @@ import msgspec
 Definition = Mapping[str, Any]
 
 
-class Library(msgspec.Struct, frozen=True):
+class SchemaLibrary(msgspec.Struct, frozen=True):
     """All built-in definitions.
 
     Attributes:
@@ -37,6 +37,6 @@ class Library(msgspec.Struct, frozen=True):
 
 
 @cache
-def library() -> Library:
+def schema_library() -> SchemaLibrary:
     """The definitions; reading them takes some milliseconds, once."""
-    return msgspec.json.decode(files(__package__).joinpath("builtin.json").read_bytes(), type=Library)
+    return msgspec.json.decode(files(__package__).joinpath("builtin.json").read_bytes(), type=SchemaLibrary)

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from tessera_lab.apiserver.field_errors import child, required, unsupported
-from tessera_lab.apiserver.interfaces import Cause, Obj
-from tessera_lab.apiserver.schemas import Definition, Library, library
-from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, Shapes, blank, is_time
-from tessera_lab.apiserver.schemas.formats import base64_flaw
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.schemas import Definition, SchemaLibrary, schema_library
+from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, CompiledSchemas, is_blank, is_time
+from tessera_lab.apiserver.schemas.formats import describe_base64_error
 from tessera_lab.apiserver.status import bad_request
 
 #: Definitions, by the last part of their name, whose required fields the server's validation asks for.
@@ -65,7 +65,7 @@ GO_KINDS = {bool: "bool", int: "number", float: "number", str: "string", list: "
 class BuiltinSchema:
     """Implements :class:`tessera_lab.apiserver.interfaces.Schema` for one built-in kind."""
 
-    def __init__(self, found: Library, version: str, kind: str, definition: str) -> None:
+    def __init__(self, found: SchemaLibrary, version: str, kind: str, definition: str) -> None:
         self._library = found
         self._version = version
         self._kind = kind
@@ -78,11 +78,11 @@ class BuiltinSchema:
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
         """Paths of fields that the kind does not have."""
-        return [path for path, _, _ in self._strangers(obj, {"$ref": self._name}, "")]
+        return [path for path, _, _ in self._unknown_fields(obj, {"$ref": self._name}, "")]
 
     def prune(self, obj: Obj) -> None:
         """Removes them."""
-        for _, parent, field in list(self._strangers(obj, {"$ref": self._name}, "")):
+        for _, parent, field in list(self._unknown_fields(obj, {"$ref": self._name}, "")):
             del parent[field]
 
     def settle(self, obj: Obj) -> None:
@@ -93,7 +93,7 @@ class BuiltinSchema:
         """Fills in the defaults that depend on no other field."""
         self._shape.fill(obj)
 
-    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
+    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[StatusCause]:
         """Missing and unsupported values.
 
         Raises:
@@ -103,7 +103,7 @@ class BuiltinSchema:
         if self._shape.complete(obj):
             return []
         self._check_types(obj, {"$ref": self._name}, "", self._kind)
-        return list(self._wrong(obj, {"$ref": self._name}, ""))
+        return list(self._validate_value(obj, {"$ref": self._name}, ""))
 
     def check_types(self, obj: Mapping[str, Any]) -> None:
         """Decoding as the server does it.
@@ -113,7 +113,7 @@ class BuiltinSchema:
         """
         self._check_types(obj, {"$ref": self._name}, "", self._kind)
 
-    def _strangers(self, value: Any, schema: Definition, path: str) -> Iterator[tuple[str, Any, str]]:
+    def _unknown_fields(self, value: Any, schema: Definition, path: str) -> Iterator[tuple[str, Any, str]]:
         """Path, parent and name of every unknown field."""
         node = self._library.resolve(schema)
         if isinstance(value, dict):
@@ -121,14 +121,14 @@ class BuiltinSchema:
             extra = node.get("additionalProperties")
             for name, below in value.items():
                 if properties is not None and name in properties:
-                    yield from self._strangers(below, properties[name], child(path, name))
+                    yield from self._unknown_fields(below, properties[name], child(path, name))
                 elif extra is not None:
-                    yield from self._strangers(below, extra, child(path, name))
+                    yield from self._unknown_fields(below, extra, child(path, name))
                 elif properties is not None:
                     yield child(path, name), value, name
         elif isinstance(value, list) and "items" in node:
             for index, each in enumerate(value):
-                yield from self._strangers(each, node["items"], f"{path}[{index}]")
+                yield from self._unknown_fields(each, node["items"], f"{path}[{index}]")
 
     def _check_types(self, value: Any, schema: Definition, path: str, struct: str) -> None:
         node = self._library.resolve(schema)
@@ -153,7 +153,7 @@ class BuiltinSchema:
             for each in value:
                 self._check_types(each, node["items"], path, struct)
 
-    def _wrong(self, value: Any, schema: Definition, path: str) -> Iterator[Cause]:
+    def _validate_value(self, value: Any, schema: Definition, path: str) -> Iterator[StatusCause]:
         node = self._library.resolve(schema)
         if isinstance(value, dict):
             yield from self._missing(value, schema, node, path)
@@ -161,22 +161,24 @@ class BuiltinSchema:
             for name, below in value.items():
                 following = properties.get(name, extra)
                 if below is not None and following is not None:
-                    yield from self._wrong(below, following, child(path, name))
+                    yield from self._validate_value(below, following, child(path, name))
         elif isinstance(value, list) and "items" in node:
             for index, each in enumerate(value):
-                yield from self._wrong(each, node["items"], f"{path}[{index}]")
+                yield from self._validate_value(each, node["items"], f"{path}[{index}]")
         elif "enum" in schema and value != "" and value not in schema["enum"]:
             yield unsupported(path, value, sorted(schema["enum"]))
 
-    def _missing(self, value: Mapping[str, Any], schema: Definition, node: Definition, path: str) -> Iterator[Cause]:
+    def _missing(
+        self, value: Mapping[str, Any], schema: Definition, node: Definition, path: str
+    ) -> Iterator[StatusCause]:
         for name in _required(schema, node):
-            if blank(value.get(name)):
+            if is_blank(value.get(name)):
                 yield required(child(path, name))
 
 
 @cache
-def _shapes() -> Shapes:
-    return Shapes(library(), _required)
+def _shapes() -> CompiledSchemas:
+    return CompiledSchemas(schema_library(), _required)
 
 
 def _required(schema: Definition, node: Definition) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def _required(schema: Definition, node: Definition) -> tuple[str, ...]:
 
 
 def _type_problem(value: Any, node: Definition) -> str:
-    """What Go's decoder says of a value that does not fit, with ``@`` for the place; empty when it fits."""
+    """Go's decoding error about a value of the wrong type, with ``@`` for the place; empty if the type is right."""
     have = GO_KINDS.get(type(value), "null")
     if node.get("x-kubernetes-int-or-string"):
         fits = have == "string" or (have == "number" and isinstance(value, int))
@@ -218,7 +220,7 @@ def _scalar_problem(value: Any, node: Definition, have: str) -> str:
         go = {"boolean": "bool", "object": "map[string]interface {}", "array": "[]interface {}", "number": "float64"}
         return f"json: cannot unmarshal {have} into @ of type {go.get(want, want)}"
     if kind == "byte":
-        return base64_flaw(value)
+        return describe_base64_error(value)
     if kind == "date-time" and not is_time(value):
         return f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as "2006"'
     return ""
@@ -226,7 +228,7 @@ def _scalar_problem(value: Any, node: Definition, have: str) -> str:
 
 def builtin_schema(group: str, version: str, kind: str) -> BuiltinSchema | None:
     """Shape of a built-in kind, None for one that is not."""
-    found = library()
+    found = schema_library()
     name = found.name(group, version, kind)
     shown = f"{group}/{version}" if group else version
     return None if name is None else BuiltinSchema(found, shown, kind, name)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tessera.clock import parse_rfc3339
-from tessera_lab.apiserver.schemas import Definition, Library
+from tessera_lab.apiserver.schemas import Definition, SchemaLibrary
 from tessera_lab.apiserver.schemas.formats import is_base64
 
 QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?")
@@ -35,7 +35,7 @@ _ZEROS: Mapping[str, Callable[[], Any]] = {
 }
 
 
-class Shape:
+class CompiledSchema:
     """One compiled node.
 
     Attributes:
@@ -64,11 +64,11 @@ class Shape:
         "zero",
     )
 
-    def __init__(self, shapes: "Shapes", schema: Definition, node: Definition) -> None:
+    def __init__(self, shapes: "CompiledSchemas", schema: Definition, node: Definition) -> None:
         self._shapes = shapes
         self._node = node
-        self._fields: dict[str, Shape | None] = {}
-        self._items: Shape | None = None
+        self._fields: dict[str, CompiledSchema | None] = {}
+        self._items: CompiledSchema | None = None
         self.fits = _test(node)
         self.free = not any(key in node for key in ("properties", "additionalProperties", "items"))
         self.nullable = node.get("format") == "date-time" or "type" not in node
@@ -79,7 +79,7 @@ class Shape:
         self.defaults = tuple((name, below["default"]) for name, below in properties.items() if "default" in below)
         self.defaulted = shapes.any_default(node)
 
-    def field(self, name: str) -> "Shape | None":
+    def field(self, name: str) -> "CompiledSchema | None":
         """The node of a field, None for one that is unknown."""
         try:
             return self._fields[name]
@@ -87,7 +87,7 @@ class Shape:
             found = self._fields[name] = self._find(name)
             return found
 
-    def _find(self, name: str) -> "Shape | None":
+    def _find(self, name: str) -> "CompiledSchema | None":
         properties, extra = self._node.get("properties"), self._node.get("additionalProperties")
         if properties is not None and name in properties:
             return self._shapes.of(properties[name])
@@ -96,7 +96,7 @@ class Shape:
         return None if properties is not None else self._shapes.anything
 
     @property
-    def items(self) -> "Shape":
+    def items(self) -> "CompiledSchema":
         """The node of a list's elements."""
         if self._items is None:
             below = self._node.get("items")
@@ -130,7 +130,7 @@ class Shape:
         if self.free and self.enum is None and not self.required:
             return True
         if type(value) is dict:
-            if self.required and any(blank(value.get(name)) for name in self.required):
+            if self.required and any(is_blank(value.get(name)) for name in self.required):
                 return False
             for name, each in value.items():
                 below = self.field(name)
@@ -183,7 +183,7 @@ class Shape:
                 self.items.fill(each)
 
 
-class Shapes:
+class CompiledSchemas:
     """The compiled nodes of a library.
 
     Args:
@@ -191,27 +191,27 @@ class Shapes:
         required: from a node as it stands in its parent and as resolved, which of its fields may not be missing.
     """
 
-    def __init__(self, library: Library, required: Callable[[Definition, Definition], tuple[str, ...]]) -> None:
+    def __init__(self, library: SchemaLibrary, required: Callable[[Definition, Definition], tuple[str, ...]]) -> None:
         self._library = library
-        self._known: dict[int, Shape] = {}
-        self._kinds: dict[str, Shape] = {}
+        self._known: dict[int, CompiledSchema] = {}
+        self._kinds: dict[str, CompiledSchema] = {}
         self._defaulted: dict[int, bool] = {}
         self.required = required
-        self.anything = Shape(self, {}, {})
+        self.anything = CompiledSchema(self, {}, {})
 
-    def kind(self, definition: str) -> Shape:
+    def kind(self, definition: str) -> CompiledSchema:
         """A whole definition, compiled."""
         found = self._kinds.get(definition)
         if found is None:
             schema = {"$ref": definition}
-            found = self._kinds[definition] = Shape(self, schema, self._library.resolve(schema))
+            found = self._kinds[definition] = CompiledSchema(self, schema, self._library.resolve(schema))
         return found
 
-    def of(self, schema: Definition) -> Shape:
+    def of(self, schema: Definition) -> CompiledSchema:
         """The node, compiled. It must be a part of the library, which keeps it alive."""
         found = self._known.get(id(schema))
         if found is None:
-            found = self._known[id(schema)] = Shape(self, schema, self._library.resolve(schema))
+            found = self._known[id(schema)] = CompiledSchema(self, schema, self._library.resolve(schema))
         return found
 
     def any_default(self, node: Definition) -> bool:
@@ -233,7 +233,7 @@ class Shapes:
         return any("default" in each or self._any_default(self._library.resolve(each), seen) for each in below)
 
 
-def blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
     """Whether Go would see the zero value; false is one that says something."""
     return value is None or (value is not False and value in ("", [], 0))
 

@@ -76,7 +76,7 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 }
 
 
-def fits(kind: str, text: str) -> bool:
+def matches_format(kind: str, text: str) -> bool:
     """Whether the text has the format; true for formats that Kubernetes does not check."""
     check = FORMATS.get(kind)
     return check is None or check(text)
@@ -118,8 +118,8 @@ def is_base64(text: str) -> bool:
     return _GOOD.fullmatch(_LINES.sub("", text) if "\n" in text or "\r" in text else text) is not None
 
 
-def base64_flaw(text: str) -> str:
-    """What Go says of a text that is not base64; empty for one that is."""
+def describe_base64_error(text: str) -> str:
+    """Go's error about a text that is not base64; empty if it is base64."""
     return "" if is_base64(text) else f"illegal base64 data at input byte {_flaw(text)}"
 
 

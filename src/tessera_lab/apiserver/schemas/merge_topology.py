@@ -1,4 +1,4 @@
-"""How lists and maps of a kind merge, read from its schema.
+"""Merge rules of the lists and maps of a kind, read from its schema.
 
 Strategic merge looks at ``x-kubernetes-patch-strategy`` and ``x-kubernetes-patch-merge-key``, server-side apply at
 ``x-kubernetes-list-type``, ``-list-map-keys`` and ``-map-type``. What a schema does not say is the default: maps merge,
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from tessera_lab.apiserver.resource_types import Node
-from tessera_lab.apiserver.schemas import library
+from tessera_lab.apiserver.resource_types import MergeTopology
+from tessera_lab.apiserver.schemas import schema_library
 
 #: Merges as a plain value; such children are left out of their parent.
-PLAIN = Node()
+PLAIN = MergeTopology()
 
 
 def _key_defaults(items: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def _key_defaults(items: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
 
 
 def _node(
-    schema: Mapping[str, Any], definitions: Mapping[str, Any], path: tuple[str, ...], done: dict[str, Node]
-) -> Node:
+    schema: Mapping[str, Any], definitions: Mapping[str, Any], path: tuple[str, ...], done: dict[str, MergeTopology]
+) -> MergeTopology:
     """Merge rules at one place; those of a definition are made once and shared."""
     name = schema.get("$ref")
     if name is None:
@@ -43,8 +43,8 @@ def _own(
     rules: Mapping[str, Any],
     definitions: Mapping[str, Any],
     path: tuple[str, ...],
-    done: dict[str, Node],
-) -> Node:
+    done: dict[str, MergeTopology],
+) -> MergeTopology:
     fields = {
         field: node
         for field, child in schema.get("properties", {}).items()
@@ -56,7 +56,7 @@ def _own(
     strategy = rules.get("x-kubernetes-patch-strategy", "").split(",")
     merge_key = rules.get("x-kubernetes-patch-merge-key", "") if "merge" in strategy else ""
     element = definitions[below["$ref"]] if isinstance(below, Mapping) and "$ref" in below else below
-    return Node(
+    return MergeTopology(
         fields=fields,
         items=items if items is not None and items != PLAIN else None,
         list_type=rules.get("x-kubernetes-list-type", "atomic"),
@@ -70,19 +70,19 @@ def _own(
 
 
 @cache
-def builtin_topology(group: str, version: str, kind: str) -> Node:
+def builtin_topology(group: str, version: str, kind: str) -> MergeTopology:
     """Merge rules of a built-in kind.
 
     Raises:
         KeyError: the kind is not built in.
     """
-    found = library()
+    found = schema_library()
     name = found.kinds[f"{group}/{version}/{kind}"]
     return _node({"$ref": name}, found.definitions, (), {})
 
 
-def crd_topology(schema: Mapping[str, Any]) -> Node:
+def crd_topology(schema: Mapping[str, Any]) -> MergeTopology:
     """Merge rules of a custom resource with that ``openAPIV3Schema``; its metadata merges as everywhere."""
     own = _node(schema, {}, (), {})
     metadata = builtin_topology("", "v1", "ConfigMap").fields["metadata"]
-    return Node(fields={**own.fields, "metadata": metadata})
+    return MergeTopology(fields={**own.fields, "metadata": metadata})

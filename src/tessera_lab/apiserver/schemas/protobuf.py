@@ -41,7 +41,7 @@ def _table() -> _Table:
     return msgspec.json.decode(data, type=_Table)
 
 
-def decode(body: bytes) -> Obj:
+def decode_body(body: bytes) -> Obj:
     """The object as JSON.
 
     Raises:
@@ -49,8 +49,8 @@ def decode(body: bytes) -> Obj:
     """
     if not body.startswith(MAGIC):
         raise ValueError(f"the body is not {MEDIA_TYPE}: it does not begin with {MAGIC!r}")
-    unknown = _joined(body[len(MAGIC) :])
-    meta = _joined(unknown.get(1, b""))
+    unknown = _join_messages(body[len(MAGIC) :])
+    meta = _join_messages(unknown.get(1, b""))
     api_version, kind = meta.get(1, b"").decode(), meta.get(2, b"").decode()
     table = _table()
     message = table.kinds.get(f"{api_version}/{kind}")
@@ -66,15 +66,15 @@ def decode(body: bytes) -> Obj:
     return {"apiVersion": api_version, "kind": kind, **_message(unknown.get(2, b""), message)}
 
 
-def _joined(message: bytes) -> dict[int, bytes]:
+def _join_messages(message: bytes) -> dict[int, bytes]:
     """Length-delimited fields by number; for messages that have no other ones."""
-    return {number: value for number, value in fields(message) if isinstance(value, bytes)}
+    return {number: value for number, value in read_fields(message) if isinstance(value, bytes)}
 
 
 def _message(data: bytes, name: str) -> Obj:
     known = _table().messages[name]
     made: Obj = {}
-    for number, raw in fields(data):
+    for number, raw in read_fields(data):
         field = known.get(number)
         if field is None:
             raise ValueError(f"field {number} of {name} is not known in {MEDIA_TYPE} here; send it as application/json")
@@ -98,10 +98,10 @@ def _set(made: Obj, field: _Field, raw: int | bytes) -> None:
 
 def _entry(raw: int | bytes, field: _Field) -> tuple[str, Any]:
     """Key and value of one entry of a map; a list as value is wrapped in a message of its own."""
-    parts = dict(fields(_bytes(raw)))
+    parts = dict(read_fields(_bytes(raw)))
     key, value = _bytes(parts.get(1, b"")).decode(), parts.get(2, b"")
     if "l" in field.flags:
-        return key, [_value(each, field.kind) for _, each in fields(_bytes(value))]
+        return key, [_value(each, field.kind) for _, each in read_fields(_bytes(value))]
     return key, _value(value, field.kind)
 
 
@@ -123,7 +123,7 @@ def _value(raw: int | bytes, kind: str) -> Any:
         case "bool":
             return bool(raw)
         case "int32" | "int64" | "int":
-            return signed(_number(raw))
+            return to_signed(_number(raw))
         case "float64":
             return struct.unpack("<d", _bytes(raw))[0]
         case "string":
@@ -131,7 +131,7 @@ def _value(raw: int | bytes, kind: str) -> Any:
         case "bytes":
             return base64.b64encode(_bytes(raw)).decode()
         case "time" | "microtime" | "quantity" | "intorstring" | "raw" | "fields":
-            return _special(dict(fields(_bytes(raw))), kind)
+            return _special(dict(read_fields(_bytes(raw))), kind)
         case _:
             return _message(_bytes(raw), kind)
 
@@ -142,12 +142,12 @@ def _special(parts: Mapping[int, int | bytes], kind: str) -> Any:
         case "time" | "microtime":
             if not parts:
                 return None
-            seconds, nanos = signed(_number(parts.get(1, 0))), _number(parts.get(2, 0))
+            seconds, nanos = to_signed(_number(parts.get(1, 0))), _number(parts.get(2, 0))
             return rfc3339(seconds) if kind == "time" else rfc3339_micro(seconds + nanos / 1e9)
         case "quantity":
             return _bytes(parts.get(1, b"")).decode() or "0"
         case "intorstring":
-            return _bytes(parts.get(3, b"")).decode() if parts.get(1) else signed(_number(parts.get(2, 0)))
+            return _bytes(parts.get(3, b"")).decode() if parts.get(1) else to_signed(_number(parts.get(2, 0)))
         case _:
             return msgspec.json.decode(_bytes(parts.get(1, b"{}")) or b"{}")
 
@@ -155,7 +155,7 @@ def _special(parts: Mapping[int, int | bytes], kind: str) -> Any:
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field: an unsigned integer, or bytes (length-delimited and fixed ones).
 
     Raises:
@@ -163,16 +163,16 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """
     at = 0
     while at < len(message):
-        key, at = varint(message, at)
+        key, at = read_varint(message, at)
         kind, number = key & 7, key >> 3
         if number == 0:
             raise ValueError("protobuf field number 0 is not valid")
         if kind == VARINT:
-            value, at = varint(message, at)
+            value, at = read_varint(message, at)
             yield number, value
             continue
         if kind == BYTES:
-            length, at = varint(message, at)
+            length, at = read_varint(message, at)
         elif kind in (FIXED64, FIXED32):
             length = 8 if kind == FIXED64 else 4
         else:
@@ -183,7 +183,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += length
 
 
-def varint(message: bytes, at: int) -> tuple[int, int]:
+def read_varint(message: bytes, at: int) -> tuple[int, int]:
     """The variable-length integer at a position, and the position behind it.
 
     Raises:
@@ -200,6 +200,6 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
     raise ValueError("protobuf integer is cut short or too long")
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """The two's complement reading of a 64-bit integer: ``int32`` and ``int64`` fields."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,4 +1,4 @@
-"""Which objects a list or watch asks for: namespace, label selector, field selector.
+"""Selects the objects of a list or watch: namespace, label selector, field selector.
 
 Parsed once per request, matched against every candidate. Label grammar and refusals are those of
 ``k8s.io/apimachinery/pkg/labels`` and ``fields``; which fields a kind supports is the registry's knowledge.
@@ -64,8 +64,8 @@ class FieldRule(msgspec.Struct, frozen=True):
         return (field_value(obj, self.path) == self.value) != self.negated
 
 
-class Selection(msgspec.Struct, frozen=True):
-    """What a collection request asks for; ``namespace`` None is all namespaces."""
+class ObjectSelection(msgspec.Struct, frozen=True):
+    """The selectors of a collection request; ``namespace`` None is all namespaces."""
 
     namespace: str | None = None
     labels: tuple[LabelRule, ...] = ()

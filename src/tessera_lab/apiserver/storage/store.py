@@ -1,4 +1,4 @@
-"""Where objects live: one global resourceVersion, a map per resource, and the changes of the recent past.
+"""The store of all objects: one global resourceVersion, a map per resource, and the changes of the recent past.
 
 Rules:
 
@@ -38,7 +38,7 @@ class TooOld(Exception):  # noqa: N818 - a condition that callers handle, not a 
         self.oldest = oldest
 
 
-class Stored:
+class StoredObject:
     """One version of one object. ``obj`` is read-only; ``forms`` keeps its encodings by representation."""
 
     __slots__ = ("forms", "obj", "rv")
@@ -61,7 +61,7 @@ class Change:
 
     __slots__ = ("frames", "kind", "new", "old", "rv")
 
-    def __init__(self, kind: str, new: Stored, old: Stored | None) -> None:
+    def __init__(self, kind: str, new: StoredObject, old: StoredObject | None) -> None:
         self.kind = kind
         self.new = new
         self.old = old
@@ -69,11 +69,11 @@ class Change:
         self.frames: dict[Any, bytes] = {}
 
 
-class _Shelf:
+class _ResourceHistory:
     """Objects and history of one resource."""
 
     def __init__(self, history: int) -> None:
-        self.objects: dict[str, dict[str, Stored]] = {}
+        self.objects: dict[str, dict[str, StoredObject]] = {}
         self.ring: deque[Change] = deque(maxlen=history)
         self.dropped = 0
         self.listeners: list[Callable[[Change], None]] = []
@@ -85,7 +85,7 @@ class _Shelf:
 
 
 class Store:
-    """All objects of the server. It is also the :class:`~tessera_lab.apiserver.interfaces.Reader` of the parts.
+    """All objects of the server. It is also the :class:`~tessera_lab.apiserver.interfaces.ObjectReader` of the parts.
 
     Args:
         history: changes kept per resource; a watch from further back is answered 410.
@@ -93,18 +93,18 @@ class Store:
 
     def __init__(self, history: int = HISTORY) -> None:
         self._history = history
-        self._shelves: dict[GroupResource, _Shelf] = {}
-        self._unseen: deque[tuple[_Shelf, Change]] = deque()
+        self._shelves: dict[GroupResource, _ResourceHistory] = {}
+        self._unseen: deque[tuple[_ResourceHistory, Change]] = deque()
         self._showing = False
         self.rv = 1
 
-    def _shelf(self, resource: GroupResource) -> _Shelf:
+    def _shelf(self, resource: GroupResource) -> _ResourceHistory:
         shelf = self._shelves.get(resource)
         if shelf is None:
-            shelf = self._shelves[resource] = _Shelf(self._history)
+            shelf = self._shelves[resource] = _ResourceHistory(self._history)
         return shelf
 
-    def _announce(self, shelf: _Shelf, change: Change) -> None:
+    def _announce(self, shelf: _ResourceHistory, change: Change) -> None:
         """Shows a change to the listeners; one that a listener makes itself waits until all have seen this one."""
         shelf.note(change)
         self._unseen.append((shelf, change))
@@ -123,12 +123,12 @@ class Store:
         """Shows every later change of the resource to ``listener``, inside the write."""
         self._shelf(resource).listeners.append(listener)
 
-    def find(self, resource: GroupResource, namespace: str, name: str) -> Stored | None:
+    def find(self, resource: GroupResource, namespace: str, name: str) -> StoredObject | None:
         """The stored object, ``namespace`` empty for a cluster-scoped one."""
         shelf = self._shelves.get(resource)
         return shelf.objects.get(namespace, {}).get(name) if shelf else None
 
-    def put(self, resource: GroupResource, obj: Obj, replaces: Stored | None) -> Stored:
+    def put(self, resource: GroupResource, obj: Obj, replaces: StoredObject | None) -> StoredObject:
         """Stores an object in place of ``replaces`` (None: there must be none) and sets its resourceVersion.
 
         ``obj`` belongs to the store from now on.
@@ -144,11 +144,11 @@ class Store:
             raise Stale
         self.rv += 1
         meta["resourceVersion"] = str(self.rv)
-        stored = shelves[name] = Stored(obj, self.rv)
+        stored = shelves[name] = StoredObject(obj, self.rv)
         self._announce(shelf, Change("MODIFIED" if replaces else "ADDED", stored, replaces))
         return stored
 
-    def remove(self, resource: GroupResource, last: Obj, replaces: Stored) -> Stored:
+    def remove(self, resource: GroupResource, last: Obj, replaces: StoredObject) -> StoredObject:
         """Removes an object; ``last`` is the state that watchers see it go in.
 
         Raises:
@@ -162,11 +162,11 @@ class Store:
         self.rv += 1
         meta["resourceVersion"] = str(self.rv)
         del shelf.objects[namespace][name]
-        gone = Stored(last, self.rv)
+        gone = StoredObject(last, self.rv)
         self._announce(shelf, Change("DELETED", gone, replaces))
         return gone
 
-    def select(self, resource: GroupResource, namespace: str | None, *, at: int | None = None) -> list[Stored]:
+    def select(self, resource: GroupResource, namespace: str | None, *, at: int | None = None) -> list[StoredObject]:
         """Objects by namespace and name; ``at`` asks for the state of an earlier version.
 
         Raises:
@@ -210,7 +210,7 @@ class Store:
         shelf.dropped = self.rv
 
 
-def _past(shelf: _Shelf, namespace: str | None, at: int) -> list[Stored]:
+def _past(shelf: _ResourceHistory, namespace: str | None, at: int) -> list[StoredObject]:
     if at < shelf.dropped:
         raise TooOld(at, shelf.dropped)
     state = {(ns, name): stored for ns, group in shelf.objects.items() for name, stored in group.items()}
@@ -226,6 +226,6 @@ def _past(shelf: _Shelf, namespace: str | None, at: int) -> list[Stored]:
     return [state[key] for key in sorted(state) if namespace is None or key[0] == namespace]
 
 
-def copied(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """A JSON value that shares nothing changeable with the given one; through the encoder, which outruns a walk."""
     return msgspec.json.decode(_ENCODER.encode(value)) if isinstance(value, dict | list) else value

@@ -18,8 +18,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 
 from tessera_lab.apiserver.interfaces import GroupResource
-from tessera_lab.apiserver.storage.selectors import Selection, field_value
-from tessera_lab.apiserver.storage.store import Change, Store, Stored, copied
+from tessera_lab.apiserver.storage.selectors import ObjectSelection, field_value
+from tessera_lab.apiserver.storage.store import Change, Store, StoredObject, deep_copy
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ TICK = 0.001
 BACKLOG = 50_000
 
 #: Encodes one object of an event; the first argument is the event's type.
-Frame = Callable[[str, Stored], bytes]
+Frame = Callable[[str, StoredObject], bytes]
 
 
-def edge(change: Change, selection: Selection) -> tuple[str, Stored] | None:
-    """What a change is to somebody who watches the selection: event type and object, or None."""
+def edge(change: Change, selection: ObjectSelection) -> tuple[str, StoredObject] | None:
+    """The event that a change causes for watchers of the selection: type and object; None for no event."""
     is_in = change.kind != "DELETED" and selection.matches(change.new.obj)
     was_in = change.old is not None and selection.matches(change.old.obj)
     if is_in:
@@ -47,10 +47,10 @@ def edge(change: Change, selection: Selection) -> tuple[str, Stored] | None:
     return "DELETED", _aged(change)
 
 
-def _aged(change: Change) -> Stored:
+def _aged(change: Change) -> StoredObject:
     assert change.old is not None
     last = {**change.old.obj, "metadata": {**change.old.obj["metadata"], "resourceVersion": str(change.rv)}}
-    return Stored(copied(last), change.rv)
+    return StoredObject(deep_copy(last), change.rv)
 
 
 class Watcher:
@@ -66,7 +66,7 @@ class Watcher:
 
     def __init__(
         self,
-        selection: Selection,
+        selection: ObjectSelection,
         frame_key: Hashable,
         frame: Frame,
         *,
@@ -107,7 +107,7 @@ class Watcher:
             self._pending.clear()
             self.end()
 
-    def show(self, stored: Iterable[Stored], *, mark_end: bool) -> None:
+    def show(self, stored: Iterable[StoredObject], *, mark_end: bool) -> None:
         """Queues the present state as ADDED events; ``mark_end`` follows them with the bookmark that ends them."""
         for each in stored:
             self.push(self._frame("ADDED", each))
@@ -152,7 +152,7 @@ class Watcher:
             self._waiter.set_result(None)
 
 
-class Hub:
+class WatchHub:
     """The watchers of one resource, indexed by what they pin."""
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class Hub:
                 watcher.end()
 
 
-def _pin(selection: Selection) -> Hashable:
+def _pin(selection: ObjectSelection) -> Hashable:
     node = selection.pinned("spec.nodeName")
     if node is not None:
         return ("node", node)
@@ -208,18 +208,18 @@ def _keys(change: Change) -> Iterable[Hashable]:
     return [None, ("namespace", meta.get("namespace")), ("name", meta["name"]), *(("node", node) for node in nodes)]
 
 
-class Hubs:
+class WatchHubs:
     """Hubs by resource, joined to the store as they are needed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._hubs: dict[GroupResource, Hub] = {}
+        self._hubs: dict[GroupResource, WatchHub] = {}
 
-    def of(self, resource: GroupResource) -> Hub:
+    def of(self, resource: GroupResource) -> WatchHub:
         """The resource's hub."""
         hub = self._hubs.get(resource)
         if hub is None:
-            hub = self._hubs[resource] = Hub()
+            hub = self._hubs[resource] = WatchHub()
             self._store.listen(resource, hub.notify)
         return hub
 

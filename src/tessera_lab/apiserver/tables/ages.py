@@ -8,7 +8,7 @@ from typing import Any
 from tessera.clock import parse_rfc3339
 
 
-def human(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration with the two units that matter at its size."""
     whole = int(seconds)
     if whole < -1:
@@ -39,11 +39,11 @@ def _two(large: int, unit: str, small: int, below: str) -> str:
     return f"{large}{unit}{small}{below}" if small else f"{large}{unit}"
 
 
-def age(timestamp: Any, now: float) -> str:
+def format_age(timestamp: Any, now: float) -> str:
     """Time from a ``metav1.Time`` to ``now`` (seconds since 1970); ``<unknown>`` when there is none."""
     if not timestamp:
         return "<unknown>"
     try:
-        return human(now - parse_rfc3339(timestamp))
+        return format_duration(now - parse_rfc3339(timestamp))
     except (ValueError, TypeError):
         return "<invalid>"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.tables.ages import age
-from tessera_lab.apiserver.tables.pod_columns import summary
+from tessera_lab.apiserver.tables.ages import format_age
+from tessera_lab.apiserver.tables.pod_columns import summarize_pod
 
 Part = Mapping[str, Any]
 NONE = "<none>"
@@ -17,7 +17,7 @@ def name_of(obj: Part) -> str:
 
 def age_of(obj: Part, now: float) -> str:
     """Time since its creation."""
-    return age(obj["metadata"].get("creationTimestamp"), now)
+    return format_age(obj["metadata"].get("creationTimestamp"), now)
 
 
 def labels(found: Mapping[str, str] | None) -> str:
@@ -26,7 +26,7 @@ def labels(found: Mapping[str, str] | None) -> str:
 
 
 def _pod(obj: Part, now: float) -> Sequence[Any]:
-    shown, spec, status = summary(obj, now), obj.get("spec") or {}, obj.get("status") or {}
+    shown, spec, status = summarize_pod(obj, now), obj.get("spec") or {}, obj.get("status") or {}
     gates = spec.get("readinessGates") or ()
     true = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
     ready = f"{sum(each.get('conditionType') in true for each in gates)}/{len(gates)}" if gates else NONE
@@ -80,8 +80,8 @@ def event_cells(obj: Part, now: float) -> Sequence[Any]:
     source = obj.get("source") or {}
     component, host = source.get("component") or obj.get("reportingComponent") or "", source.get("host") or ""
     series = obj.get("series") or {}
-    first = age(obj.get("firstTimestamp") or obj.get("eventTime"), now)
-    last = age(series.get("lastObservedTime") or obj.get("lastTimestamp") or obj.get("eventTime"), now)
+    first = format_age(obj.get("firstTimestamp") or obj.get("eventTime"), now)
+    last = format_age(series.get("lastObservedTime") or obj.get("lastTimestamp") or obj.get("eventTime"), now)
     count = series.get("count") or obj.get("count") or 1
     target = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
     if not about.get("name"):

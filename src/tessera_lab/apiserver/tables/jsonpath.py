@@ -19,7 +19,7 @@ class Field(msgspec.Struct, frozen=True):
     name: str
 
 
-class Every(msgspec.Struct, frozen=True):
+class Wildcard(msgspec.Struct, frozen=True):
     """All elements of a list, or values of a map."""
 
 
@@ -38,7 +38,7 @@ class Filter(msgspec.Struct, frozen=True):
     value: Any
 
 
-Step = Field | Every | Slice | Filter
+Step = Field | Wildcard | Slice | Filter
 
 _TOKEN = re.compile(
     r"""\.(?P<every>\*)
@@ -61,7 +61,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def parse(path: str) -> tuple[Step, ...]:
+def parse_path(path: str) -> tuple[Step, ...]:
     """The steps of a path; braces around it are allowed.
 
     Raises:
@@ -84,7 +84,7 @@ def parse(path: str) -> tuple[Step, ...]:
 def _step(found: re.Match[str]) -> Step:
     part = found.groupdict()
     if part["every"] or part["all"]:
-        return Every()
+        return Wildcard()
     if part["field"] is not None:
         return Field(re.sub(r"\\(.)", r"\1", part["field"]))
     for name in ("quoted", "double"):
@@ -95,7 +95,7 @@ def _step(found: re.Match[str]) -> Step:
         return Slice(index, index + 1 if index != -1 else None)
     if part["start"] is not None:
         return Slice(int(part["start"]) if part["start"] else None, int(part["stop"]) if part["stop"] else None)
-    return Filter(parse(part["inner"] or ""), part["op"] or "", _literal(part["value"]))
+    return Filter(parse_path(part["inner"] or ""), part["op"] or "", _literal(part["value"]))
 
 
 def _literal(text: str | None) -> Any:
@@ -114,7 +114,7 @@ def _literal(text: str | None) -> Any:
         ) from None
 
 
-def find(steps: Sequence[Step], value: Any) -> list[Any]:
+def find_values(steps: Sequence[Step], value: Any) -> list[Any]:
     """All values that the path leads to, in order; missing fields lead nowhere."""
     values = [value]
     for step in steps:
@@ -127,7 +127,7 @@ def _follow(step: Step, value: Any) -> Iterator[Any]:
         case Field(name=name):
             if isinstance(value, dict) and name in value:
                 yield value[name]
-        case Every():
+        case Wildcard():
             yield from value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         case Slice(start=start, stop=stop):
             yield from value[start:stop] if isinstance(value, list) else ()
@@ -136,7 +136,7 @@ def _follow(step: Step, value: Any) -> Iterator[Any]:
 
 
 def _holds(step: Filter, value: Any) -> bool:
-    found = find(step.path, value)
+    found = find_values(step.path, value)
     if not found or not step.op:
         return bool(found)
     try:

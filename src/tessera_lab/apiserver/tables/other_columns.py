@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.tables.ages import age
+from tessera_lab.apiserver.tables.ages import format_age
 from tessera_lab.apiserver.tables.core_columns import age_of, event_cells, name_of
-from tessera_lab.apiserver.tables.jsonpath import find, parse
+from tessera_lab.apiserver.tables.jsonpath import find_values, parse_path
 from tessera_lab.apiserver.tables.workload_columns import selector
 
 Part = Mapping[str, Any]
@@ -126,7 +126,7 @@ class CustomColumns:
     """
 
     def __init__(self, columns: Sequence[Part]) -> None:
-        self._columns = [(each, parse(each["jsonPath"])) for each in columns or [_AGE]]
+        self._columns = [(each, parse_path(each["jsonPath"])) for each in columns or [_AGE]]
 
     def definitions(self) -> Sequence[Obj]:
         """``Table.columnDefinitions``, the name first."""
@@ -134,7 +134,7 @@ class CustomColumns:
 
     def cells(self, obj: Part, now: float) -> Sequence[Any]:
         """One row; a cell whose path leads nowhere is empty."""
-        found = ((each["type"], find(steps, obj)) for each, steps in self._columns)
+        found = ((each["type"], find_values(steps, obj)) for each, steps in self._columns)
         return [name_of(obj), *(_cell(kind, values[0], now) if values else None for kind, values in found)]
 
 
@@ -152,7 +152,7 @@ def _definition(column: Part) -> Obj:
 def _cell(kind: str, value: Any, now: float) -> Any:
     """A value as its column's type shows it, None when it does not fit."""
     if kind == "date":
-        return age(value, now) if isinstance(value, str) else None
+        return format_age(value, now) if isinstance(value, str) else None
     if kind == "string":
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if kind == "boolean":

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339
-from tessera_lab.apiserver.tables.ages import human
+from tessera_lab.apiserver.tables.ages import format_duration
 
 Part = Mapping[str, Any]
 
 
 class PodSummary(msgspec.Struct, frozen=True):
-    """What the columns show."""
+    """Cells of the columns READY, STATUS and RESTARTS."""
 
     ready: str
     status: str
@@ -38,11 +38,11 @@ class _Count(msgspec.Struct):
 
     def text(self, now: float) -> str:
         if self.restarts and self.last_end is not None:
-            return f"{self.restarts} ({human(now - self.last_end)} ago)"
+            return f"{self.restarts} ({format_duration(now - self.last_end)} ago)"
         return str(self.restarts)
 
 
-def summary(pod: Part, now: float) -> PodSummary:
+def summarize_pod(pod: Part, now: float) -> PodSummary:
     """Columns of one pod; ``now`` in seconds since 1970."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     init = spec.get("initContainers") or []

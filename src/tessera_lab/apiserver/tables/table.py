@@ -1,4 +1,4 @@
-"""What ``kubectl get`` shows of built-in kinds: column headers and one function of cells for each kind.
+"""Table columns of built-in kinds: headers, and for each kind one function that computes the cells.
 
 Names, order and wide columns (priority 1) are those of Kubernetes 1.32's printers. How rows become a Table document
 (``includeObject``, watch frames) is not known here.
@@ -9,7 +9,7 @@ from typing import Any
 
 from tessera_lab.apiserver.interfaces import Columns, Obj
 from tessera_lab.apiserver.tables import core_columns, other_columns, storage_columns, workload_columns
-from tessera_lab.apiserver.tables.ages import age
+from tessera_lab.apiserver.tables.ages import format_age
 
 Cells = Callable[[Mapping[str, Any], float], Sequence[Any]]
 
@@ -47,7 +47,7 @@ def _definition(header: str) -> Obj:
 
 
 def _plain(obj: Mapping[str, Any], now: float) -> Sequence[Any]:
-    return [obj["metadata"].get("name"), age(obj["metadata"].get("creationTimestamp"), now)]
+    return [obj["metadata"].get("name"), format_age(obj["metadata"].get("creationTimestamp"), now)]
 
 
 def builtin_columns(group: str, kind: str) -> Columns:

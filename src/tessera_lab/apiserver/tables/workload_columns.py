@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339
-from tessera_lab.apiserver.tables.ages import human
+from tessera_lab.apiserver.tables.ages import format_duration
 from tessera_lab.apiserver.tables.core_columns import NONE, age_of, labels, name_of
 
 Part = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _job_duration(status: Part, now: float) -> str:
     start, end = status.get("startTime"), status.get("completionTime")
     if not start:
         return ""
-    return human((parse_rfc3339(end) if end else now) - parse_rfc3339(start))
+    return format_duration((parse_rfc3339(end) if end else now) - parse_rfc3339(start))
 
 
 def _budget(obj: Part, now: float) -> Sequence[Any]:

@@ -7,12 +7,12 @@ written does not walk its containers again. Custom resources are always seen who
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import Cause, Obj
-from tessera_lab.apiserver.kinds.metadata import metadata_causes, new_finalizers
-from tessera_lab.apiserver.request.server_state import Ask
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.kinds.metadata import validate_metadata, validate_new_finalizers
+from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.schemas.builtin_schema import BuiltinSchema
 from tessera_lab.apiserver.status import bad_request, invalid
-from tessera_lab.apiserver.validation.strategies import name_rule, strategy_of
+from tessera_lab.apiserver.validation.strategies import find_name_rule, find_strategy
 
 Read = Mapping[str, Any]
 
@@ -20,36 +20,38 @@ Read = Mapping[str, Any]
 _SERVER_MADE = frozenset({"binding", "eviction"})
 
 
-def _changed_part(ask: Ask, obj: Obj, old: Read | None) -> Obj:
-    """What the schema is to look at: top-level fields that changed, and of objects among them the fields that did."""
+def _changed_part(ask: ResourceRequest, obj: Obj, old: Read | None) -> Obj:
+    """The part that the schema must check: changed top-level fields, and in changed objects the changed fields."""
     if old is None or not isinstance(ask.resource.schema, BuiltinSchema):
         return dict(obj)
-    return {key: _narrowed(value, old.get(key)) for key, value in obj.items() if key not in old or value != old[key]}
+    return {
+        key: _changed_fields(value, old.get(key)) for key, value in obj.items() if key not in old or value != old[key]
+    }
 
 
-def _narrowed(value: Any, was: Any) -> Any:
+def _changed_fields(value: Any, was: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(was, dict):
         return value
     return {key: each for key, each in value.items() if key not in was or each != was[key]}
 
 
-def _put_back(obj: Obj, part: Obj, looked_at: Mapping[str, Any]) -> None:
+def _copy_schema_changes(obj: Obj, part: Obj, looked_at: Mapping[str, Any]) -> None:
     """Carries over what the schema removed from the part and what it added to it."""
     for key in looked_at.keys() - part.keys():
         del obj[key]
     for key, value in part.items():
         whole = obj.get(key)
         if key in looked_at and isinstance(value, dict) and isinstance(whole, dict) and value is not whole:
-            _put_back(whole, value, looked_at[key])
+            _copy_schema_changes(whole, value, looked_at[key])
         elif key in looked_at or key not in obj:
             obj[key] = value
 
 
-def _seen(part: Read) -> dict[str, Any]:
+def _list_seen_fields(part: Read) -> dict[str, Any]:
     return {key: dict.fromkeys(value) if isinstance(value, dict) else None for key, value in part.items()}
 
 
-def _left_out(obj: Obj, part: Read) -> set[str]:
+def _unseen_paths(obj: Obj, part: Read) -> set[str]:
     """Paths of the fields that the schema did not see, so that it may not miss them."""
     missed = set(obj.keys() - part.keys())
     for key, value in part.items():
@@ -59,7 +61,7 @@ def _left_out(obj: Obj, part: Read) -> set[str]:
     return missed
 
 
-def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
+def conform_to_schema(ask: ResourceRequest, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
     """Brings the object into its schema's shape in place: unknown fields go, defaults come.
 
     Args:
@@ -74,25 +76,25 @@ def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> Non
     schema = ask.resource.schema
     if schema is not None:
         part = _changed_part(ask, obj, old)
-        looked_at = _seen(part)
+        looked_at = _list_seen_fields(part)
         if not isinstance(schema, BuiltinSchema) or not schema.is_sound(part):
             if isinstance(schema, BuiltinSchema):
                 schema.check_types(part)
             if not quiet:
-                field_validation(ask, schema.unknown_fields(part))
+                report_unknown_fields(ask, schema.unknown_fields(part))
             schema.prune(part)
             if isinstance(schema, BuiltinSchema):
                 schema.settle(part)
         schema.default(part)
-        _put_back(obj, part, looked_at)
-    strategy = strategy_of(ask.resource)
+        _copy_schema_changes(obj, part, looked_at)
+    strategy = find_strategy(ask.resource)
     if ask.route.subresource == "status":
         strategy.default_status(obj)
     else:
         strategy.default(obj)
 
 
-def field_validation(ask: Ask, unknown: Sequence[str]) -> None:
+def report_unknown_fields(ask: ResourceRequest, unknown: Sequence[str]) -> None:
     """Ignores, warns of, or refuses unknown fields, as the request wants; without a wish it warns.
 
     Raises:
@@ -111,30 +113,30 @@ def field_validation(ask: Ask, unknown: Sequence[str]) -> None:
     ask.warnings.extend(text for text in found if text not in ask.warnings)
 
 
-def _shape_causes(ask: Ask, obj: Obj, old: Read | None) -> Sequence[Cause]:
+def _validate_schema(ask: ResourceRequest, obj: Obj, old: Read | None) -> Sequence[StatusCause]:
     schema = ask.resource.schema
     if schema is None:
         return ()
     part = _changed_part(ask, obj, old)
     found = schema.validate(part, old)
-    missed = _left_out(obj, part) if found else set()
+    missed = _unseen_paths(obj, part) if found else set()
     return [cause for cause in found if cause.field not in missed]
 
 
-def create_causes(ask: Ask, obj: Obj) -> Sequence[Cause]:
-    """What is wrong with a new object."""
-    shape = _shape_causes(ask, obj, None)
-    rules = shape or strategy_of(ask.resource).validate(obj)
-    return [*metadata_causes(obj, name_rule(ask.resource)), *rules]
+def validate_create(ask: ResourceRequest, obj: Obj) -> Sequence[StatusCause]:
+    """Returns the errors of a new object."""
+    shape = _validate_schema(ask, obj, None)
+    rules = shape or find_strategy(ask.resource).validate(obj)
+    return [*validate_metadata(obj, find_name_rule(ask.resource)), *rules]
 
 
-def update_causes(ask: Ask, obj: Obj, old: Read) -> Sequence[Cause]:
-    """What is wrong with an update."""
+def validate_update(ask: ResourceRequest, obj: Obj, old: Read) -> Sequence[StatusCause]:
+    """Returns the errors of an update."""
     if obj == old:
         return ()
-    strategy = strategy_of(ask.resource)
-    found = [*metadata_causes(obj, name_rule(ask.resource)), *new_finalizers(obj, old)]
-    shape = _shape_causes(ask, obj, old)
+    strategy = find_strategy(ask.resource)
+    found = [*validate_metadata(obj, find_name_rule(ask.resource)), *validate_new_finalizers(obj, old)]
+    shape = _validate_schema(ask, obj, old)
     if ask.route.subresource == "status":
         return [*found, *shape, *strategy.validate_status(obj, old)]
     if ask.route.subresource in _SERVER_MADE or shape:
@@ -143,7 +145,7 @@ def update_causes(ask: Ask, obj: Obj, old: Read) -> Sequence[Cause]:
     return [*found, *(() if same else strategy.validate(obj)), *strategy.validate_update(obj, old)]
 
 
-def check(ask: Ask, obj: Obj, causes: Sequence[Cause]) -> None:
+def raise_invalid(ask: ResourceRequest, obj: Obj, causes: Sequence[StatusCause]) -> None:
     """Refuses an object that anything is wrong with.
 
     Raises:

@@ -10,26 +10,31 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.admission.policies.configuration_rules import check_binding, check_policy
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import check_webhooks
-from tessera_lab.apiserver.crd.definition_controller import established, fill_names, reestablished
-from tessera_lab.apiserver.crd.definition_rules import check_crd
-from tessera_lab.apiserver.interfaces import Cause, GroupResource, Obj
+from tessera_lab.apiserver.admission.policies.configuration_rules import validate_policy, validate_policy_binding
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import validate_webhooks
+from tessera_lab.apiserver.crd.definition_controller import default_names, mark_established, update_established
+from tessera_lab.apiserver.crd.definition_rules import validate_definition
+from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.kinds import defaults, network_rules
 from tessera_lab.apiserver.kinds import volume_rules as volumes
-from tessera_lab.apiserver.kinds.data_rules import config_map_causes, data_update, secret_causes, secret_update
-from tessera_lab.apiserver.kinds.workload_rules import (
-    binding_update,
-    job_causes,
-    job_update,
-    priority_class_update,
-    selector_is_immutable,
-    stateful_set_update,
-    workload_causes,
+from tessera_lab.apiserver.kinds.data_rules import (
+    validate_config_map,
+    validate_data_update,
+    validate_secret,
+    validate_secret_update,
 )
-from tessera_lab.apiserver.pods.defaults import default_pod, new_pod
-from tessera_lab.apiserver.pods.rules import pod_causes
-from tessera_lab.apiserver.pods.updates import pod_update_causes
+from tessera_lab.apiserver.kinds.workload_rules import (
+    validate_job,
+    validate_job_update,
+    validate_priority_class_update,
+    validate_role_binding_update,
+    validate_selector_update,
+    validate_stateful_set_update,
+    validate_workload,
+)
+from tessera_lab.apiserver.pods.defaults import default_pod, prepare_new_pod
+from tessera_lab.apiserver.pods.rules import validate_pod
+from tessera_lab.apiserver.pods.updates import validate_pod_update
 from tessera_lab.apiserver.resource_types import ResourceType
 
 Read = Mapping[str, Any]
@@ -39,12 +44,12 @@ def _nothing(obj: Obj) -> None:
     del obj
 
 
-def _no_cause(obj: Read) -> Sequence[Cause]:
+def _no_cause(obj: Read) -> Sequence[StatusCause]:
     del obj
     return ()
 
 
-def _no_update_cause(obj: Read, old: Read) -> Sequence[Cause]:
+def _no_update_cause(obj: Read, old: Read) -> Sequence[StatusCause]:
     del obj, old
     return ()
 
@@ -71,9 +76,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     default_status: Callable[[Obj], None] = _nothing
     prepare_create: Callable[[Obj], None] = _nothing
     prepare_update: Callable[[Obj, Read], None] = _no_update
-    validate: Callable[[Read], Sequence[Cause]] = _no_cause
-    validate_update: Callable[[Read, Read], Sequence[Cause]] = _no_update_cause
-    validate_status: Callable[[Read, Read], Sequence[Cause]] = _no_update_cause
+    validate: Callable[[Read], Sequence[StatusCause]] = _no_cause
+    validate_update: Callable[[Read, Read], Sequence[StatusCause]] = _no_update_cause
+    validate_status: Callable[[Read, Read], Sequence[StatusCause]] = _no_update_cause
     prepare_delete: Callable[[Obj], None] = _nothing
     unconditional: bool = True
     returns_deleted: bool = False
@@ -82,101 +87,106 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 _CONDITIONAL = Strategy(unconditional=False)
-_BINDING = Strategy(default=defaults.binding, validate_update=binding_update)
-_WEBHOOKS = Strategy(default=defaults.webhooks, validate=check_webhooks)
+_BINDING = Strategy(default=defaults.default_role_binding, validate_update=validate_role_binding_update)
+_WEBHOOKS = Strategy(default=defaults.default_webhooks, validate=validate_webhooks)
 
 _BY_KIND: Mapping[GroupResource, Strategy] = {
-    GroupResource("", "configmaps"): Strategy(validate=config_map_causes, validate_update=data_update),
-    GroupResource("", "endpoints"): Strategy(default=defaults.endpoints),
-    GroupResource("discovery.k8s.io", "endpointslices"): Strategy(default=defaults.endpoint_slice),
-    GroupResource("", "events"): Strategy(default=defaults.event),
+    GroupResource("", "configmaps"): Strategy(validate=validate_config_map, validate_update=validate_data_update),
+    GroupResource("", "endpoints"): Strategy(default=defaults.default_endpoints),
+    GroupResource("discovery.k8s.io", "endpointslices"): Strategy(default=defaults.default_endpoint_slice),
+    GroupResource("", "events"): Strategy(default=defaults.default_event),
     GroupResource("", "namespaces"): Strategy(
-        prepare_create=defaults.new_namespace,
-        prepare_update=defaults.kept_namespace,
-        prepare_delete=defaults.dying_namespace,
+        prepare_create=defaults.prepare_new_namespace,
+        prepare_update=defaults.prepare_namespace_update,
+        prepare_delete=defaults.prepare_namespace_deletion,
     ),
-    GroupResource("", "nodes"): Strategy(default=defaults.node, default_status=defaults.node),
+    GroupResource("", "nodes"): Strategy(default=defaults.default_node, default_status=defaults.default_node),
     GroupResource("", "pods"): Strategy(
         default=default_pod,
-        prepare_create=new_pod,
-        validate=pod_causes,
-        validate_update=pod_update_causes,
+        prepare_create=prepare_new_pod,
+        validate=validate_pod,
+        validate_update=validate_pod_update,
         returns_deleted=True,
     ),
     GroupResource("", "persistentvolumeclaims"): Strategy(
         default=volumes.default_claim,
-        prepare_create=volumes.new_claim,
-        validate=volumes.claim_causes,
-        validate_update=volumes.claim_update,
+        prepare_create=volumes.prepare_new_claim,
+        validate=volumes.validate_claim,
+        validate_update=volumes.validate_claim_update,
         returns_deleted=True,
     ),
     GroupResource("", "persistentvolumes"): Strategy(
         default=volumes.default_volume,
-        prepare_create=volumes.new_volume,
-        validate=volumes.volume_causes,
-        validate_update=volumes.volume_update,
+        prepare_create=volumes.prepare_new_volume,
+        validate=volumes.validate_volume,
+        validate_update=volumes.validate_volume_update,
         returns_deleted=True,
     ),
-    GroupResource("", "resourcequotas"): Strategy(default=defaults.quota, returns_deleted=True),
+    GroupResource("", "resourcequotas"): Strategy(default=defaults.default_quota, returns_deleted=True),
     GroupResource("", "secrets"): Strategy(
-        default=defaults.secret, validate=secret_causes, validate_update=secret_update
+        default=defaults.default_secret, validate=validate_secret, validate_update=validate_secret_update
     ),
     GroupResource("", "services"): Strategy(
-        default=defaults.service, prepare_create=defaults.new_service, returns_deleted=True
+        default=defaults.default_service, prepare_create=defaults.prepare_new_service, returns_deleted=True
     ),
     GroupResource("", "serviceaccounts"): Strategy(returns_deleted=True),
     GroupResource("apps", "daemonsets"): Strategy(
-        default=defaults.daemon_set, validate=workload_causes, validate_update=selector_is_immutable
+        default=defaults.default_daemon_set, validate=validate_workload, validate_update=validate_selector_update
     ),
     GroupResource("apps", "deployments"): Strategy(
-        default=defaults.deployment, validate=workload_causes, validate_update=selector_is_immutable
+        default=defaults.default_deployment, validate=validate_workload, validate_update=validate_selector_update
     ),
     GroupResource("apps", "replicasets"): Strategy(
-        default=defaults.replica_set, validate=workload_causes, validate_update=selector_is_immutable
+        default=defaults.default_replica_set, validate=validate_workload, validate_update=validate_selector_update
     ),
     GroupResource("apps", "statefulsets"): Strategy(
-        default=defaults.stateful_set, validate=workload_causes, validate_update=stateful_set_update
+        default=defaults.default_stateful_set, validate=validate_workload, validate_update=validate_stateful_set_update
     ),
     GroupResource("batch", "jobs"): Strategy(
-        default=defaults.job, prepare_create=defaults.new_job, validate=job_causes, validate_update=job_update
+        default=defaults.default_job,
+        prepare_create=defaults.prepare_new_job,
+        validate=validate_job,
+        validate_update=validate_job_update,
     ),
     GroupResource("coordination.k8s.io", "leases"): _CONDITIONAL,
     GroupResource("apiextensions.k8s.io", "customresourcedefinitions"): Strategy(
-        default=fill_names,
-        prepare_create=established,
-        prepare_update=reestablished,
-        validate=check_crd,
+        default=default_names,
+        prepare_create=mark_established,
+        prepare_update=update_established,
+        validate=validate_definition,
         unconditional=False,
     ),
     GroupResource("scheduling.k8s.io", "priorityclasses"): Strategy(
-        default=defaults.priority_class, validate_update=priority_class_update
+        default=defaults.default_priority_class, validate_update=validate_priority_class_update
     ),
     GroupResource("storage.k8s.io", "storageclasses"): Strategy(
-        validate=volumes.class_causes, validate_update=volumes.class_update, returns_deleted=True
+        validate=volumes.validate_storage_class,
+        validate_update=volumes.validate_storage_class_update,
+        returns_deleted=True,
     ),
     GroupResource("storage.k8s.io", "csinodes"): Strategy(returns_deleted=True),
     GroupResource("networking.k8s.io", "networkpolicies"): Strategy(
-        default=network_rules.default_policy, validate=network_rules.policy_causes
+        default=network_rules.default_network_policy, validate=network_rules.validate_network_policy
     ),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
     GroupResource(_RBAC, "rolebindings"): _BINDING,
     GroupResource(_RBAC, "clusterrolebindings"): _BINDING,
     GroupResource(_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,
-    GroupResource(_ADMISSION, "validatingadmissionpolicies"): Strategy(validate=check_policy),
-    GroupResource(_ADMISSION, "validatingadmissionpolicybindings"): Strategy(validate=check_binding),
+    GroupResource(_ADMISSION, "validatingadmissionpolicies"): Strategy(validate=validate_policy),
+    GroupResource(_ADMISSION, "validatingadmissionpolicybindings"): Strategy(validate=validate_policy_binding),
     GroupResource(_ADMISSION, "validatingwebhookconfigurations"): _WEBHOOKS,
 }
 _PLAIN = Strategy()
 _NAME_RULES = {"namespaces": "label", "services": "rfc1035"}
 
 
-def strategy_of(resource: ResourceType) -> Strategy:
+def find_strategy(resource: ResourceType) -> Strategy:
     """The kind's strategy; custom resources have none of their own."""
     return _CONDITIONAL if resource.served_crd else _BY_KIND.get(resource.storage, _PLAIN)
 
 
-def name_rule(resource: ResourceType) -> str:
-    """How names of the kind are checked, as :func:`lifecycle.metadata_causes` knows them."""
+def find_name_rule(resource: ResourceType) -> str:
+    """The rule for names of the kind, one of those of :func:`metadata.validate_metadata`."""
     if resource.group == _RBAC:
         return "path"
     return _NAME_RULES.get(resource.plural, "subdomain") if not resource.group else "subdomain"

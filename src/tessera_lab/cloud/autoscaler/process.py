@@ -85,7 +85,7 @@ class ClusterAutoscaler:
                 await pause(self._timers.scan)
 
     def world(self) -> World:
-        """What a scan sees now."""
+        """The input of a scan, as of now."""
         pods = [pod for pod in self._pods.cache.values() if pod.status.phase not in {"Succeeded", "Failed"}]
         return World(
             now=self._clock.now(),

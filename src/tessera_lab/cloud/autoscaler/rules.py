@@ -1,4 +1,4 @@
-"""What the cluster autoscaler decides in one scan; values in, deeds out.
+"""Decisions of the cluster autoscaler in one scan: a snapshot in, actions out.
 
 After its code (kubernetes/autoscaler, clusterstate and static_autoscaler, July 2026). Rules:
 
@@ -96,7 +96,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scan sees."""
+    """The input of a scan: groups, nodes and pending pods at one time."""
 
     now: float
     groups: Sequence[GroupView]
@@ -105,7 +105,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kind(Enum):
-    """Kinds of deeds."""
+    """Kinds of actions."""
 
     INCREASE = "increase"
     REMOVE = "remove"
@@ -113,7 +113,7 @@ class Kind(Enum):
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done.
+    """One action of the autoscaler.
 
     Attributes:
         kind: what.
@@ -135,7 +135,7 @@ class _Request(msgspec.Struct, kw_only=True):
 
 
 class Memory:
-    """What the autoscaler knows from scan to scan."""
+    """State of the autoscaler between scans."""
 
     def __init__(self) -> None:
         self.requests: dict[str, _Request] = {}

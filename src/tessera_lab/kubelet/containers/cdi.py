@@ -18,7 +18,7 @@ class CdiError(Exception):
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True):
-    """What CDI adds to a container."""
+    """Edits that CDI makes to a container."""
 
     env: Mapping[str, str] = {}
     device_nodes: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ DIED_EXIT = 1
 
 
 class PodHost(Protocol):
-    """What the containers of one pod need from their node."""
+    """Interface of the node to the containers of one pod."""
 
     async def environment(self, container: Json) -> dict[str, str]:
         """The variables of the container's spec. Raises ConfigError."""
@@ -51,7 +51,7 @@ class PodHost(Protocol):
         ...
 
     def allocations(self, container: str) -> Sequence[Allocation]:
-        """What device plugins answered for the container."""
+        """The Allocate responses of device plugins for the container."""
         ...
 
     def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
@@ -139,7 +139,7 @@ class Containers:
                 self._host.tell("Killing", f"Stopping container {record.name}")
 
     def kill(self) -> None:
-        """What programs still do while they are being stopped is over now: SIGKILL, or the machine is down."""
+        """Ends programs that are still stopping: SIGKILL, or the machine is down."""
         for program in self._programs:
             program.kill()
 

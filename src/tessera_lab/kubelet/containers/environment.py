@@ -25,7 +25,7 @@ class ConfigError(Exception):
 
 
 class PodFacts:
-    """What the downward API may tell a container about its pod and node.
+    """Values of the downward API for one pod and its node.
 
     Args:
         pod: the pod as decoded JSON.

@@ -10,7 +10,7 @@ from tessera_lab.simulation.supervision import CREATE_RETRY, PullBackoff
 
 
 class Teller(Protocol):
-    """Whoever records events about the pod."""
+    """Records events about the pod."""
 
     def tell(
         self,

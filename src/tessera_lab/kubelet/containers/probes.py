@@ -208,7 +208,7 @@ class ProgramRun:
             self._context.clock.stopped = True
 
     def kill(self) -> None:
-        """What the program still does is over; waits of it do not end any more."""
+        """Ends the program at once; its waits do not end any more."""
         self._context.clock.stopped = True
         if self._task is not None:
             self._task.cancel()

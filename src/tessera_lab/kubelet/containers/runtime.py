@@ -89,7 +89,7 @@ class Runtime:
         return Created(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
 
     def log_head(self, created: Created) -> list[str]:
-        """What the log of a simulated container begins with: that it is simulated, and what it was given."""
+        """The first lines of a simulated container's log: that it is simulated, and its devices and variables."""
         lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
         return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
 
@@ -112,7 +112,7 @@ class Runtime:
 
     @contextmanager
     def _on_gpus(self, env: Mapping[str, str]) -> Iterator[None]:
-        """What the container holds for as long as it runs: the driver, and a process on each MIG device it sees."""
+        """Holds the driver, and a process on each visible MIG device, for as long as the container runs."""
         pids: list[int] = []
         machine = self._machine
         if machine is None or not devices(env):

@@ -1,4 +1,4 @@
-r"""What a simulated container's command does: how long it runs, its exit code, what it prints.
+r"""Interprets the command of a simulated container: how long it runs, its exit code, and its output.
 
 Understood are ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``, ``echo``, tools that
 end at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and newlines. A loop runs for
@@ -56,7 +56,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def program(image: str, argv: Sequence[str]) -> Program:
-    """What the container does with this command and these arguments.
+    """The behaviour of a container with this command and these arguments.
 
     Args:
         image: the image's name, which decides when there is no command.

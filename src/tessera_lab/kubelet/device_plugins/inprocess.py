@@ -147,7 +147,7 @@ class InProcessKubelet:
                 await changed.wait()
 
     async def pod_resources(self) -> Sequence[PodResources]:
-        """Which container holds which devices now.
+        """The devices that each container holds now.
 
         Raises:
             ConnectionError: kubelet is down.

@@ -23,7 +23,7 @@ class CheckpointError(Exception):
 
 
 class Checkpoint(Protocol):
-    """Where a ledger survives a restart."""
+    """Storage of a ledger that survives a restart."""
 
     def save(self, ledger: DeviceLedger) -> None:
         """Keeps what the ledger knows now."""

@@ -1,4 +1,4 @@
-"""Which device belongs to which container: kubelet's device manager as plain accounting.
+"""The ledger of devices and the containers that hold them: kubelet's device manager as plain accounting.
 
 Rules, all kubelet's (``pkg/kubelet/cm/devicemanager``):
 
@@ -34,7 +34,7 @@ class DeviceRefusal(Exception):  # noqa: N818 - kubelet refuses, nothing broke
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container was given of one resource."""
+    """Devices of one resource that one container holds."""
 
     container: str
     resource: str
@@ -43,7 +43,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodHoldings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod holds on this node."""
+    """Devices that one pod holds on this node."""
 
     uid: PodUid
     namespace: str
@@ -52,7 +52,7 @@ class PodHoldings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container may be given: ``given`` must be used, ``needed - len(given)`` more come from ``available``."""
+    """Candidate devices: the container must get ``given``, and ``needed - len(given)`` more of ``available``."""
 
     given: tuple[str, ...]
     available: tuple[str, ...]
@@ -94,7 +94,7 @@ class DeviceLedger:
     # What pods are given
 
     def choose(self, resource: str, needed: int, reusable: Collection[str]) -> Choice:
-        """What a container may be given; ``reusable`` are the devices its pod's init containers left.
+        """Candidate devices for a container; ``reusable`` are the devices that its pod's init containers left.
 
         Raises:
             DeviceRefusal: unknown resource, no healthy devices, or too few free ones.
@@ -153,7 +153,7 @@ class DeviceLedger:
         return True
 
     def holdings(self, uid: PodUid, container: str) -> tuple[Holding, ...]:
-        """What a container holds, one entry for each resource."""
+        """The container's devices, one entry for each resource."""
         pod = self._pods.get(uid)
         return tuple(each for each in pod.holdings if each.container == container) if pod else ()
 
@@ -168,7 +168,7 @@ class DeviceLedger:
     # Restart
 
     def after_restart(self) -> "DeviceLedger":
-        """What a restarted kubelet knows from its checkpoint: holders and resource names, no device."""
+        """The ledger of a restarted kubelet: it keeps holders and resource names, but no device is healthy."""
         return DeviceLedger.restored(self._pods.values(), self._healthy)
 
     @staticmethod

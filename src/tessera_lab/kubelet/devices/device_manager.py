@@ -226,7 +226,7 @@ class DeviceManager:
                 raise PluginError(f"device plugin PreStartContainer rpc failed: {error}") from error
 
     def allocations(self, uid: PodUid, container: str) -> tuple[Allocation, ...]:
-        """What the plugins answered for the container."""
+        """The Allocate responses of the plugins for the container."""
         return tuple(holding.allocation for holding in self.ledger.holdings(uid, container))
 
     def release(self, uid: PodUid) -> None:

@@ -1,4 +1,4 @@
-"""How device plugins join a node: in this process, or over unix sockets in the node's folders, as on a real one."""
+"""Endpoints for device plugins of a node: in this process, or unix sockets in the node's folders as on a real node."""
 
 import shutil
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ class PluginSide:
         self._stack: AsyncExitStack | None = None
 
     def checkpoint(self) -> Checkpoint:
-        """Where the device manager's ledger survives a restart."""
+        """The checkpoint of the device manager's ledger."""
         match self._plugins:
             case Direct():
                 return MemoryCheckpoint()
@@ -29,7 +29,7 @@ class PluginSide:
                 return FileCheckpoint(self._plugins.directories.plugins)
 
     def cdi_folders(self) -> list[Path]:
-        """Where CDI files lie."""
+        """The folders of CDI files."""
         match self._plugins:
             case Direct():
                 return [self._plugins.cdi] if self._plugins.cdi else []
@@ -37,7 +37,7 @@ class PluginSide:
                 return [self._plugins.directories.cdi]
 
     def markers(self) -> Path | None:
-        """Where parts of the driver stack leave markers."""
+        """The folder where parts of the driver stack write marker files."""
         match self._plugins:
             case Direct():
                 return self._plugins.validations

@@ -149,7 +149,7 @@ class Catalogue:
         self._refusals.pop(pattern, None)
 
     def answer(self, reference: str, architecture: str) -> Outcome:
-        """What a registry says when it is asked for an image for an architecture."""
+        """A registry's answer to a query for an image of an architecture."""
         for pattern, outcome in self._refusals.items():
             if fnmatchcase(reference, pattern):
                 return outcome
@@ -159,7 +159,7 @@ class Catalogue:
         return Outcome.FOUND if architecture in image.architectures else Outcome.WRONG_ARCHITECTURE
 
     def transfer_seconds(self, reference: str, mib: float) -> float:
-        """How long so much of an image takes to one node, unpacked."""
+        """Seconds to transfer this part of an image to one node and to unpack it."""
         rate = self._bandwidth.get(host_of(reference), self._default_bandwidth)
         return (mib / rate if rate else 0.0) + (mib / self._unpack if self._unpack else 0.0)
 

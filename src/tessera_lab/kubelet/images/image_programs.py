@@ -21,7 +21,7 @@ FAILED_EXIT = 1
 
 
 class Health:
-    """What a program says of itself, and what its startup probe does besides asking.
+    """Health of a program, and the action of its startup probe.
 
     Attributes:
         ok: whether a probe would succeed now.
@@ -63,7 +63,7 @@ class RunClock(CountedClock):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramContext:
-    """What a program knows and can do.
+    """Context of a running program.
 
     Attributes:
         argv: command and arguments, ``$(VAR)`` expanded; empty for the image's own command.
@@ -102,7 +102,7 @@ class ProgramContext:
         self.health.set(ok)
 
     def when_started(self, hook: Callable[[], None]) -> None:
-        """What the container's startup probe does when it first succeeds, such as to write a marker."""
+        """Sets the action of the container's startup probe at its first success, such as writing a marker."""
         self.health.on_started = hook
 
 

@@ -80,7 +80,7 @@ class NodeImages:
         return policy == "Never" or (policy != "Always" and image in self._digests)
 
     def image(self, reference: str) -> SimulatedImage | None:
-        """What the catalogue says of an image."""
+        """The catalogue's entry for an image."""
         return self._catalogue.find(reference) if self._catalogue is not None else None
 
     def image_id(self, reference: str) -> str:

@@ -323,7 +323,7 @@ class SimulatedNode:
         )
 
     def _allocatable(self) -> Mapping[str, str]:
-        """What the node gives out now; devices as the device manager has them, whatever is published."""
+        """The node's allocatable resources now; devices as the device manager counts them, published or not."""
         node = self._nodes.cache.get(self.name) or {}
         allocatable = dict((node.get("status") or {}).get("allocatable") or {})
         return allocatable | {name: str(count) for name, count in self.devices.ledger.counts()[1].items()}

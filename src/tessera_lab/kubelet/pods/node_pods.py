@@ -68,7 +68,7 @@ class NodePods:
         return self._workers.keys()
 
     def needs_beside(self, uid: str) -> list[PodNeeds]:
-        """What the other active pods take of the node."""
+        """Resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
     def follow(self, event: Event[dict[str, Any]]) -> None:

@@ -48,7 +48,7 @@ _WRITE_AGAIN = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeServices:
-    """What a node does for its pods' workers.
+    """Services of a node for the workers of its pods.
 
     Attributes:
         admit: the node's rules without devices; None admits.
@@ -278,7 +278,7 @@ class PodWorker:
         await self._node.devices.pre_start(self._uid, container)
 
     def allocations(self, container: str) -> Sequence[Allocation]:
-        """What device plugins answered for the container."""
+        """The Allocate responses of device plugins for the container."""
         return self._node.devices.allocations(self._uid, container)
 
     def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:

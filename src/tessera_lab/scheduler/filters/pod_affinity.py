@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.pods.binding_and_eviction import selects
+from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
@@ -70,8 +70,8 @@ def term_matches(term: Json, owner: PodNeeds, other: PodNeeds, cluster: Cluster)
     if not names and selector is None:
         names = (owner.namespace,)
     labels = cluster.namespaces.get(other.namespace, {})
-    in_namespace = other.namespace in names or (selector is not None and selects(selector, labels))
-    return in_namespace and selects(term.get("labelSelector"), other.labels)
+    in_namespace = other.namespace in names or (selector is not None and label_selector_matches(selector, labels))
+    return in_namespace and label_selector_matches(term.get("labelSelector"), other.labels)
 
 
 def _placed(cluster: Cluster, only: Mapping[str, str] | None = None) -> Iterator[tuple[Node, PodNeeds]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.pods.binding_and_eviction import selects
+from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal, selector_matches, untolerated
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
@@ -55,14 +55,14 @@ def _constraint(rule: Json, pod: PodNeeds, nodes: list[Node]) -> _Constraint:
         value = node.labels[rule["topologyKey"]]
         counts[value] = counts.get(value, 0) + sum(_counts(other, pod, selector) for other in node.pods.values())
     least = 0 if len(counts) < (rule.get("minDomains") or 1) else min(counts.values())
-    own = int(selects(selector, pod.labels))
+    own = int(label_selector_matches(selector, pod.labels))
     return _Constraint(key=rule["topologyKey"], max_skew=rule["maxSkew"], own=own, counts=counts, least=least)
 
 
 def _counts(other: PodNeeds, pod: PodNeeds, selector: Json | None) -> bool:
     if other.terminating or not selector:  # an empty selector counts nothing, as upstream has it
         return False
-    return other.namespace == pod.namespace and selects(selector, other.labels)
+    return other.namespace == pod.namespace and label_selector_matches(selector, other.labels)
 
 
 def _selector(rule: Json, pod: PodNeeds) -> Json | None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.kube.quantity import parse_quantity
-from tessera_lab.apiserver.pods.binding_and_eviction import selects
+from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal, term_matches
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 from tessera_lab.scheduler.state.storage_cache import NO_PROVISIONER, SELECTED_NODE, Storage, annotations, claims_of
@@ -35,7 +35,7 @@ ZONES = (
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to happen to a pod's claims once it has its node.
+    """Bindings of a pod's claims to existing and new volumes, once the pod has its node.
 
     Attributes:
         bind: claim to the volume that it gets.
@@ -117,7 +117,7 @@ def _in_zone(volume: Json, node: Node) -> bool:
 
 
 def _plan(claims: Iterable[Json], node: Node, storage: Storage) -> Plan | None:
-    """How each claim gets a volume on the node; None if one cannot."""
+    """The volume of each claim on the node; None if a claim gets none."""
     bind: dict[str, str] = {}
     make: list[str] = []
     for claim in claims:
@@ -167,7 +167,9 @@ def _fits(claim: Json, volume: Json) -> bool:
         and want.get("volumeMode", "Filesystem") == have.get("volumeMode", "Filesystem")
         and set(want["accessModes"]) <= set(have["accessModes"])
         and _size(volume) >= parse_quantity(want["resources"]["requests"]["storage"])
-        and (not want.get("selector") or selects(want["selector"], volume["metadata"].get("labels") or {}))
+        and (
+            not want.get("selector") or label_selector_matches(want["selector"], volume["metadata"].get("labels") or {})
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: the scheduler's memory of nodes and of the pods placed on them.
+"""The scheduler's cache of nodes and of the pods placed on them.
 
 Kept from events and from the scheduler's own decisions (a decided pod counts at once, before the API server has
 confirmed the binding). Node lookups by name and by hostname label cost the same at any number of nodes.

@@ -1,4 +1,4 @@
-"""What a pod needs from a node, as ``k8s.io/component-helpers/resource`` sums it.
+"""Resource requests of a pod, as ``k8s.io/component-helpers/resource`` sums them.
 
 App containers run side by side with the restartable init containers (sidecars); an ordinary init container runs alone
 beside the sidecars started before it. A pod needs the larger of the two, plus its overhead. Amounts are integers:

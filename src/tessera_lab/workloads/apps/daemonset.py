@@ -56,7 +56,7 @@ class DaemonSetController:
         await self._queue.run()
 
     def _on_node(self, event: Any) -> None:
-        """What decides about nodes: labels, taints, coming and going. Status alone changes nothing."""
+        """Queues all DaemonSets if a node came, went, or changed its labels or taints; a new status changes nothing."""
         old = event.old
         if old is not None and _facts(old) == _facts(event.object) and event.kind != "DELETED":
             return

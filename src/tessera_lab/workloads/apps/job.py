@@ -176,7 +176,7 @@ def not_implemented(job: Json) -> str | None:
 
 
 def completions_left(job: Json, pods: Sequence[Json]) -> int:
-    """How many pods must still succeed; without ``completions``, one, and then all must have ended."""
+    """Number of pods that must still succeed; without ``completions`` it is one, and then all pods must have ended."""
     succeeded = sum(phase(pod) == "Succeeded" for pod in pods)
     completions = job["spec"].get("completions")
     if completions is not None:
@@ -185,7 +185,7 @@ def completions_left(job: Json, pods: Sequence[Json]) -> int:
 
 
 def wanted_active(job: Json, pods: Sequence[Json]) -> int:
-    """How many pods should run now."""
+    """Number of pods that should run now."""
     parallelism = job["spec"].get("parallelism")
     parallelism = 1 if parallelism is None else int(parallelism)
     if job["spec"].get("completions") is None:

@@ -28,7 +28,7 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How far a rolling update may stray from the number of replicas."""
+    """Limits of a rolling update: pods above and below the number of replicas."""
 
     surge: int
     unavailable: int
@@ -127,7 +127,7 @@ def annotations(deployment: Json, number: int) -> dict[str, str]:
 
 
 def new_replicaset_size(deployment: Json, replicasets: Sequence[Json], current: int) -> int:
-    """How many replicas the newest ReplicaSet may have now, if it has ``current``."""
+    """Number of replicas that the newest ReplicaSet may have now, if it has ``current``."""
     wanted = replicas(deployment)
     if (deployment["spec"].get("strategy") or {}).get("type") == "Recreate":
         return wanted
@@ -138,7 +138,7 @@ def new_replicaset_size(deployment: Json, replicasets: Sequence[Json], current: 
 
 
 def scale_down_old(deployment: Json, new: Json, old: Sequence[Json]) -> list[Scaling]:
-    """What the old ReplicaSets may lose in a rolling update: first pods that are not available, then by age."""
+    """Scales old ReplicaSets down in a rolling update: first pods that are not available, then by age."""
     minimum = replicas(deployment) - bounds(deployment).unavailable
     everything = [new, *old]
     new_unavailable = max(0, replicas(new) - available(new))

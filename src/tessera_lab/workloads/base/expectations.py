@@ -1,4 +1,4 @@
-"""What a controller has asked for and not yet seen, so that it never creates or deletes twice.
+"""Creations and deletions that a controller requested and has not seen yet, so that it never repeats them.
 
 A controller decides from its mirror, and the mirror is always a little behind its own writes. So before it creates or
 deletes it notes what to expect; while something is expected it does not count again. An expectation that is not met is
@@ -62,5 +62,5 @@ class Expectations:
             expected.deletions.discard(uid)
 
     def forget(self, key: str) -> None:
-        """What was reconciled is gone."""
+        """Drops the expectations of a removed object."""
         self._expected.pop(key, None)

@@ -1,4 +1,4 @@
-"""Where a Service leads: Endpoints and one EndpointSlice for every Service with a selector.
+"""Endpoints and one EndpointSlice for every Service with a selector.
 
 The API server finds a webhook's pod this way. A pod is listed as soon as it has an address, as ready while its
 condition Ready holds. One slice holds all addresses, since a lab's Services have few.

@@ -128,7 +128,7 @@ class Inventory:
         return mirror
 
     async def _discover(self) -> list[Kind]:
-        """What the server has now; a group that does not answer is left out until the next round."""
+        """The resources that the server serves now; a group that does not answer is left out until the next round."""
         found = await self._read("/api/v1", "", "v1")
         try:
             answer = await self._mirrors.client.request("GET", "/apis")

@@ -1,4 +1,4 @@
-"""What comes with a namespace and what goes with it.
+"""Default contents of a new namespace, and removal of all objects of a deleted one.
 
 A new namespace gets the service account ``default`` and the ConfigMap ``kube-root-ca.crt``. One that is being deleted
 is emptied, kind by kind as discovery lists them, and finalized when nothing of it is left.

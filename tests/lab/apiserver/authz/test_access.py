@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
@@ -22,25 +22,25 @@ def nobody(server: Any, api: Any) -> Any:
 async def test_a_token_is_good_until_it_expires(server: Any, api: Any, clock: Any) -> None:
     issued = await api("POST", f"{ACCOUNTS}/default/token", REQUEST)
     token = issued["status"]["token"]
-    user = server.identities.of_token(token)
+    user = server.identities.authenticate(token)
     assert user.name == "system:serviceaccount:default:default"
     assert "system:serviceaccounts:default" in user.groups
     await clock.sleep(601)
-    assert server.identities.of_token(token) is None
+    assert server.identities.authenticate(token) is None
 
 
 async def test_a_token_ends_with_its_account(server: Any, api: Any) -> None:
     await api("POST", ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "z"}})
     token = (await api("POST", f"{ACCOUNTS}/z/token", REQUEST))["status"]["token"]
     await api("DELETE", f"{ACCOUNTS}/z")
-    assert server.identities.of_token(token) is None
+    assert server.identities.authenticate(token) is None
 
 
 async def test_forged_tokens_are_nobodys(server: Any, api: Any) -> None:
     token = (await api("POST", f"{ACCOUNTS}/default/token", REQUEST))["status"]["token"]
-    assert server.identities.of_token(token[:-2] + "xx") is None
-    assert server.identities.of_token("") is None
-    assert server.identities.of_token("a.b") is None
+    assert server.identities.authenticate(token[:-2] + "xx") is None
+    assert server.identities.authenticate("") is None
+    assert server.identities.authenticate("a.b") is None
 
 
 async def test_what_is_not_allowed_is_refused_in_rbacs_words(nobody: Any) -> None:
@@ -99,7 +99,7 @@ async def test_the_audit_log_tells_writes_from_reads(server: Any, api: Any, make
 
 
 def test_a_service_accounts_groups() -> None:
-    assert service_account("ns", "a").groups == (
+    assert service_account_user("ns", "a").groups == (
         "system:serviceaccounts",
         "system:serviceaccounts:ns",
         "system:authenticated",

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.authz.identity import service_account
-from tessera_lab.apiserver.authz.rbac import Rbac, allows, bootstrap_roles
-from tessera_lab.apiserver.handlers.review_handler import access
+from tessera_lab.apiserver.authz.identity import service_account_user
+from tessera_lab.apiserver.authz.rbac import RbacAuthorizer, bootstrap_roles, rule_allows
+from tessera_lab.apiserver.handlers.review_handler import review_access
 from tessera_lab.apiserver.interfaces import Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.status import StatusError
 
@@ -76,7 +76,7 @@ def ask(verb: str = "get", resource: str = "pods", *, who: UserInfo = ANN, **mor
     ],
 )
 def test_one_rule(rule: Obj, asked: Attributes, allowed: bool) -> None:
-    assert allows(rule, asked) is allowed
+    assert rule_allows(rule, asked) is allowed
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_one_rule(rule: Obj, asked: Attributes, allowed: bool) -> None:
     [
         (user("ann"), ANN),
         ({"kind": "Group", "name": "dev"}, ANN),
-        ({"kind": "ServiceAccount", "name": "s", "namespace": "n"}, service_account("n", "s")),
-        ({"kind": "Group", "name": "system:serviceaccounts:n"}, service_account("n", "s")),
+        ({"kind": "ServiceAccount", "name": "s", "namespace": "n"}, service_account_user("n", "s")),
+        ({"kind": "Group", "name": "system:serviceaccounts:n"}, service_account_user("n", "s")),
     ],
 )
 def test_subjects(subject: Obj, who: UserInfo) -> None:
-    found = Rbac(Objects([role(PODS), bind(subject)]))
+    found = RbacAuthorizer(Objects([role(PODS), bind(subject)]))
     assert found.authorize(ask(who=who)).allowed
     assert not found.authorize(ask(who=UserInfo(name="eve"))).allowed
 
@@ -99,32 +99,34 @@ def test_a_role_binding_reaches_its_namespace_only() -> None:
         role(PODS, kind="Role", namespace="n"),
         bind(user("ann"), kind="RoleBinding", role="Role", namespace="n"),
     ]
-    found = Rbac(Objects(objects))
+    found = RbacAuthorizer(Objects(objects))
     assert found.authorize(ask(namespace="n")).allowed
     assert not found.authorize(ask(namespace="m")).allowed
     assert not found.authorize(ask()).allowed
 
 
 def test_a_role_binding_may_use_a_cluster_role() -> None:
-    found = Rbac(Objects([role(PODS), bind(user("ann"), kind="RoleBinding", namespace="n")]))
+    found = RbacAuthorizer(Objects([role(PODS), bind(user("ann"), kind="RoleBinding", namespace="n")]))
     assert found.authorize(ask(namespace="n")).allowed
     assert not found.authorize(ask(namespace="m")).allowed
 
 
 def test_the_reason_names_the_binding_or_what_is_missing() -> None:
-    found = Rbac(Objects([role(PODS), bind(user("ann"))]))
+    found = RbacAuthorizer(Objects([role(PODS), bind(user("ann"))]))
     assert found.authorize(ask()).reason == 'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to User "ann"'
-    missing = Rbac(Objects([bind(user("ann"))])).authorize(ask())
+    missing = RbacAuthorizer(Objects([bind(user("ann"))])).authorize(ask())
     assert not missing.allowed
     assert missing.reason == 'RBAC: clusterrole.rbac.authorization.k8s.io "r" not found'
 
 
 def test_masters_need_no_binding() -> None:
-    assert Rbac(Objects([])).authorize(ask("delete", who=UserInfo(name="x", groups=("system:masters",)))).allowed
+    assert (
+        RbacAuthorizer(Objects([])).authorize(ask("delete", who=UserInfo(name="x", groups=("system:masters",)))).allowed
+    )
 
 
 def test_what_every_authenticated_user_may_ask() -> None:
-    found = Rbac(Objects(bootstrap_roles()))
+    found = RbacAuthorizer(Objects(bootstrap_roles()))
     assert found.authorize(ask(resource="", path="/apis/apps/v1")).allowed
     assert found.authorize(ask("create", "selfsubjectaccessreviews", group="authorization.k8s.io")).allowed
     assert not found.authorize(ask("create", "subjectaccessreviews", group="authorization.k8s.io")).allowed
@@ -134,21 +136,21 @@ def test_what_every_authenticated_user_may_ask() -> None:
 
 
 def test_access_reviews() -> None:
-    found = Rbac(Objects([role(PODS), bind(user("ann"))]))
+    found = RbacAuthorizer(Objects([role(PODS), bind(user("ann"))]))
     spec = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "n"}}
-    assert access(spec, ANN, found)["allowed"] is True
-    assert access(spec, UserInfo(name="eve"), found) == {"allowed": False}
+    assert review_access(spec, ANN, found)["allowed"] is True
+    assert review_access(spec, UserInfo(name="eve"), found) == {"allowed": False}
     path = {"nonResourceAttributes": {"verb": "get", "path": "/version"}}
-    assert access(path, ANN, found) == {"allowed": False}
+    assert review_access(path, ANN, found) == {"allowed": False}
 
 
 def test_an_access_review_asks_exactly_one_thing() -> None:
     with pytest.raises(StatusError, match="exactly one"):
-        access({}, ANN, Rbac(Objects([])))
+        review_access({}, ANN, RbacAuthorizer(Objects([])))
 
 
 def test_rules_that_reach_a_user() -> None:
-    found = Rbac(Objects([role(PODS, {"verbs": ["get"], "nonResourceURLs": ["/x"]}), bind(user("ann"))]))
+    found = RbacAuthorizer(Objects([role(PODS, {"verbs": ["get"], "nonResourceURLs": ["/x"]}), bind(user("ann"))]))
     resources, others = found.rules(ANN, "n")
     assert resources == [PODS]
     assert others == [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.lab.apiserver.crd.test_definition_rules import ROOT, crd, texts
 
-from tessera_lab.apiserver.crd.definition_rules import check_crd
+from tessera_lab.apiserver.crd.definition_rules import validate_definition
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.status import StatusError
 
@@ -156,5 +156,5 @@ LIST = {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map", "x-kube
 )
 def test_what_cannot_be_held_is_refused_not_stored(schema: Any, what: str) -> None:
     with pytest.raises(StatusError, match=what) as caught:
-        check_crd(crd(schema))
+        validate_definition(crd(schema))
     assert caught.value.code == 501

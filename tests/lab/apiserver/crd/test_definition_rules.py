@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.crd.definition_rules import check_crd
+from tessera_lab.apiserver.crd.definition_rules import validate_definition
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.status import StatusError
 
@@ -22,7 +22,7 @@ def crd(schema: Any = None, *, version: Any = None, **spec: Any) -> Obj:
 
 
 def texts(obj: Obj) -> list[str]:
-    return [f"{cause.field}: {cause.message}" for cause in check_crd(obj)]
+    return [f"{cause.field}: {cause.message}" for cause in validate_definition(obj)]
 
 
 def test_a_good_one() -> None:
@@ -134,5 +134,5 @@ def test_printer_columns() -> None:
 )
 def test_what_cannot_be_done_is_refused_not_stored(obj: Obj, what: str) -> None:
     with pytest.raises(StatusError, match=what) as caught:
-        check_crd(obj)
+        validate_definition(obj)
     assert caught.value.code == 501

@@ -5,13 +5,13 @@ import pytest
 from tessera_lab.apiserver.discovery.discovery import (
     LAB_VERSION,
     LEAPING_VERSION,
-    Discovery,
+    DiscoveryDocuments,
     aggregated_version,
     version_priority,
 )
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 #: What kubectl 1.32 sends.
@@ -33,15 +33,15 @@ def custom(version: str) -> ResourceType:
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return Registry(builtin_types())
+def registry() -> ResourceRegistry:
+    return ResourceRegistry(builtin_types())
 
 
-def test_the_content_type_is_the_one_that_was_asked_for(registry: Registry) -> None:
-    media, document = Discovery(registry).answer("/apis", KUBECTL) or ("", {})
+def test_the_content_type_is_the_one_that_was_asked_for(registry: ResourceRegistry) -> None:
+    media, document = DiscoveryDocuments(registry).answer("/apis", KUBECTL) or ("", {})
     assert media == AGGREGATED
     assert (document["kind"], document["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
-    media, document = Discovery(registry).answer("/api", AGGREGATED.replace("v2", "v2beta1")) or ("", {})
+    media, document = DiscoveryDocuments(registry).answer("/api", AGGREGATED.replace("v2", "v2beta1")) or ("", {})
     assert media.endswith("v=v2beta1;as=APIGroupDiscoveryList")
     assert document["apiVersion"] == "apidiscovery.k8s.io/v2beta1"
 
@@ -54,8 +54,8 @@ def test_the_first_acceptable_form_wins(accept: str, version: str) -> None:
     assert aggregated_version(accept) == version
 
 
-def test_core_resources_in_the_aggregated_form(registry: Registry) -> None:
-    _, document = Discovery(registry).answer("/api", KUBECTL) or ("", {})
+def test_core_resources_in_the_aggregated_form(registry: ResourceRegistry) -> None:
+    _, document = DiscoveryDocuments(registry).answer("/api", KUBECTL) or ("", {})
     (group,) = document["items"]
     (version,) = group["versions"]
     assert (version["version"], version["freshness"]) == ("v1", "Current")
@@ -66,8 +66,8 @@ def test_core_resources_in_the_aggregated_form(registry: Registry) -> None:
     assert eviction["responseKind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
 
 
-def test_the_plain_form(registry: Registry) -> None:
-    found = Discovery(registry)
+def test_the_plain_form(registry: ResourceRegistry) -> None:
+    found = DiscoveryDocuments(registry)
     assert (found.answer("/api", "") or ("", {}))[1]["versions"] == ["v1"]
     groups = (found.answer("/apis", "") or ("", {}))[1]["groups"]
     apps = next(each for each in groups if each["name"] == "apps")
@@ -79,17 +79,17 @@ def test_the_plain_form(registry: Registry) -> None:
     assert (scale["kind"], scale["group"], scale["version"]) == ("Scale", "autoscaling", "v1")
 
 
-def test_the_core_group_version_is_v1_without_a_slash(registry: Registry) -> None:
-    assert (Discovery(registry).answer("/api/v1", "") or ("", {}))[1]["groupVersion"] == "v1"
+def test_the_core_group_version_is_v1_without_a_slash(registry: ResourceRegistry) -> None:
+    assert (DiscoveryDocuments(registry).answer("/api/v1", "") or ("", {}))[1]["groupVersion"] == "v1"
 
 
 @pytest.mark.parametrize("path", ["/apis/nothing", "/api/v2", "/apis/apps/v9", "/apis/apps/v1/deployments/x"])
-def test_what_is_not_served_has_no_document(registry: Registry, path: str) -> None:
-    assert Discovery(registry).answer(path, "") is None
+def test_what_is_not_served_has_no_document(registry: ResourceRegistry, path: str) -> None:
+    assert DiscoveryDocuments(registry).answer(path, "") is None
 
 
-def test_a_crd_appears_and_disappears(registry: Registry) -> None:
-    found = Discovery(registry)
+def test_a_crd_appears_and_disappears(registry: ResourceRegistry) -> None:
+    found = DiscoveryDocuments(registry)
     assert found.answer("/apis/example.com/v1", "") is None
     registry.add(custom("v1"))
     assert found.answer("/apis/example.com/v1", "") is not None
@@ -97,10 +97,10 @@ def test_a_crd_appears_and_disappears(registry: Registry) -> None:
     assert found.answer("/apis/example.com/v1", "") is None
 
 
-def test_the_preferred_version_is_the_most_stable_one(registry: Registry) -> None:
+def test_the_preferred_version_is_the_most_stable_one(registry: ResourceRegistry) -> None:
     for version in ("v1alpha1", "v1beta1", "v1", "v2beta1", "foo"):
         registry.add(custom(version))
-    _, group = Discovery(registry).answer("/apis/example.com", "") or ("", {})
+    _, group = DiscoveryDocuments(registry).answer("/apis/example.com", "") or ("", {})
     assert [each["version"] for each in group["versions"]] == ["v1", "v2beta1", "v1beta1", "v1alpha1", "foo"]
 
 
@@ -112,5 +112,5 @@ def test_versions_are_ordered_as_kubernetes_does() -> None:
 
 @pytest.mark.parametrize(("leaps", "says"), [(False, LAB_VERSION), (True, LEAPING_VERSION)])
 def test_the_version_says_that_this_is_the_lab_and_whether_its_time_leaps(leaps: bool, says: str) -> None:
-    _, version = Discovery(Registry([]), leaps=leaps).answer("/version", "") or ("", {})
+    _, version = DiscoveryDocuments(ResourceRegistry([]), leaps=leaps).answer("/version", "") or ("", {})
     assert version["gitVersion"] == says

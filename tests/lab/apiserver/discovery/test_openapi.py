@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
-from tessera_lab.apiserver.discovery.openapi import OpenApi
+from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 
 
 def custom(**properties: Any) -> ResourceType:
@@ -28,17 +28,19 @@ def custom(**properties: Any) -> ResourceType:
 
 
 @pytest.fixture
-def found() -> OpenApi:
-    return OpenApi(Registry([*builtin_types(), custom(spec={"type": "object", "description": "what is wanted"})]))
+def found() -> OpenApiDocuments:
+    return OpenApiDocuments(
+        ResourceRegistry([*builtin_types(), custom(spec={"type": "object", "description": "what is wanted"})])
+    )
 
 
-def document(found: OpenApi, path: str) -> Obj:
+def document(found: OpenApiDocuments, path: str) -> Obj:
     made = found.document(path)
     assert made is not None
     return made
 
 
-def test_the_index_names_every_group_version(found: OpenApi) -> None:
+def test_the_index_names_every_group_version(found: OpenApiDocuments) -> None:
     paths = found.index()["paths"]
     assert {"api/v1", "apis/apps/v1", "apis/example.com/v1"} <= set(paths)
     assert paths["api/v1"]["serverRelativeURL"].startswith("/openapi/v3/api/v1?hash=")
@@ -47,8 +49,8 @@ def test_the_index_names_every_group_version(found: OpenApi) -> None:
 
 
 def test_addresses_change_with_the_content_only() -> None:
-    registry = Registry([*builtin_types(), custom()])
-    found = OpenApi(registry)
+    registry = ResourceRegistry([*builtin_types(), custom()])
+    found = OpenApiDocuments(registry)
     before = found.index()["paths"]
     registry.add(custom(spec={"type": "object"}))
     after = found.index()["paths"]
@@ -66,7 +68,7 @@ def operations(made: Obj, kind: str) -> Iterator[tuple[str, Obj]]:
 @pytest.mark.parametrize(
     ("path", "kind"), [("api/v1", "Pod"), ("apis/apps/v1", "Deployment"), ("apis/example.com/v1", "Tile")]
 )
-def test_writes_take_field_validation(found: OpenApi, path: str, kind: str) -> None:
+def test_writes_take_field_validation(found: OpenApiDocuments, path: str, kind: str) -> None:
     made = dict(operations(document(found, path), kind))
     for verb in ("post", "patch", "put"):
         assert "fieldValidation" in [each["name"] for each in made[verb]["parameters"]]
@@ -74,7 +76,7 @@ def test_writes_take_field_validation(found: OpenApi, path: str, kind: str) -> N
     assert ("application/strategic-merge-patch+json" in contents) == (kind != "Tile")
 
 
-def test_kinds_carry_their_group_version_kind(found: OpenApi) -> None:
+def test_kinds_carry_their_group_version_kind(found: OpenApiDocuments) -> None:
     schemas = document(found, "apis/apps/v1")["components"]["schemas"]
     gvk = [{"group": "apps", "version": "v1", "kind": "Deployment"}]
     assert schemas["io.k8s.api.apps.v1.Deployment"]["x-kubernetes-group-version-kind"] == gvk
@@ -91,14 +93,14 @@ def references(value: Any) -> Iterator[str]:
             yield from references(each)
 
 
-def test_every_reference_leads_somewhere(found: OpenApi) -> None:
+def test_every_reference_leads_somewhere(found: OpenApiDocuments) -> None:
     for path in found.index()["paths"]:
         made = document(found, path)
         known = {f"#/components/schemas/{name}" for name in made["components"]["schemas"]}
         assert set(references(made)) <= known
 
 
-def test_merge_keys_are_published(found: OpenApi) -> None:
+def test_merge_keys_are_published(found: OpenApiDocuments) -> None:
     schemas = document(found, "api/v1")["components"]["schemas"]
     containers = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
     assert containers["x-kubernetes-patch-merge-key"] == "name"
@@ -106,7 +108,7 @@ def test_merge_keys_are_published(found: OpenApi) -> None:
     assert strategy["properties"]["strategy"]["x-kubernetes-patch-strategy"] == "retainKeys"
 
 
-def test_a_custom_kind_is_published_with_metadata(found: OpenApi) -> None:
+def test_a_custom_kind_is_published_with_metadata(found: OpenApiDocuments) -> None:
     tile = document(found, "apis/example.com/v1")["components"]["schemas"]["com.example.v1.Tile"]
     assert tile["properties"]["spec"]["description"] == "what is wanted"
     assert tile["properties"]["metadata"]["allOf"][0]["$ref"].endswith("ObjectMeta")

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from tessera.clock import SystemClock
-from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
-from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.apiserver.main.server import ApiServer
 
 TOKENS = {"secret": UserInfo(name="admin", groups=("system:masters",))}
@@ -21,8 +21,8 @@ HOLDER = {"Authorization": "Bearer secret"}
 @pytest.fixture
 async def front() -> AsyncIterator[Any]:
     clock = SystemClock()
-    authority = Authority(clock.now())
-    served = HttpFront(ApiServer(clock, tokens=TOKENS), authority)
+    authority = CertificateAuthority(clock.now())
+    served = HttpServer(ApiServer(clock, tokens=TOKENS), authority)
     await served.start()
     trust = ssl.create_default_context(cadata=authority.certificate.decode())
     connector = aiohttp.TCPConnector(ssl=trust)
@@ -46,7 +46,7 @@ async def test_a_token_tells_who_asks(front: Any) -> None:
 
 async def test_a_client_certificate_tells_who_asks(front: Any, tmp_path: Any) -> None:
     served, authority, _ = front
-    pair = authority.client("jane", ("system:masters",))
+    pair = authority.issue_client_certificate("jane", ("system:masters",))
     (tmp_path / "c").write_bytes(pair.certificate)
     (tmp_path / "k").write_bytes(pair.key)
     context = ssl.create_default_context(cadata=authority.certificate.decode())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tessera.clock import SystemClock
-from tessera_lab.apiserver.authz.certificates import Authority
-from tessera_lab.apiserver.main.http_server import HttpFront, kubeconfig
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
+from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.server import ApiServer
 
 Kubectl = Callable[..., Awaitable[str]]
@@ -52,11 +52,13 @@ spec:
 async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
     """Runs kubectl as cluster administrator; a ``-f -`` reads ``stdin``. What it says goes back, errors included."""
     clock = SystemClock()
-    authority = Authority(clock.now())
-    front = HttpFront(ApiServer(clock), authority)
+    authority = CertificateAuthority(clock.now())
+    front = HttpServer(ApiServer(clock), authority)
     await front.start()
     config = tmp_path / "config"
-    config.write_text(kubeconfig(front.url, authority, authority.client("admin", ("system:masters",))))
+    config.write_text(
+        kubeconfig(front.url, authority, authority.issue_client_certificate("admin", ("system:masters",)))
+    )
 
     async def run(line: str, *, stdin: str = "") -> str:
         process = await asyncio.create_subprocess_exec(

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.schemas import library
+from tessera_lab.apiserver.schemas import schema_library
 from tessera_lab.apiserver.schemas.builtin_schema import BuiltinSchema, builtin_schema
 from tessera_lab.apiserver.status import StatusError
 
@@ -20,7 +20,7 @@ def shape(kind: str = "Pod", group: str = "", version: str = "v1") -> BuiltinSch
 
 
 def test_every_served_kind_has_a_definition() -> None:
-    found = library()
+    found = schema_library()
     assert all(name in found.definitions for name in found.kinds.values())
     assert builtin_schema("apps", "v1", "Deployment") is not None
     assert builtin_schema("example.com", "v1", "Deployment") is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.tables.jsonpath import find, parse
+from tessera_lab.apiserver.tables.jsonpath import find_values, parse_path
 
 OBJ: dict[str, Any] = {
     "metadata": {"labels": {"a.b/c": "x"}},
@@ -37,7 +37,7 @@ OBJ: dict[str, Any] = {
     ],
 )
 def test_what_a_path_leads_to(path: str, found: list[Any]) -> None:
-    assert find(parse(path), OBJ) == found
+    assert find_values(parse_path(path), OBJ) == found
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_what_a_path_leads_to(path: str, found: list[Any]) -> None:
 )
 def test_what_is_not_supported_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="JSONPath"):
-        parse(path)
+        parse_path(path)

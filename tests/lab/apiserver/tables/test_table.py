@@ -6,10 +6,10 @@ import pytest
 
 from tessera.clock import parse_rfc3339
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.schemas import library
-from tessera_lab.apiserver.tables.ages import human
+from tessera_lab.apiserver.schemas import schema_library
+from tessera_lab.apiserver.tables.ages import format_duration
 from tessera_lab.apiserver.tables.other_columns import CustomColumns
-from tessera_lab.apiserver.tables.pod_columns import summary
+from tessera_lab.apiserver.tables.pod_columns import summarize_pod
 from tessera_lab.apiserver.tables.table import builtin_columns
 
 CREATED = "2026-01-31T12:00:00Z"
@@ -38,7 +38,7 @@ NOW = parse_rfc3339(CREATED) + 300
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert human(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def pod(*, spec: Any = None, meta: Any = None, **status: Any) -> Obj:
@@ -119,15 +119,15 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": CREATED}}
     ],
 )
 def test_pod_status(obj: Obj, ready: str, status: str) -> None:
-    found = summary(obj, NOW)
+    found = summarize_pod(obj, NOW)
     assert (found.ready, found.status) == (ready, status)
 
 
 def test_restarts_say_when_the_last_one_was() -> None:
     ended = {"lastState": {"terminated": {"finishedAt": CREATED}}}
     one, two = {**state(restarts=2, **RUNNING), **ended}, state("b", restarts=1, **RUNNING)
-    assert summary(pod(containerStatuses=[one, two]), NOW).restarts == "3 (5m ago)"
-    assert summary(pod(containerStatuses=[two]), NOW).restarts == "1"
+    assert summarize_pod(pod(containerStatuses=[one, two]), NOW).restarts == "3 (5m ago)"
+    assert summarize_pod(pod(containerStatuses=[two]), NOW).restarts == "1"
 
 
 def row(group: str, kind: str, obj: Obj) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def test_columns_of_other_kinds(group: str, kind: str, obj: Obj, wanted: dict[st
     assert wanted.items() <= row(group, kind, obj).items()
 
 
-@pytest.mark.parametrize("kind", sorted(library().kinds))
+@pytest.mark.parametrize("kind", sorted(schema_library().kinds))
 def test_every_kind_shows_an_object_that_has_nothing_but_a_name(kind: str) -> None:
     group, _, name = kind.split("/")
     assert row(group, name, {})["Name"] == "n"

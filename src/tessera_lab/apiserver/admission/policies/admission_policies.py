@@ -10,15 +10,21 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared
-from tessera_lab.apiserver.admission.webhooks.admission_review import question
+from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared_variables
+from tessera_lab.apiserver.admission.webhooks.admission_review import build_review
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
-from tessera_lab.apiserver.admission.webhooks.matching import ADMISSION, NAMESPACES, interceptable, invocation, scope_of
+from tessera_lab.apiserver.admission.webhooks.matching import (
+    ADMISSION,
+    NAMESPACES,
+    cel_variables,
+    is_interceptable,
+    match_webhook,
+)
 from tessera_lab.apiserver.audit import AuditLog
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program, compile_expression
-from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, Reader
-from tessera_lab.apiserver.resource_types import Registry
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, ObjectReader
+from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.status import StatusError, forbidden
 
 Part = Mapping[str, Any]
@@ -32,7 +38,7 @@ LONGEST_MESSAGE = 5 * 1024
 _FAILURE = "validation.policy.admission.k8s.io/validation_failure"
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ValidationFailure(msgspec.Struct, frozen=True):
     """One validation that failed; ``index`` is its place in the policy, ``reason`` is for the Status."""
 
     index: int
@@ -50,7 +56,9 @@ class AdmissionPolicies:
         new_uid: names a question.
     """
 
-    def __init__(self, reader: Reader, registry: Registry, audit: AuditLog, new_uid: Callable[[], str]) -> None:
+    def __init__(
+        self, reader: ObjectReader, registry: ResourceRegistry, audit: AuditLog, new_uid: Callable[[], str]
+    ) -> None:
         self._reader = reader
         self._registry = registry
         self._audit = audit
@@ -64,53 +72,53 @@ class AdmissionPolicies:
             StatusError: a policy refuses.
         """
         warnings: list[str] = []
-        if not interceptable(request.attributes):
+        if not is_interceptable(request.attributes):
             return warnings
         for policy in self._reader.list(POLICIES):
             scope = self._scope(policy["spec"]["matchConstraints"], request)
             if scope is None:
                 continue
-            found: Sequence[Failure] | None = None
+            found: Sequence[ValidationFailure] | None = None
             for binding in self._bindings(policy["metadata"]["name"], request):
                 if found is None:
                     found = self._failures(policy["spec"], scope)
                 for failure in found:
-                    self._act(policy["metadata"]["name"], binding, failure, request, warnings)
+                    self._act_on_failures(policy["metadata"]["name"], binding, failure, request, warnings)
         return warnings
 
     def _scope(self, constraints: Part, request: AdmissionRequest) -> dict[str, Any] | None:
-        """What a policy's expressions may speak of; None when the policy does not concern the write."""
+        """Returns the variables of a policy's expressions; None if the policy does not match the write."""
         excluded = _hook(constraints, "excludeResourceRules")
-        if excluded["rules"] and invocation(excluded, request, self._registry, self._reader) is not None:
+        if excluded["rules"] and match_webhook(excluded, request, self._registry, self._reader) is not None:
             return None
-        found = invocation(_hook(constraints, "resourceRules"), request, self._registry, self._reader)
+        found = match_webhook(_hook(constraints, "resourceRules"), request, self._registry, self._reader)
         if found is None:
             return None
         asked = request.attributes
         own = self._registry.get(asked.group, asked.version, asked.resource)
         namespace = asked.namespace if asked.resource != "namespaces" else ""
         shown = self._reader.get(NAMESPACES, "", namespace) if namespace else None
-        return {**scope_of(question(request, self._new_uid(), own, found.resource)), "namespaceObject": shown}
+        return {**cel_variables(build_review(request, self._new_uid(), own, found.resource)), "namespaceObject": shown}
 
     def _bindings(self, policy: str, request: AdmissionRequest) -> Iterator[Part]:
         for binding in self._reader.list(BINDINGS):
-            if binding["spec"]["policyName"] == policy and self._binds(binding["spec"], request):
+            if binding["spec"]["policyName"] == policy and self._binding_applies(binding["spec"], request):
                 yield binding
 
-    def _binds(self, spec: Part, request: AdmissionRequest) -> bool:
+    def _binding_applies(self, spec: Part, request: AdmissionRequest) -> bool:
         resources = spec.get("matchResources")
         if resources is None:
             return True
         excluded = _hook(resources, "excludeResourceRules")
-        if excluded["rules"] and invocation(excluded, request, self._registry, self._reader) is not None:
+        if excluded["rules"] and match_webhook(excluded, request, self._registry, self._reader) is not None:
             return False
         included = _hook(resources, "resourceRules")
         if not included["rules"]:  # the policy's own rules hold
             included["rules"] = [_EVERYTHING]
-        return invocation(included, request, self._registry, self._reader) is not None
+        return match_webhook(included, request, self._registry, self._reader) is not None
 
-    def _act(
-        self, policy: str, binding: Part, failure: Failure, request: AdmissionRequest, warnings: list[str]
+    def _act_on_failures(
+        self, policy: str, binding: Part, failure: ValidationFailure, request: AdmissionRequest, warnings: list[str]
     ) -> None:
         name, actions = binding["metadata"]["name"], binding["spec"]["validationActions"]
         if "Audit" in actions:
@@ -131,7 +139,7 @@ class AdmissionPolicies:
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
-    def _failures(self, spec: Part, scope: dict[str, Any]) -> Sequence[Failure]:
+    def _failures(self, spec: Part, scope: dict[str, Any]) -> Sequence[ValidationFailure]:
         """Validations that are not true; an expression without a value counts unless the policy ignores failures."""
         lenient = spec.get("failurePolicy", "Fail") == "Ignore"
         errors: list[str] = []
@@ -142,18 +150,20 @@ class AdmissionPolicies:
             except EvaluationError as error:
                 errors.append(f"expression '{condition['expression']}' resulted in error: {error}")
         if errors:
-            return [] if lenient else [Failure(0, "; ".join(errors))]
+            return [] if lenient else [ValidationFailure(0, "; ".join(errors))]
         names = frozenset(each["name"] for each in spec.get("variables") or ())
         full = {**scope, "variables": _Variables(self._variables(spec, names), scope)}
-        found: list[Failure] = []
+        found: list[ValidationFailure] = []
         for index, validation in enumerate(spec.get("validations") or ()):
             try:
                 if not self._program(validation["expression"], names).holds(full):
                     reason = validation.get("reason") or "Invalid"
-                    found.append(Failure(index, self._message(validation, names, full), reason))
+                    found.append(ValidationFailure(index, self._message(validation, names, full), reason))
             except EvaluationError as error:
                 if not lenient:
-                    found.append(Failure(index, f"expression '{validation['expression']}' resulted in error: {error}"))
+                    found.append(
+                        ValidationFailure(index, f"expression '{validation['expression']}' resulted in error: {error}")
+                    )
         return found
 
     def _variables(self, spec: Part, names: frozenset[str]) -> Mapping[str, Program]:
@@ -178,7 +188,7 @@ class AdmissionPolicies:
             self._programs[key] = (
                 compile_expression(expression, CONDITION_VARIABLES, FIELDS)
                 if variables is None
-                else compile_expression(expression, VARIABLES, declared(variables))
+                else compile_expression(expression, VARIABLES, declared_variables(variables))
             )
         return self._programs[key]
 

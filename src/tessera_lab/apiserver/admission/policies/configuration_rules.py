@@ -9,10 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, condition_causes, rule_causes
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import (
+    FIELDS,
+    validate_match_conditions,
+    validate_rule,
+)
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
 from tessera_lab.apiserver.cel.evaluator import CelError, compile_expression
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
 
@@ -23,22 +27,22 @@ _IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
 _ABSENT = "this API server does not evaluate"
 
 
-def check_policy(policy: Part) -> Sequence[Cause]:
+def validate_policy(policy: Part) -> Sequence[StatusCause]:
     """Everything that is wrong with a ValidatingAdmissionPolicy; defaults are filled in before."""
-    return list(_policy(policy.get("spec") or {}))
+    return list(_check_policy(policy.get("spec") or {}))
 
 
-def check_binding(binding: Part) -> Sequence[Cause]:
+def validate_policy_binding(binding: Part) -> Sequence[StatusCause]:
     """Everything that is wrong with a ValidatingAdmissionPolicyBinding; defaults are filled in before."""
-    return list(_binding(binding.get("spec") or {}))
+    return list(_check_binding(binding.get("spec") or {}))
 
 
-def declared(variables: frozenset[str]) -> Mapping[str, frozenset[str]]:
+def declared_variables(variables: frozenset[str]) -> Mapping[str, frozenset[str]]:
     """Fields of the variables of a policy's expressions, where the policy declares these variables of its own."""
     return {**FIELDS, "variables": variables}
 
 
-def _policy(spec: Part) -> Iterator[Cause]:
+def _check_policy(spec: Part) -> Iterator[StatusCause]:
     if spec.get("paramKind") is not None:
         yield field_errors.forbidden("spec.paramKind", f"{_ABSENT} parameters")
     if spec.get("auditAnnotations"):
@@ -47,56 +51,56 @@ def _policy(spec: Part) -> Iterator[Cause]:
     if constraints is None:
         yield field_errors.required("spec.matchConstraints")
     else:
-        yield from _match(constraints, "spec.matchConstraints")
+        yield from _check_match(constraints, "spec.matchConstraints")
         if not constraints.get("resourceRules"):
             yield field_errors.required("spec.matchConstraints.resourceRules")
-    yield from condition_causes(spec.get("matchConditions") or (), "spec.matchConditions", CONDITION_VARIABLES)
+    yield from validate_match_conditions(spec.get("matchConditions") or (), "spec.matchConditions", CONDITION_VARIABLES)
     names: set[str] = set()
     for index, variable in enumerate(spec.get("variables") or ()):
         place, name = f"spec.variables[{index}]", variable.get("name", "")
         if not _IDENTIFIER.fullmatch(name):
             yield field_errors.invalid(f"{place}.name", name, "name is not a valid CEL identifier")
-        yield from _expression(variable.get("expression", ""), f"{place}.expression", frozenset(names))
+        yield from _check_expression(variable.get("expression", ""), f"{place}.expression", frozenset(names))
         names.add(name)
     if not spec.get("validations"):
         yield field_errors.required(
             "spec.validations", "validations or auditAnnotations must contain at least one item"
         )
     for index, validation in enumerate(spec.get("validations") or ()):
-        yield from _validation(validation, f"spec.validations[{index}]", frozenset(names))
+        yield from _check_validation(validation, f"spec.validations[{index}]", frozenset(names))
 
 
-def _validation(validation: Part, place: str, names: frozenset[str]) -> Iterator[Cause]:
-    yield from _expression(validation.get("expression", ""), f"{place}.expression", names)
+def _check_validation(validation: Part, place: str, names: frozenset[str]) -> Iterator[StatusCause]:
+    yield from _check_expression(validation.get("expression", ""), f"{place}.expression", names)
     message = validation.get("message") or ""
     if re.search(r"[\n\r]", message.strip()):
         yield field_errors.invalid(f"{place}.message", message, "message must not contain line breaks")
     if validation.get("messageExpression") is not None:
-        yield from _expression(validation["messageExpression"], f"{place}.messageExpression", names)
+        yield from _check_expression(validation["messageExpression"], f"{place}.messageExpression", names)
 
 
-def _expression(text: str, place: str, names: frozenset[str]) -> Iterator[Cause]:
+def _check_expression(text: str, place: str, names: frozenset[str]) -> Iterator[StatusCause]:
     if not text.strip():
         yield field_errors.required(place, "expression is not specified")
         return
     try:
-        compile_expression(text, VARIABLES, declared(names))
+        compile_expression(text, VARIABLES, declared_variables(names))
     except CelError as error:
         yield field_errors.invalid(place, text, f"compilation failed: {error}")
 
 
-def _match(resources: Part, place: str) -> Iterator[Cause]:
+def _check_match(resources: Part, place: str) -> Iterator[StatusCause]:
     for kind in ("resourceRules", "excludeResourceRules"):
         for index, rule in enumerate(resources.get(kind) or ()):
-            yield from rule_causes(rule, f"{place}.{kind}[{index}]")
+            yield from validate_rule(rule, f"{place}.{kind}[{index}]")
 
 
-def _binding(spec: Part) -> Iterator[Cause]:
+def _check_binding(spec: Part) -> Iterator[StatusCause]:
     if not spec.get("policyName"):
         yield field_errors.required("spec.policyName")
     if spec.get("paramRef") is not None:
         yield field_errors.forbidden("spec.paramRef", f"{_ABSENT} parameters")
-    yield from _match(spec.get("matchResources") or {}, "spec.matchResouces")  # kube-apiserver's spelling
+    yield from _check_match(spec.get("matchResources") or {}, "spec.matchResouces")  # kube-apiserver's spelling
     actions = spec.get("validationActions") or ()
     for index, action in enumerate(actions):
         if action not in ACTIONS:

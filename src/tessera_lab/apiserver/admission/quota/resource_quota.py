@@ -11,10 +11,18 @@ from decimal import Decimal
 from typing import Any
 
 from tessera.kube.quantity import parse_quantity
-from tessera_lab.apiserver.admission.quota.usage import PODS, Usage, counted_resource, counts, requests_of, shown, usage
-from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, QuotaUpdate, Reader
+from tessera_lab.apiserver.admission.quota.usage import (
+    PODS,
+    Usage,
+    counted_resource,
+    counts_for_quota,
+    format_amount,
+    object_usage,
+    requests_of,
+)
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, ObjectReader, QuotaUpdate
 from tessera_lab.apiserver.status import forbidden
-from tessera_lab.apiserver.storage.store import Change, Store, copied
+from tessera_lab.apiserver.storage.store import Change, Store, deep_copy
 
 Part = Mapping[str, Any]
 
@@ -23,10 +31,10 @@ QUOTAS = GroupResource("", "resourcequotas")
 DEMANDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 
 
-class Quotas:
+class QuotaAdmission:
     """Implements :class:`tessera_lab.apiserver.interfaces.Quota`."""
 
-    def admit(self, request: AdmissionRequest, reader: Reader) -> Sequence[QuotaUpdate]:
+    def admit(self, request: AdmissionRequest, reader: ObjectReader) -> Sequence[QuotaUpdate]:
         """Checks a create, or an update that asks for more, against every quota of the namespace.
 
         Returns:
@@ -40,45 +48,45 @@ class Quotas:
             return ()
         resource = GroupResource(asked.group, asked.resource)
         for quota in reader.list(QUOTAS, asked.namespace):
-            why = refusal(quota, resource, request.obj, request.old)
+            why = quota_exceeded_error(quota, resource, request.obj, request.old)
             if why:
                 name = request.obj["metadata"].get("name") or asked.name
                 raise forbidden(asked.group, asked.resource, name, why)
         return ()
 
 
-def refusal(quota: Part, resource: GroupResource, obj: Part, old: Part | None) -> str:
+def quota_exceeded_error(quota: Part, resource: GroupResource, obj: Part, old: Part | None) -> str:
     """Why the quota does not let the object be written; empty when it does."""
-    if not selects(quota, resource, obj):
+    if not quota_selects(quota, resource, obj):
         return ""
-    hard = hard_of(quota)
+    hard = hard_limits(quota)
     if resource == PODS and old is None:
-        missing = _undemanded(hard, obj)
+        missing = _unset_resources(hard, obj)
         if missing:
             return f"failed quota: {quota['metadata']['name']}: must specify {missing}"
-    before = usage(resource, old) if old is not None and selects(quota, resource, old) else {}
+    before = object_usage(resource, old) if old is not None and quota_selects(quota, resource, old) else {}
     used_now = (quota.get("status") or {}).get("used") or {}
     over: list[tuple[str, Decimal, str]] = []
-    for name, value in sorted(usage(resource, obj).items()):
+    for name, value in sorted(object_usage(resource, obj).items()):
         more = value - before.get(name, Decimal(0))
         used = str(used_now.get(name, "0"))
         if name in hard and more > 0 and parse_quantity(used) + more > parse_quantity(hard[name]):
             over.append((name, more, used))
     if not over:
         return ""
-    requested = ",".join(f"{name}={shown(more, hard[name])}" for name, more, _ in over)
+    requested = ",".join(f"{name}={format_amount(more, hard[name])}" for name, more, _ in over)
     used = ",".join(f"{name}={text}" for name, _, text in over)
     limited = ",".join(f"{name}={hard[name]}" for name, _, _ in over)
     return f"exceeded quota: {quota['metadata']['name']}, requested: {requested}, used: {used}, limited: {limited}"
 
 
-def hard_of(quota: Part) -> Mapping[str, str]:
+def hard_limits(quota: Part) -> Mapping[str, str]:
     """The limits in force."""
     limits = (quota.get("spec") or {}).get("hard") or {}
     return {name: str(value) for name, value in limits.items()}
 
 
-def _undemanded(hard: Part, pod: Part) -> str:
+def _unset_resources(hard: Part, pod: Part) -> str:
     """Containers that do not name what the quota limits: ``limits.cpu for: a,b; memory for: a``."""
     spec = pod.get("spec") or {}
     found = []
@@ -99,7 +107,7 @@ def _limits(container: Part) -> Part:
     return found
 
 
-def selects(quota: Part, resource: GroupResource, obj: Part) -> bool:
+def quota_selects(quota: Part, resource: GroupResource, obj: Part) -> bool:
     """Whether the quota's scopes select the object; scopes select pods only."""
     spec = quota.get("spec") or {}
     tests: list[Part] = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
@@ -113,7 +121,7 @@ def _in_scope(test: Part, pod: Part) -> bool:
     spec = pod.get("spec") or {}
     name = test.get("scopeName", "")
     if name == "PriorityClass":
-        return _compares(test, spec.get("priorityClassName") or "")
+        return _matches_requirement(test, spec.get("priorityClassName") or "")
     everywhere = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     best_effort = not any(set(requests_of(each)) & {"cpu", "memory"} for each in everywhere)
     terminating = (spec.get("activeDeadlineSeconds") or -1) >= 0
@@ -125,7 +133,7 @@ def _in_scope(test: Part, pod: Part) -> bool:
     }.get(str(name), False)
 
 
-def _compares(test: Part, value: str) -> bool:
+def _matches_requirement(test: Part, value: str) -> bool:
     values = test.get("values") or ()
     return {
         "In": value in values,
@@ -158,12 +166,12 @@ class QuotaTracker:
         quota = self._store.get(QUOTAS, namespace, name)
         if quota is None:
             return
-        hard = hard_of(quota)
+        hard = hard_limits(quota)
         total: Usage = {key: Decimal(0) for key in hard}
         for resource in {found for key in hard if (found := counted_resource(key))}:
             self._follow(resource)
             for obj in self._store.list(resource, namespace):
-                _add(total, _part(quota, resource, obj), 1)
+                _add_usage(total, _usage_in_quota(quota, resource, obj), 1)
         self._write(namespace, name, hard, total)
 
     def _follow(self, resource: GroupResource) -> None:
@@ -175,37 +183,37 @@ class QuotaTracker:
         namespace = change.new.obj["metadata"].get("namespace") or ""
         for quota in list(self._store.list(QUOTAS, namespace)) if namespace else ():
             used = (quota.get("status") or {}).get("used")
-            if used is None or not _matters(resource, change, hard_of(quota)):
+            if used is None or not _is_usage_change(resource, change, hard_limits(quota)):
                 continue
             total = {name: parse_quantity(str(value)) for name, value in used.items()}
             if change.old is not None:
-                _add(total, _part(quota, resource, change.old.obj), -1)
+                _add_usage(total, _usage_in_quota(quota, resource, change.old.obj), -1)
             if change.kind != "DELETED":
-                _add(total, _part(quota, resource, change.new.obj), 1)
-            self._write(namespace, quota["metadata"]["name"], hard_of(quota), total)
+                _add_usage(total, _usage_in_quota(quota, resource, change.new.obj), 1)
+            self._write(namespace, quota["metadata"]["name"], hard_limits(quota), total)
 
     def _write(self, namespace: str, name: str, hard: Mapping[str, str], total: Usage) -> None:
         found = self._store.find(QUOTAS, namespace, name)
         if found is None:
             return
-        status = {"hard": dict(hard), "used": {key: shown(total[key], hard[key]) for key in sorted(hard)}}
+        status = {"hard": dict(hard), "used": {key: format_amount(total[key], hard[key]) for key in sorted(hard)}}
         if found.obj.get("status") != status:
-            self._store.put(QUOTAS, {**copied(found.obj), "status": status}, found)
+            self._store.put(QUOTAS, {**deep_copy(found.obj), "status": status}, found)
 
 
-def _matters(resource: GroupResource, change: Change, hard: Iterable[str]) -> bool:
+def _is_usage_change(resource: GroupResource, change: Change, hard: Iterable[str]) -> bool:
     """Whether a change can move a quota: most updates of pods only touch their status."""
     if change.kind == "MODIFIED" and change.old is not None and resource == PODS:
         same = change.old.obj.get("spec") == change.new.obj.get("spec")
-        if same and counts(change.old.obj) == counts(change.new.obj):
+        if same and counts_for_quota(change.old.obj) == counts_for_quota(change.new.obj):
             return False
     return any(counted_resource(name) == resource for name in hard)
 
 
-def _part(quota: Part, resource: GroupResource, obj: Part) -> Usage:
-    return usage(resource, obj) if selects(quota, resource, obj) else {}
+def _usage_in_quota(quota: Part, resource: GroupResource, obj: Part) -> Usage:
+    return object_usage(resource, obj) if quota_selects(quota, resource, obj) else {}
 
 
-def _add(total: Usage, part: Usage, sign: int) -> None:
+def _add_usage(total: Usage, part: Usage, sign: int) -> None:
     for name in total.keys() & part.keys():
         total[name] += sign * part[name]

@@ -1,4 +1,4 @@
-"""What an object counts for in a ResourceQuota: pods by their requests and limits, everything else by number.
+"""Usage of one object in a ResourceQuota: requests and limits of a pod, the number 1 of any other object.
 
 Arithmetic of a pod is the scheduler's (``k8s.io/component-helpers/resource``): app containers add up; an init container
 counts against what runs beside it, the sidecars started before it; sidecars add to everything after them; overhead
@@ -23,12 +23,12 @@ LEGACY = frozenset(
 )
 
 
-def usage(resource: GroupResource, obj: Part) -> Usage:
-    """What one object counts for, by quota resource name."""
+def object_usage(resource: GroupResource, obj: Part) -> Usage:
+    """The object's usage, by quota resource name."""
     group, plural = resource
     counted: Usage = {f"count/{plural}.{group}" if group else f"count/{plural}": Decimal(1)}
     if resource == PODS:
-        return counted | (_pod(obj) if counts(obj) else {})
+        return counted | (_pod(obj) if counts_for_quota(obj) else {})
     if not group and plural in LEGACY:
         counted[plural] = Decimal(1)
     if resource == GroupResource("", "services"):
@@ -36,13 +36,13 @@ def usage(resource: GroupResource, obj: Part) -> Usage:
     return counted
 
 
-def counts(pod: Part) -> bool:
+def counts_for_quota(pod: Part) -> bool:
     """Whether a pod still holds resources: it has not ended."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def counted_resource(name: str) -> GroupResource | None:
-    """Which objects a quota resource is about; None for one that is not known."""
+    """The resource whose objects a quota resource counts; None for an unknown quota resource."""
     if name.startswith("count/"):
         plural, _, group = name.removeprefix("count/").partition(".")
         return GroupResource(group, plural)
@@ -92,24 +92,24 @@ def _limits_of(container: Part) -> Mapping[str, str]:
 
 
 def _total(spec: Part, of: Callable[[Part], Mapping[str, str]]) -> Usage:
-    running = _sum(_parsed(of(each)) for each in spec.get("containers") or ())
+    running = _sum_amounts(_parsed(of(each)) for each in spec.get("containers") or ())
     sidecars: Usage = {}
     peak: Usage = {}
     for each in spec.get("initContainers") or ():
         own = _parsed(of(each))
         if each.get("restartPolicy") == "Always":
-            running, sidecars = _sum([running, own]), _sum([sidecars, own])
-            peak = _max(peak, sidecars)
+            running, sidecars = _sum_amounts([running, own]), _sum_amounts([sidecars, own])
+            peak = _max_amounts(peak, sidecars)
         else:
-            peak = _max(peak, _sum([own, sidecars]))
-    return _sum([_max(running, peak), _parsed(spec.get("overhead") or {})])
+            peak = _max_amounts(peak, _sum_amounts([own, sidecars]))
+    return _sum_amounts([_max_amounts(running, peak), _parsed(spec.get("overhead") or {})])
 
 
 def _parsed(quantities: Mapping[str, Any]) -> Usage:
     return {name: parse_quantity(str(value)) for name, value in quantities.items()}
 
 
-def _sum(parts: Iterable[Usage]) -> Usage:
+def _sum_amounts(parts: Iterable[Usage]) -> Usage:
     total: Usage = {}
     for part in parts:
         for name, value in part.items():
@@ -117,10 +117,10 @@ def _sum(parts: Iterable[Usage]) -> Usage:
     return total
 
 
-def _max(one: Usage, other: Usage) -> Usage:
+def _max_amounts(one: Usage, other: Usage) -> Usage:
     return {name: max(one.get(name, Decimal(0)), other.get(name, Decimal(0))) for name in {**one, **other}}
 
 
-def shown(value: Decimal, like: str) -> str:
+def format_amount(value: Decimal, like: str) -> str:
     """A quantity in the form of another one: with binary suffixes where that one has them."""
     return format_quantity(value, binary=like.endswith("i"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.authz.identity import shown_user
+from tessera_lab.apiserver.authz.identity import encode_user
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Obj
 from tessera_lab.apiserver.patch.json_patch import json_patch
 from tessera_lab.apiserver.resource_types import ResourceType
@@ -20,7 +20,7 @@ API_VERSION = "admission.k8s.io/v1"
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ReviewResponse(msgspec.Struct, frozen=True):
     """A webhook's answer. ``patch`` is a JSON patch, empty for none; ``status`` explains a refusal."""
 
     allowed: bool
@@ -33,7 +33,7 @@ class BadResponse(Exception):  # noqa: N818 - a condition that the failure polic
     """The webhook's answer is not an AdmissionReview response to the question."""
 
 
-def question(request: AdmissionRequest, uid: str, own: ResourceType | None, other: ResourceType | None) -> Obj:
+def build_review(request: AdmissionRequest, uid: str, own: ResourceType | None, other: ResourceType | None) -> Obj:
     """The ``request`` of a review.
 
     Args:
@@ -60,9 +60,9 @@ def question(request: AdmissionRequest, uid: str, own: ResourceType | None, othe
         "name": name,
         "namespace": asked.namespace or (name if asked.resource == "namespaces" and not asked.group else ""),
         "operation": request.operation,
-        "userInfo": shown_user(asked.user),
-        "object": converted(request.obj, own, other),
-        "oldObject": converted(request.old, own, other),
+        "userInfo": encode_user(asked.user),
+        "object": convert_version(request.obj, own, other),
+        "oldObject": convert_version(request.old, own, other),
         "dryRun": request.dry_run,
         "options": _options(request),
     }
@@ -83,7 +83,7 @@ def _options(request: AdmissionRequest) -> Obj | None:
     return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **request.options} if kind else None
 
 
-def converted(obj: Mapping[str, Any] | None, own: ResourceType | None, other: ResourceType | None) -> Obj | None:
+def convert_version(obj: Mapping[str, Any] | None, own: ResourceType | None, other: ResourceType | None) -> Obj | None:
     """The object in another version of its resource; as it is when there is none."""
     if obj is None or own is None or other is None:
         return None if obj is None else dict(obj)
@@ -91,12 +91,12 @@ def converted(obj: Mapping[str, Any] | None, own: ResourceType | None, other: Re
     return {**shown, "apiVersion": other.api_version, "kind": other.kind}
 
 
-def encode(review: Obj) -> bytes:
+def encode_review(review: Obj) -> bytes:
     """The whole AdmissionReview."""
     return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": review})
 
 
-def read(answer: bytes, uid: str, *, mutating: bool) -> Verdict:
+def parse_response(answer: bytes, uid: str, *, mutating: bool) -> ReviewResponse:
     """The verdict in an answer.
 
     Raises:
@@ -116,7 +116,7 @@ def read(answer: bytes, uid: str, *, mutating: bool) -> Verdict:
         raise BadResponse(
             f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {stated[0]}, Kind={stated[1]}"
         )
-    return Verdict(
+    return ReviewResponse(
         allowed=response.get("allowed") is True,
         patch=_patch(response, mutating=mutating),
         warnings=tuple(str(each) for each in response.get("warnings") or ()),
@@ -148,7 +148,7 @@ def _patch(response: Mapping[str, Any], *, mutating: bool) -> Sequence[Any]:
     return operations
 
 
-def patched(obj: Obj | None, verdict: Verdict, hook: str) -> Obj | None:
+def apply_response_patch(obj: Obj | None, verdict: ReviewResponse, hook: str) -> Obj | None:
     """The object with the verdict's patch.
 
     Raises:
@@ -158,20 +158,20 @@ def patched(obj: Obj | None, verdict: Verdict, hook: str) -> Obj | None:
         return obj
     if obj is None:
         text = f'admission webhook "{hook}" attempted to modify the object, which is not supported for this operation'
-        raise internal(text)
+        raise internal_error(text)
     try:
         return json_patch(obj, verdict.patch)
     except StatusError as error:
-        raise internal(str(error)) from None
+        raise internal_error(str(error)) from None
 
 
-def internal(text: str) -> StatusError:
+def internal_error(text: str) -> StatusError:
     """500, as kube-apiserver words its own failures."""
     return StatusError(500, "InternalError", f"Internal error occurred: {text}")
 
 
-def refusal(hook: str, status: Mapping[str, Any]) -> StatusError:
-    """What a client sees when a webhook says no."""
+def denial_error(hook: str, status: Mapping[str, Any]) -> StatusError:
+    """The error that a client gets when a webhook denies its request."""
     denied = f'admission webhook "{hook}" denied the request'
     code = status.get("code") or 0
     why = status.get("message") or status.get("reason")

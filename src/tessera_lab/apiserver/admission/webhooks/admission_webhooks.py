@@ -14,27 +14,27 @@ import msgspec
 
 from tessera_lab.apiserver.admission.webhooks.admission_review import (
     BadResponse,
-    Verdict,
-    converted,
-    encode,
-    internal,
-    patched,
-    question,
-    read,
-    refusal,
+    ReviewResponse,
+    apply_response_patch,
+    build_review,
+    convert_version,
+    denial_error,
+    encode_review,
+    internal_error,
+    parse_response,
 )
 from tessera_lab.apiserver.admission.webhooks.callers import CallFailed, WebhookCaller
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, VARIABLES
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
-    Invocation,
-    conditions_hold,
-    interceptable,
-    invocation,
+    WebhookInvocation,
+    is_interceptable,
+    match_conditions_hold,
+    match_webhook,
 )
 from tessera_lab.apiserver.cel.evaluator import Program, compile_expression
-from tessera_lab.apiserver.interfaces import AdmissionRequest, Admitted, GroupResource, Obj, Reader
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.interfaces import AdmissionRequest, AdmissionResult, GroupResource, Obj, ObjectReader
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.status import StatusError, bad_request
 
 MUTATING = GroupResource(ADMISSION, "mutatingwebhookconfigurations")
@@ -51,36 +51,38 @@ class AdmissionWebhooks:
         new_uid: names a review.
     """
 
-    def __init__(self, reader: Reader, registry: Registry, caller: WebhookCaller, new_uid: Callable[[], str]) -> None:
+    def __init__(
+        self, reader: ObjectReader, registry: ResourceRegistry, caller: WebhookCaller, new_uid: Callable[[], str]
+    ) -> None:
         self._reader = reader
         self._registry = registry
         self._caller = caller
         self._new_uid = new_uid
         self._programs: dict[str, Program] = {}
 
-    async def mutate(self, request: AdmissionRequest) -> Admitted:
+    async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
         """Runs the mutating webhooks that match, reinvocation included.
 
         Raises:
             StatusError: a webhook refuses, or cannot be asked and fails closed.
         """
-        if not interceptable(request.attributes):
-            return Admitted(obj=request.obj)
+        if not is_interceptable(request.attributes):
+            return AdmissionResult(obj=request.obj)
         warnings: list[str] = []
         again: set[int] = set()
         asked: list[int] = []
         hooks = list(self._hooks(MUTATING))
         for index, hook in enumerate(hooks):
-            was_asked, obj = await self._mutated(hook, request, warnings)
+            was_asked, obj = await self._mutate_with(hook, request, warnings)
             if obj != request.obj:
                 again |= set(asked)
                 request = msgspec.structs.replace(request, obj=obj)
             if was_asked and hook.get("reinvocationPolicy", "Never") == "IfNeeded":
                 asked.append(index)
         for index in sorted(again):
-            _, obj = await self._mutated(hooks[index], request, warnings)
+            _, obj = await self._mutate_with(hooks[index], request, warnings)
             request = msgspec.structs.replace(request, obj=obj)
-        return Admitted(obj=request.obj, warnings=tuple(warnings))
+        return AdmissionResult(obj=request.obj, warnings=tuple(warnings))
 
     async def validate(self, request: AdmissionRequest) -> Sequence[str]:
         """Runs the validating webhooks that match.
@@ -88,10 +90,10 @@ class AdmissionWebhooks:
         Raises:
             StatusError: a webhook refuses, or cannot be asked and fails closed.
         """
-        if not interceptable(request.attributes):
+        if not is_interceptable(request.attributes):
             return ()
-        found = [each for each in (self._relevant(hook, request) for hook in self._hooks(VALIDATING)) if each]
-        outcomes = await asyncio.gather(*(self._validated(each, review, request) for each, review in found))
+        found = [each for each in (self._match_hook(hook, request) for hook in self._hooks(VALIDATING)) if each]
+        outcomes = await asyncio.gather(*(self._validate_with(each, review, request) for each, review in found))
         for outcome in outcomes:
             if isinstance(outcome, StatusError):
                 raise outcome
@@ -101,60 +103,60 @@ class AdmissionWebhooks:
         for configuration in self._reader.list(resource):  # by name already
             yield from configuration.get("webhooks") or ()
 
-    def _own(self, request: AdmissionRequest) -> ResourceType | None:
+    def _request_type(self, request: AdmissionRequest) -> ResourceType | None:
         asked = request.attributes
         return self._registry.get(asked.group, asked.version, asked.resource)
 
-    def _relevant(self, hook: Mapping[str, Any], request: AdmissionRequest) -> tuple[Invocation, Obj] | None:
+    def _match_hook(self, hook: Mapping[str, Any], request: AdmissionRequest) -> tuple[WebhookInvocation, Obj] | None:
         """The webhook and its question, None when it is not concerned."""
-        found = invocation(hook, request, self._registry, self._reader)
+        found = match_webhook(hook, request, self._registry, self._reader)
         if found is None:
             return None
-        review = question(request, self._new_uid(), self._own(request), found.resource)
+        review = build_review(request, self._new_uid(), self._request_type(request), found.resource)
         programs = [self._program(each["expression"]) for each in hook.get("matchConditions") or ()]
-        return (found, review) if conditions_hold(hook, programs, review, request) else None
+        return (found, review) if match_conditions_hold(hook, programs, review, request) else None
 
     def _program(self, expression: str) -> Program:
         if expression not in self._programs:
             self._programs[expression] = compile_expression(expression, VARIABLES, FIELDS)
         return self._programs[expression]
 
-    async def _mutated(
+    async def _mutate_with(
         self, hook: Mapping[str, Any], request: AdmissionRequest, warnings: list[str]
     ) -> tuple[bool, Obj | None]:
         """Whether the webhook was asked, and the object after it."""
-        relevant = self._relevant(hook, request)
+        relevant = self._match_hook(hook, request)
         if relevant is None:
             return False, request.obj
         found, review = relevant
-        verdict = await self._ask(found, review, request, mutating=True)
+        verdict = await self._call_hook(found, review, request, mutating=True)
         if verdict is None:
             return True, request.obj
         warnings.extend(verdict.warnings)
         if not verdict.allowed:
-            raise refusal(hook["name"], verdict.status)
+            raise denial_error(hook["name"], verdict.status)
         if not verdict.patch:
             return True, request.obj
-        own = self._own(request)
-        changed = patched(review["object"], verdict, hook["name"])
-        back = converted(changed, found.resource, own) if found.resource else changed
+        own = self._request_type(request)
+        changed = apply_response_patch(review["object"], verdict, hook["name"])
+        back = convert_version(changed, found.resource, own) if found.resource else changed
         return True, back
 
-    async def _validated(
-        self, found: Invocation, review: Obj, request: AdmissionRequest
+    async def _validate_with(
+        self, found: WebhookInvocation, review: Obj, request: AdmissionRequest
     ) -> Sequence[str] | StatusError:
         """Warnings, or the refusal as a value, so that all of them are known."""
         try:
-            verdict = await self._ask(found, review, request, mutating=False)
+            verdict = await self._call_hook(found, review, request, mutating=False)
         except StatusError as error:
             return error
         if verdict is None:
             return ()
-        return verdict.warnings if verdict.allowed else refusal(found.hook["name"], verdict.status)
+        return verdict.warnings if verdict.allowed else denial_error(found.hook["name"], verdict.status)
 
-    async def _ask(
-        self, found: Invocation, review: Obj, request: AdmissionRequest, *, mutating: bool
-    ) -> Verdict | None:
+    async def _call_hook(
+        self, found: WebhookInvocation, review: Obj, request: AdmissionRequest, *, mutating: bool
+    ) -> ReviewResponse | None:
         """The verdict; None when the webhook failed and may.
 
         Raises:
@@ -164,12 +166,14 @@ class AdmissionWebhooks:
         if request.dry_run and hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook["name"]}" does not support dry run')
         try:
-            answer = await self._caller.call(hook["clientConfig"], encode(review), hook.get("timeoutSeconds", 10))
-            return read(answer, review["uid"], mutating=mutating)
+            answer = await self._caller.call(
+                hook["clientConfig"], encode_review(review), hook.get("timeoutSeconds", 10)
+            )
+            return parse_response(answer, review["uid"], mutating=mutating)
         except CallFailed as error:
             why = f"failed to call webhook: {error}"
         except BadResponse as error:
             why = f"received invalid webhook response: {error}"
         if hook.get("failurePolicy", "Fail") == "Ignore":
             return None
-        raise internal(f'failed calling webhook "{hook["name"]}": {why}')
+        raise internal_error(f'failed calling webhook "{hook["name"]}": {why}')

@@ -1,4 +1,4 @@
-"""How webhooks are reached: over HTTPS as a real API server does, or in the same process without sockets.
+"""Calls webhooks: over HTTPS as a real API server does, or in the same process without sockets.
 
 The HTTPS caller trusts exactly the authorities of the configuration's ``caBundle`` and checks the certificate against
 ``<service>.<namespace>.svc`` (or the URL's host); where a service is, only the given resolver knows.
@@ -62,7 +62,7 @@ class InProcessCaller:
                 answer = reviewer(review)
                 return await answer if isawaitable(answer) else answer
         except TimeoutError:
-            raise CallFailed(f'Post "{_shown(client_config, seconds)}": context deadline exceeded') from None
+            raise CallFailed(f'Post "{_describe_target(client_config, seconds)}": context deadline exceeded') from None
         except ValueError as error:
             raise CallFailed(f"the webhook could not read the review: {error}") from None
 
@@ -79,7 +79,7 @@ class HttpCaller:
         """Posts the review."""
         import aiohttp
 
-        shown = _shown(client_config, seconds)
+        shown = _describe_target(client_config, seconds)
         url, server_name = self._target(client_config, seconds)
         if self._session is None:
             self._session = aiohttp.ClientSession()
@@ -99,7 +99,9 @@ class HttpCaller:
         except TimeoutError:
             raise CallFailed(f'Post "{shown}": context deadline exceeded') from None
         except aiohttp.ClientConnectorCertificateError as error:
-            raise CallFailed(f'Post "{shown}": tls: failed to verify certificate: {_why(error)}') from None
+            raise CallFailed(
+                f'Post "{shown}": tls: failed to verify certificate: {_certificate_error(error)}'
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise CallFailed(f'Post "{shown}": {error}') from None
         if answer.status != 200:
@@ -129,11 +131,11 @@ class HttpCaller:
 
     def _context(self, bundle: str) -> ssl.SSLContext:
         if bundle not in self._contexts:
-            self._contexts[bundle] = _trusting(bundle)
+            self._contexts[bundle] = _build_ssl_context(bundle)
         return self._contexts[bundle]
 
 
-def _trusting(bundle: str) -> ssl.SSLContext:
+def _build_ssl_context(bundle: str) -> ssl.SSLContext:
     """A TLS context that trusts the authorities of a ``caBundle`` and no others; the system's when it is empty."""
     if not bundle:
         return ssl.create_default_context()
@@ -143,7 +145,7 @@ def _trusting(bundle: str) -> ssl.SSLContext:
         raise CallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
 
 
-def _why(error: "aiohttp.ClientConnectorCertificateError") -> str:
+def _certificate_error(error: "aiohttp.ClientConnectorCertificateError") -> str:
     cause = error.certificate_error
     text = getattr(cause, "verify_message", "") or str(cause)
     unknown = "issuer certificate" in text or "self-signed" in text
@@ -154,7 +156,7 @@ def _with_timeout(url: str, timeout: float) -> str:
     return f"{url}?timeout={timeout:g}s"
 
 
-def _shown(config: Mapping[str, Any], timeout: float) -> str:
+def _describe_target(config: Mapping[str, Any], timeout: float) -> str:
     """The address as error texts show it."""
     service = config.get("service")
     if service is None:

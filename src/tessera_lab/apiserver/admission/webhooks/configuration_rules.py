@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.cel.evaluator import CelError, compile_expression
-from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
 
@@ -43,13 +43,13 @@ _SEGMENT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _FORM = "; desired format: https://host[/path]"
 
 
-def check_webhooks(configuration: Part) -> Sequence[Cause]:
+def validate_webhooks(configuration: Part) -> Sequence[StatusCause]:
     """Everything that is wrong with a Mutating- or ValidatingWebhookConfiguration; defaults are filled in before."""
-    found: list[Cause] = []
+    found: list[StatusCause] = []
     names: set[str] = set()
     for index, hook in enumerate(configuration.get("webhooks") or ()):
         place = f"webhooks[{index}]"
-        found += _hook(hook, place)
+        found += _check_hook(hook, place)
         name = hook.get("name", "")
         if name in names:
             found.append(field_errors.duplicate(f"{place}.name", name))
@@ -57,7 +57,7 @@ def check_webhooks(configuration: Part) -> Sequence[Cause]:
     return found
 
 
-def _hook(hook: Part, place: str) -> Iterator[Cause]:
+def _check_hook(hook: Part, place: str) -> Iterator[StatusCause]:
     name = hook.get("name", "")
     if name:
         segments = name.split(".")
@@ -77,18 +77,18 @@ def _hook(hook: Part, place: str) -> Iterator[Cause]:
         yield field_errors.invalid(
             f"{place}.timeoutSeconds", timeout, "the timeout value must be between 1 and 30 seconds"
         )
-    yield from _client(hook.get("clientConfig") or {}, f"{place}.clientConfig")
+    yield from _check_client_config(hook.get("clientConfig") or {}, f"{place}.clientConfig")
     for index, rule in enumerate(hook.get("rules") or ()):
-        yield from rule_causes(rule, f"{place}.rules[{index}]")
-    yield from condition_causes(hook.get("matchConditions") or (), f"{place}.matchConditions", VARIABLES)
+        yield from validate_rule(rule, f"{place}.rules[{index}]")
+    yield from validate_match_conditions(hook.get("matchConditions") or (), f"{place}.matchConditions", VARIABLES)
 
 
-def _client(config: Part, place: str) -> Iterator[Cause]:
+def _check_client_config(config: Part, place: str) -> Iterator[StatusCause]:
     url, service = config.get("url"), config.get("service")
     if (url is None) == (service is None):
         yield field_errors.required(place, "exactly one of url or service is required")
     elif url is not None:
-        yield from _url(url, f"{place}.url")
+        yield from _check_url(url, f"{place}.url")
     elif service is not None:
         for name in ("name", "namespace"):
             if not service.get(name):
@@ -102,7 +102,7 @@ def _client(config: Part, place: str) -> Iterator[Cause]:
             yield field_errors.invalid(f"{place}.service.path", path, "must start with a '/'")
 
 
-def _url(url: str, place: str) -> Iterator[Cause]:
+def _check_url(url: str, place: str) -> Iterator[StatusCause]:
     parts = urlsplit(url)
     if parts.scheme != "https":
         yield field_errors.invalid(place, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}")
@@ -116,8 +116,8 @@ def _url(url: str, place: str) -> Iterator[Cause]:
         yield field_errors.invalid(place, parts.query, "query parameters are not permitted in the URL")
 
 
-def rule_causes(rule: Part, place: str) -> Iterator[Cause]:
-    """What is wrong with a rule of operations and resources."""
+def validate_rule(rule: Part, place: str) -> Iterator[StatusCause]:
+    """Yields the errors of one rule of operations and resources."""
     for name in ("operations", "apiGroups", "apiVersions", "resources"):
         if not rule.get(name):
             yield field_errors.required(f"{place}.{name}")
@@ -128,8 +128,10 @@ def rule_causes(rule: Part, place: str) -> Iterator[Cause]:
         yield field_errors.unsupported(f"{place}.scope", rule["scope"], ("*", "Cluster", "Namespaced"))
 
 
-def condition_causes(conditions: Sequence[Part], place: str, variables: frozenset[str]) -> Iterator[Cause]:
-    """What is wrong with match conditions over these variables."""
+def validate_match_conditions(
+    conditions: Sequence[Part], place: str, variables: frozenset[str]
+) -> Iterator[StatusCause]:
+    """Yields the errors of match conditions that may use these variables."""
     if len(conditions) > MAX_CONDITIONS:
         yield field_errors.too_many(place, len(conditions), MAX_CONDITIONS)
     names: set[str] = set()

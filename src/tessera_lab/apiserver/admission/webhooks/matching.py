@@ -1,7 +1,7 @@
-"""Which webhooks a write concerns: rules, selectors, equivalent versions, match conditions.
+"""Matches writes with webhooks: rules, selectors, equivalent versions, match conditions.
 
-Pure. What is asked of a webhook is an :class:`Invocation`: the request as that webhook's rules name it, which may be in
-another version of the same resource than the one that was sent (``matchPolicy: Equivalent``).
+Pure. What is asked of a webhook is an :class:`WebhookInvocation`: the request as that webhook's rules name it, which
+may be in another version of the same resource than the one that was sent (``matchPolicy: Equivalent``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ import msgspec
 from tessera.kube.selectors import Requirement as Test
 from tessera.kube.selectors import Selector, operator
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program
-from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, Reader
-from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, ObjectReader
+from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.status import StatusError, forbidden
 
 Part = Mapping[str, Any]
@@ -22,7 +22,7 @@ ADMISSION = "admissionregistration.k8s.io"
 NAMESPACES = GroupResource("", "namespaces")
 
 
-class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookInvocation(msgspec.Struct, frozen=True, kw_only=True):
     """One webhook that is to be asked.
 
     Attributes:
@@ -34,69 +34,71 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     resource: ResourceType | None = None
 
 
-def interceptable(attributes: Attributes) -> bool:
+def is_interceptable(attributes: Attributes) -> bool:
     """Whether webhooks see the request at all: never those about webhooks, nor reviews, which store nothing."""
     return attributes.group not in (ADMISSION, "authorization.k8s.io", "authentication.k8s.io")
 
 
-def invocation(hook: Part, request: AdmissionRequest, registry: Registry, reader: Reader) -> Invocation | None:
-    """How the webhook is to be asked, None when its rules and selectors do not concern the request."""
+def match_webhook(
+    hook: Part, request: AdmissionRequest, registry: ResourceRegistry, reader: ObjectReader
+) -> WebhookInvocation | None:
+    """The invocation of a webhook for a request; None if its rules or selectors do not match the request."""
     asked = request.attributes
-    rules = [rule for rule in hook.get("rules") or () if _might_concern(rule, request)]
-    if not rules or not _in_namespace(hook, request, reader) or not _object(hook, request):
+    rules = [rule for rule in hook.get("rules") or () if _may_match(rule, request)]
+    if not rules or not _namespace_matches(hook, request, reader) or not _object_matches(hook, request):
         return None
-    if _any(rules, request, asked.group, asked.version):
-        return Invocation(hook=hook)
+    if _any_rule_matches(rules, request, asked.group, asked.version):
+        return WebhookInvocation(hook=hook)
     if hook.get("matchPolicy", "Equivalent") != "Equivalent":
         return None
     for other in _equivalents(asked, registry):
-        if _any(rules, request, other.group, other.version):
-            return Invocation(hook=hook, resource=other)
+        if _any_rule_matches(rules, request, other.group, other.version):
+            return WebhookInvocation(hook=hook, resource=other)
     return None
 
 
-def _might_concern(rule: Part, request: AdmissionRequest) -> bool:
+def _may_match(rule: Part, request: AdmissionRequest) -> bool:
     """Whether the rule names the operation and the resource, in whatever group and version."""
     asked = request.attributes
     names = rule.get("resourceNames")  # in rules of policies only
     return (
-        _in(rule.get("operations"), request.operation)
-        and any(_resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
+        _is_listed(rule.get("operations"), request.operation)
+        and any(_resource_matches(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
         and (not names or asked.name in names)
     )
 
 
-def _equivalents(asked: Attributes, registry: Registry) -> Iterable[ResourceType]:
+def _equivalents(asked: Attributes, registry: ResourceRegistry) -> Iterable[ResourceType]:
     own = registry.get(asked.group, asked.version, asked.resource)
     if own is None:
         return ()
     return [each for each in registry if each.storage == own.storage and each is not own]
 
 
-def _any(rules: Sequence[Part], request: AdmissionRequest, group: str, version: str) -> bool:
+def _any_rule_matches(rules: Sequence[Part], request: AdmissionRequest, group: str, version: str) -> bool:
     asked = request.attributes
     cluster = not asked.namespace or asked.resource == "namespaces"
     return any(
-        _might_concern(rule, request)
-        and _in(rule.get("apiGroups"), group)
-        and _in(rule.get("apiVersions"), version)
+        _may_match(rule, request)
+        and _is_listed(rule.get("apiGroups"), group)
+        and _is_listed(rule.get("apiVersions"), version)
         and rule.get("scope", "*") in ("*", "Cluster" if cluster else "Namespaced")
         for rule in rules
     )
 
 
-def _in(allowed: Sequence[str] | None, value: str) -> bool:
+def _is_listed(allowed: Sequence[str] | None, value: str) -> bool:
     return any(each in ("*", value) for each in allowed or ())
 
 
-def _resource(pattern: str, resource: str, subresource: str) -> bool:
+def _resource_matches(pattern: str, resource: str, subresource: str) -> bool:
     name, slash, below = pattern.partition("/")
     if name not in ("*", resource):
         return False
     return below in ("*", subresource) if slash else not subresource
 
 
-def selector(spec: Part | None) -> Selector:
+def build_selector(spec: Part | None) -> Selector:
     """A LabelSelector as JSON; one that is missing or empty matches everything."""
     found = spec or {}
     equal = [Test(key, "In", (value,)) for key, value in (found.get("matchLabels") or {}).items()]
@@ -112,8 +114,8 @@ def _labels(obj: Part | None) -> Mapping[str, str]:
     return found
 
 
-def _in_namespace(hook: Part, request: AdmissionRequest, reader: Reader) -> bool:
-    wanted = selector(hook.get("namespaceSelector"))
+def _namespace_matches(hook: Part, request: AdmissionRequest, reader: ObjectReader) -> bool:
+    wanted = build_selector(hook.get("namespaceSelector"))
     asked = request.attributes
     if not wanted.requirements:
         return True
@@ -123,20 +125,20 @@ def _in_namespace(hook: Part, request: AdmissionRequest, reader: Reader) -> bool
     return not name or wanted.matches(_labels(reader.get(NAMESPACES, "", name)))
 
 
-def _object(hook: Part, request: AdmissionRequest) -> bool:
-    wanted = selector(hook.get("objectSelector"))
+def _object_matches(hook: Part, request: AdmissionRequest) -> bool:
+    wanted = build_selector(hook.get("objectSelector"))
     if not wanted.requirements:
         return True
     return any(obj is not None and wanted.matches(_labels(obj)) for obj in (request.obj, request.old))
 
 
-def scope_of(review: Obj) -> dict[str, Any]:
-    """What expressions may speak of: ``object``, ``oldObject`` and ``request``."""
+def cel_variables(review: Obj) -> dict[str, Any]:
+    """The variables of expressions: ``object``, ``oldObject`` and ``request``."""
     request = {key: value for key, value in review.items() if key not in ("object", "oldObject")}
     return {"object": review.get("object"), "oldObject": review.get("oldObject"), "request": request}
 
 
-def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, request: AdmissionRequest) -> bool:
+def match_conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, request: AdmissionRequest) -> bool:
     """Whether all match conditions hold for the ``request`` part of the review.
 
     A condition that is false decides, whatever errors the others raise.
@@ -144,7 +146,7 @@ def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, reques
     Raises:
         StatusError: 403, a condition cannot be evaluated and the webhook's failure policy is Fail.
     """
-    scope = scope_of(review)
+    scope = cel_variables(review)
     errors: list[str] = []
     for program in programs:
         try:
@@ -153,10 +155,10 @@ def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, reques
         except EvaluationError as error:
             errors.append(f"expression '{program.text}' resulted in error: {error}")
     if errors and hook.get("failurePolicy", "Fail") == "Fail":
-        raise _unevaluated(request.attributes, errors)
+        raise _evaluation_error(request.attributes, errors)
     return not errors
 
 
-def _unevaluated(asked: Attributes, errors: Sequence[str]) -> StatusError:
+def _evaluation_error(asked: Attributes, errors: Sequence[str]) -> StatusError:
     why = errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]"
     return forbidden(asked.group, asked.resource, asked.name, why)

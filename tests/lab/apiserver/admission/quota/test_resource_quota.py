@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_lab.apiserver.admission.quota.resource_quota import QUOTAS, Quotas, QuotaTracker
-from tessera_lab.apiserver.admission.quota.usage import PODS, usage
+from tessera_lab.apiserver.admission.quota.resource_quota import QUOTAS, QuotaAdmission, QuotaTracker
+from tessera_lab.apiserver.admission.quota.usage import PODS, object_usage
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.status import StatusError
-from tessera_lab.apiserver.storage.store import Store, copied
+from tessera_lab.apiserver.storage.store import Store, deep_copy
 
 GPU = "requests.nvidia.com/mig-1g.5gb"
 MEMORY = "instaslice.redhat.com/accelerator-memory-quota"
@@ -41,7 +41,7 @@ def admit(store: Store, obj: Obj, *, resource: str = "pods", group: str = "", ol
     attributes = Attributes(user=user, verb="create", group=group, resource=resource, namespace="n")
     operation = "UPDATE" if old else "CREATE"
     request = AdmissionRequest(attributes=attributes, operation=operation, kind="Pod", obj=obj, old=old)
-    assert Quotas().admit(request, store) == ()
+    assert QuotaAdmission().admit(request, store) == ()
 
 
 def store(*objects: tuple[GroupResource, Obj]) -> Store:
@@ -59,7 +59,7 @@ def used(found: Store, name: str = "q") -> Any:
 
 
 def test_requests_limits_and_extended_resources_of_a_pod() -> None:
-    found = usage(PODS, pod(container(cpu="500m", memory="1Gi", **{"nvidia.com_mig-1g.5gb": "2"})))
+    found = object_usage(PODS, pod(container(cpu="500m", memory="1Gi", **{"nvidia.com_mig-1g.5gb": "2"})))
     assert found == {
         "count/pods": 1,
         "pods": 1,
@@ -86,21 +86,21 @@ def test_requests_limits_and_extended_resources_of_a_pod() -> None:
     ],
 )
 def test_init_containers_sidecars_and_overhead(obj: Obj, cpu: Any) -> None:
-    assert usage(PODS, obj)["requests.cpu"] == cpu
+    assert object_usage(PODS, obj)["requests.cpu"] == cpu
 
 
 def test_a_pod_that_has_ended_counts_as_an_object_only() -> None:
-    assert usage(PODS, pod(phase="Succeeded")) == {"count/pods": 1}
+    assert object_usage(PODS, pod(phase="Succeeded")) == {"count/pods": 1}
 
 
 def test_services_and_other_objects() -> None:
     service: Obj = {"spec": {"type": "NodePort", "ports": [{}, {}]}}
-    assert usage(GroupResource("", "services"), service) == {
+    assert object_usage(GroupResource("", "services"), service) == {
         "count/services": 1,
         "services": 1,
         "services.nodeports": 2,
     }
-    assert usage(GroupResource("apps", "deployments"), {}) == {"count/deployments.apps": 1}
+    assert object_usage(GroupResource("apps", "deployments"), {}) == {"count/deployments.apps": 1}
 
 
 def test_the_wording_of_a_refusal() -> None:
@@ -186,9 +186,9 @@ def test_used_follows_pods_from_creation_to_their_end() -> None:
     assert used(found) == {"pods": "1", "requests.cpu": "0"}
     running = found.put(PODS, pod(container(cpu="1500m"), name="x"), None)
     assert used(found) == {"pods": "2", "requests.cpu": "1500m"}
-    ended = found.put(PODS, {**copied(running.obj), "status": {"phase": "Succeeded"}}, running)
+    ended = found.put(PODS, {**deep_copy(running.obj), "status": {"phase": "Succeeded"}}, running)
     assert used(found) == {"pods": "1", "requests.cpu": "0"}
-    found.remove(PODS, copied(ended.obj), ended)
+    found.remove(PODS, deep_copy(ended.obj), ended)
     assert used(found) == {"pods": "1", "requests.cpu": "0"}
 
 
@@ -196,7 +196,7 @@ def test_a_changed_quota_is_counted_anew() -> None:
     found = store((PODS, pod()), (QUOTAS, quota(hard={"pods": "5"})))
     stored = found.find(QUOTAS, "n", "q")
     assert stored is not None
-    changed = copied(stored.obj)
+    changed = deep_copy(stored.obj)
     changed["spec"]["hard"] = {"count/pods": "3"}
     found.put(QUOTAS, changed, stored)
     assert used(found) == {"count/pods": "1"}
@@ -223,9 +223,9 @@ def test_used_is_always_the_sum_of_what_is_stored(moves: list[tuple[str, str, in
         if move == "put" and stored is None:
             found.put(PODS, pod(container(cpu=str(cpu)), name=name), None)
         elif move == "end" and stored is not None:
-            found.put(PODS, {**copied(stored.obj), "status": {"phase": "Failed"}}, stored)
+            found.put(PODS, {**deep_copy(stored.obj), "status": {"phase": "Failed"}}, stored)
         elif move == "remove" and stored is not None:
-            found.remove(PODS, copied(stored.obj), stored)
-    parts = [usage(PODS, obj) for obj in found.list(PODS, "n")]
+            found.remove(PODS, deep_copy(stored.obj), stored)
+    parts = [object_usage(PODS, obj) for obj in found.list(PODS, "n")]
     wanted = {key: str(sum(part.get(key, 0) for part in parts)) for key in ("pods", "count/pods", "requests.cpu")}
     assert used(found) == wanted

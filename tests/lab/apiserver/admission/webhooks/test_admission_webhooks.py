@@ -16,11 +16,11 @@ from aiohttp import web
 from tessera.clock import SystemClock
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import MUTATING, VALIDATING, AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
-from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
 from tessera_lab.apiserver.main.wiring import CORE_EVENTS, to_core_event, to_new_event
-from tessera_lab.apiserver.resource_types import Registry
+from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.status import StatusError
 from tessera_lab.apiserver.storage.store import Store
 
@@ -75,7 +75,7 @@ class World:
         self.store = Store()
         self.reviewers: dict[tuple[str, str], Callable[[bytes], Any]] = {}
         self.caller: WebhookCaller = InProcessCaller(self.reviewers)
-        self.registry = Registry(builtin_types())
+        self.registry = ResourceRegistry(builtin_types())
         self._uids = map(str, itertools.count(1))
         namespace: Obj = {"metadata": {"name": "team", "labels": {"tier": "gold"}}}
         self.store.put(GroupResource("", "namespaces"), namespace, None)
@@ -372,9 +372,11 @@ async def test_a_patch_that_does_not_fit_is_an_internal_error(world: World) -> N
 
 
 @asynccontextmanager
-async def served(authority: Authority, host: str, folder: Path, review: Callable[[bytes], bytes]) -> AsyncIterator[int]:
+async def served(
+    authority: CertificateAuthority, host: str, folder: Path, review: Callable[[bytes], bytes]
+) -> AsyncIterator[int]:
     """A webhook server on the loopback address with a certificate for ``host``; yields its port."""
-    pair = authority.server([host])
+    pair = authority.issue_server_certificate([host])
     file = folder / "pair.pem"
     file.write_bytes(pair.certificate + pair.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -394,7 +396,9 @@ async def served(authority: Authority, host: str, folder: Path, review: Callable
         await runner.cleanup()
 
 
-async def over_tls(world: World, trusted: Authority, served_by: Authority, host: str, folder: Path) -> Obj | None:
+async def over_tls(
+    world: World, trusted: CertificateAuthority, served_by: CertificateAuthority, host: str, folder: Path
+) -> Obj | None:
     reviewer = Reviewer(label("tls"))
     bundle = base64.b64encode(trusted.certificate).decode()
     async with served(served_by, host, folder, reviewer) as port:
@@ -409,17 +413,17 @@ async def over_tls(world: World, trusted: Authority, served_by: Authority, host:
 
 
 async def test_a_service_is_asked_over_tls(world: World, tmp_path: Path) -> None:
-    authority = Authority(NOW)
+    authority = CertificateAuthority(NOW)
     assert await over_tls(world, authority, authority, "a.n.svc", tmp_path) == pod(tls="x")
 
 
 async def test_an_unknown_authority_is_not_trusted(world: World, tmp_path: Path) -> None:
     with pytest.raises(StatusError, match="x509: certificate signed by unknown authority"):
-        await over_tls(world, Authority(NOW), Authority(NOW), "a.n.svc", tmp_path)
+        await over_tls(world, CertificateAuthority(NOW), CertificateAuthority(NOW), "a.n.svc", tmp_path)
 
 
 async def test_a_certificate_for_another_name_is_not_trusted(world: World, tmp_path: Path) -> None:
-    authority = Authority(NOW)
+    authority = CertificateAuthority(NOW)
     with pytest.raises(StatusError, match=r"failed to verify certificate: x509: .*a.n.svc"):
         await over_tls(world, authority, authority, "other.n.svc", tmp_path)
 

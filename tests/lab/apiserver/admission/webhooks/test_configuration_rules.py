@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import check_webhooks
-from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import validate_webhooks
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import Obj
 
-BUNDLE = base64.b64encode(Authority(1_700_000_000.0).certificate).decode()
+BUNDLE = base64.b64encode(CertificateAuthority(1_700_000_000.0).certificate).decode()
 
 
 def configuration(**change: Any) -> Obj:
@@ -24,7 +24,7 @@ def configuration(**change: Any) -> Obj:
 
 
 def texts(obj: Obj) -> list[str]:
-    return [f"{cause.field}: {cause.message}" for cause in check_webhooks(obj)]
+    return [f"{cause.field}: {cause.message}" for cause in validate_webhooks(obj)]
 
 
 def test_a_good_one() -> None:
