@@ -20,12 +20,12 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
-from tessera.driver.nodes.node_facts import node_facts
-from tessera.driver.nodes.pod_facts import node_pods
+from tessera.driver.nodes.node_facts import read_node_facts
+from tessera.driver.nodes.pod_facts import read_node_pods
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
-from tessera.driver.planning.cluster_plan import decide
-from tessera.driver.planning.cluster_snapshot import World
-from tessera.driver.policies.policy_selection import Objects, govern
+from tessera.driver.planning.cluster_plan import plan_cluster
+from tessera.driver.planning.cluster_snapshot import ClusterSnapshot
+from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import Wanted
 from tessera.driver.rollout.node_view_reader import node_view
 from tessera.kube.client.codec import Change, Codec
@@ -114,11 +114,11 @@ class Readers:
         policy = {"metadata": {"name": "p", "creationTimestamp": self.forger.pick(*TIMES), "uid": "u"}}
         driver = {key: self.forger.anything() for key in ("enabled", "version", "repository", "upgradePolicy")}
         policy["spec"] = self.forger.pick({"driver": self.forger.pick(driver)}, {})
-        facts = {node.metadata.name: node_facts(node) for node in self.nodes}
-        pods = {name: node_pods(self.pods) for name in facts}
+        facts = {node.metadata.name: read_node_facts(node) for node in self.nodes}
+        pods = {name: read_node_pods(self.pods) for name in facts}
         labels = {name: each.labels for name, each in facts.items() if each.is_gpu}
-        governance = govern(Objects(cluster_policies=[policy], nvidia_drivers=[policy]), labels)
-        decide(World(nodes=facts, pods=pods, governance=governance, sets={}, now=NOW))
+        governance = select_policy(PolicyObjects(cluster_policies=[policy], nvidia_drivers=[policy]), labels)
+        plan_cluster(ClusterSnapshot(nodes=facts, pods=pods, selection=governance, sets={}, now=NOW))
         for node in self.nodes:
             node_view(node, self.pods, Wanted(policy="p"), validated=lambda _: False, now=NOW)
 

@@ -27,9 +27,9 @@ from tessera.api.sharing.offer import make_offer
 from tessera.api.sharing.profile import MigStrategy
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
-from tessera.driver.nodes.upgrade_record import record_of, references
-from tessera.driver.policies.policy_selection import Objects, govern
-from tessera.driver.policies.policy_watcher import followed_in
+from tessera.driver.nodes.upgrade_record import parse_upgrade_record, referenced_sets
+from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
+from tessera.driver.policies.policy_watcher import decode_policies
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, Book
@@ -73,7 +73,9 @@ RECORD = '{"previous":"a","target":"b","since":1.0,"began":2.0,"cause":"x"}'
 BOOK = '{"node":"n","uid":"u","at":{"ready":1.0}}\n{"at":{}}'
 GOOD_POLICY = {**load(POLICY), "metadata": {"name": "p", "uid": "u"}}
 BAD_POLICY = {**GOOD_POLICY, "spec": {"driver": {"version": "no version"}}}
-FOLLOWED = msgspec.json.encode(govern(Objects(cluster_policies=[GOOD_POLICY]), {"n": {}}).followed).decode()
+FOLLOWED = msgspec.json.encode(
+    select_policy(PolicyObjects(cluster_policies=[GOOD_POLICY]), {"n": {}}).last_valid
+).decode()
 
 SCALARS = (
     *("", "~", "-1", "0", "1e400", "0x_", ".nan", "-.inf", "9" * 5000, "2147483648", "1:0", "2026-01-01", "true"),
@@ -156,7 +158,7 @@ def policies(chance: random.Random) -> None:
         return
     if not isinstance(policy, dict) or not isinstance(policy.get("metadata"), dict):
         return  # the API server stores no such object
-    govern(Objects(cluster_policies=[{**policy, "metadata": {"name": "p", "uid": "u"}}]), {"n": {}})
+    select_policy(PolicyObjects(cluster_policies=[{**policy, "metadata": {"name": "p", "uid": "u"}}]), {"n": {}})
 
 
 def annotations(chance: random.Random) -> None:
@@ -164,7 +166,7 @@ def annotations(chance: random.Random) -> None:
         placement_offers(decode_offers(spoilt(OFFERS, chance)))
     except ValueError as error:
         said(error)
-    references(spoilt("set-1", chance), record_of(spoilt(RECORD, chance)))
+    referenced_sets(spoilt("set-1", chance), parse_upgrade_record(spoilt(RECORD, chance)))
     set_of(ObjectMeta(annotations={SET_ANNOTATION: spoilt(RECORD, chance)}))
     try:
         requirements_of({chance.choice(sorted(KEYS)): chance.choice((*SCALARS, spoilt(">=8.0", chance)))})
@@ -179,7 +181,7 @@ def kept_maps(chance: random.Random) -> None:
     for each in problems:
         said(each)
     kept = spoilt(FOLLOWED, chance)
-    govern(Objects(cluster_policies=[BAD_POLICY], followed=followed_in(kept)), {"n": {}})
+    select_policy(PolicyObjects(cluster_policies=[BAD_POLICY], last_valid=decode_policies(kept)), {"n": {}})
 
 
 READERS: dict[str, Callable[[random.Random], None]] = {

@@ -13,7 +13,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, Record, record_of
+from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.watch.conditions import Watched
@@ -97,8 +97,8 @@ class Fleet(Lab):
     def states(self) -> dict[str, str]:
         return {name: self.node(name).metadata.labels.get(UPGRADE_STATE_LABEL, "") for name in self.cluster.nodes}
 
-    def record(self, name: str) -> Record | None:
-        return record_of(self.node(name).metadata.annotations.get(RECORD_ANNOTATION, ""))
+    def record(self, name: str) -> UpgradeRecord | None:
+        return parse_upgrade_record(self.node(name).metadata.annotations.get(RECORD_ANNOTATION, ""))
 
     def all_serve(self, count: int = 1) -> bool:
         """Whether every node offers its cards."""

@@ -105,7 +105,7 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
         if _is_key(name)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
-    names |= {each.value for kind in (upgrade_record.State, node_status.Phase) for each in kind if each.value}
+    names |= {each.value for kind in (upgrade_record.UpgradeState, node_status.Phase) for each in kind if each.value}
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
         upgrade_record.ENABLED_ANNOTATION,

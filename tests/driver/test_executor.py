@@ -18,9 +18,9 @@ from tessera.api.driver.node_status import (
 )
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import make_set
-from tessera.driver.executor import SEEN_SECONDS, Acting
+from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.planning.instructions import CreateSet, Instruction, Label, Show, Tell
+from tessera.driver.planning.instructions import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
 from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -52,7 +52,7 @@ class Desk:
         self.clock = LoopClock(1_800_000_000)
         self.server = ApiServer(self.clock)
         self.client = Client(Distant(self.server, ADMIN), field_manager="t", clock=self.clock)
-        self.acting = Acting(
+        self.acting = DriverExecutor(
             self.client,
             self.clock,
             rng=random.Random(0),
@@ -75,16 +75,16 @@ class Desk:
     def writes(self) -> int:
         return len(self.server.audit.writes(resource="nodes")) - 1  # its creation
 
-    def tell(self, node: Node, phase: Phase) -> Tell:
+    def tell(self, node: Node, phase: Phase) -> WriteStatus:
         status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="2027-01-15T08:00:00Z")
-        return Tell(node="a", uid=node.metadata.uid, status=status)
+        return WriteStatus(node="a", uid=node.metadata.uid, status=status)
 
-    def show(self, node: Node) -> Show:
+    def show(self, node: Node) -> WriteCondition:
         condition = {"type": DRIVER_CONDITION, "status": "False", "reason": "Waiting", "message": "it waits"}
-        return Show(node="a", uid=node.metadata.uid, condition=condition)
+        return WriteCondition(node="a", uid=node.metadata.uid, condition=condition)
 
-    def label(self, node: Node, driver_set: str = "one") -> Label:
-        return Label(node="a", uid=node.metadata.uid, version=node.metadata.resource_version, set=driver_set)
+    def label(self, node: Node, driver_set: str = "one") -> LabelNode:
+        return LabelNode(node="a", uid=node.metadata.uid, version=node.metadata.resource_version, set=driver_set)
 
 
 PROXY = {
@@ -183,10 +183,10 @@ def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
         await desk.do(desk.tell(node, Phase.PULLING))
         await desk.do(desk.tell(node, Phase.STARTING))
         assert desk.writes == 1
-        desk.acting.seen("condition/a")  # of another write
+        desk.acting.observe_change("condition/a")  # of another write
         await desk.do(desk.tell(node, Phase.STARTING))
         assert desk.writes == 1
-        desk.acting.seen("told/a")
+        desk.acting.observe_change("told/a")
         await desk.do(desk.tell(node, Phase.STARTING))
         assert desk.writes == 2
         assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
@@ -214,7 +214,7 @@ def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> Non
         async with asyncio.TaskGroup() as group:
             desk.acting.start(desk.tell(node, Phase.PULLING), group)
             await desk.clock.sleep(FAR / 2)
-            desk.acting.seen("told/a")
+            desk.acting.observe_change("told/a")
         assert desk.acting.seconds_until_due() is None
         await desk.do(desk.tell(node, Phase.STARTING))
         assert desk.writes == 2
@@ -227,7 +227,7 @@ def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_a
         node = await desk.node()
         await desk.do(desk.tell(node, Phase.PULLING), desk.show(node), desk.label(node))
         assert desk.writes == 2
-        desk.acting.seen("told/a", "condition/a")
+        desk.acting.observe_change("told/a", "condition/a")
         await desk.do(desk.label(await desk.node()))
         assert desk.writes == 3
         assert desk.server.audit.codes[409] == 0

@@ -10,7 +10,7 @@ from tests.explain.test_pods import OF_AGENTS
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
-from tessera.driver.nodes.node_status import status_text
+from tessera.driver.nodes.node_status import encode_status
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
 from tessera.explain.query import Query, parse_query
@@ -384,7 +384,7 @@ def test_a_driver_that_is_there_is_not_spoken_of() -> None:
 def driven(about: Node, phase: Phase, reason: str, *, leaving: bool = False) -> Node:
     """The node, with what the controller says of its driver."""
     status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="", reason=reason, leaving=leaving)
-    annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: status_text(status)}
+    annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: encode_status(status)}
     return msgspec.structs.replace(about, metadata=msgspec.structs.replace(about.metadata, annotations=annotations))
 
 

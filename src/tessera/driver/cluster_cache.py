@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tessera.api.driver.node_status import TOOLKIT_APP
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
-from tessera.driver.nodes.node_facts import NodeFacts, node_facts, same_but_version
-from tessera.driver.nodes.pod_facts import NodePods, is_relevant, node_pods
-from tessera.driver.nodes.upgrade_record import State, state_of
-from tessera.driver.planning.cluster_snapshot import Existing
+from tessera.driver.nodes.node_facts import DriverNodeFacts, equal_except_version, read_node_facts
+from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods
+from tessera.driver.nodes.upgrade_record import UpgradeState, parse_upgrade_state
+from tessera.driver.planning.cluster_snapshot import ExistingSet
 from tessera.driver.rollout.node_view import NodeView, Wanted
 from tessera.driver.rollout.node_view_reader import live_pods, node_view, pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod
@@ -22,7 +22,7 @@ from tessera.kube.watch.informer import Informer
 _OWN_APP = "tessera-controller"
 
 
-class Observed:
+class ClusterCache:
     """What is seen.
 
     Args:
@@ -42,57 +42,57 @@ class Observed:
         pods: Informer[Pod],
         sets: Informer[DaemonSet],
         *,
-        stirred: Callable[[Iterable[str]], None],
+        changed: Callable[[Iterable[str]], None],
         pods_changed: Callable[[NodePods], None],
     ) -> None:
-        self.facts: dict[str, NodeFacts] = {}
+        self.facts: dict[str, DriverNodeFacts] = {}
         self._nodes = nodes
         self._pods = pods
         self._sets = sets
-        self._stirred = stirred
+        self._changed = changed
         self._pods_changed = pods_changed
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._pod_facts: dict[str, NodePods] = {}
 
-    def begin(self) -> list[Callable[[], None]]:
+    def start(self) -> list[Callable[[], None]]:
         """Looks from now on; returns what ends that."""
         return [
-            self._nodes.add_handler(self._node_seen),
-            self._pods.add_handler(self._pod_seen),
-            self._sets.add_handler(self._set_seen),
+            self._nodes.add_handler(self._on_node_event),
+            self._pods.add_handler(self._on_pod_event),
+            self._sets.add_handler(self._on_set_event),
         ]
 
     def pods_of(self, name: str) -> NodePods:
         """The pods on a node that have to do with its driver."""
         found = self._pod_facts.get(name)
         if found is None:
-            found = self._pod_facts[name] = node_pods(self._on_node.get(name, {}).values())
+            found = self._pod_facts[name] = read_node_pods(self._on_node.get(name, {}).values())
         return found
 
-    def existing(self) -> dict[str, Existing]:
+    def existing_sets(self) -> dict[str, ExistingSet]:
         """The driver sets that have a DaemonSet, by id."""
-        found: dict[str, Existing] = {}
+        found: dict[str, ExistingSet] = {}
         for each in self._sets.cache.values():
             made = set_of(each.metadata)
             if made is not None and each.metadata.deletion_timestamp is None:
-                found[made.id] = Existing(set=made, uid=each.metadata.uid)
+                found[made.id] = ExistingSet(set=made, uid=each.metadata.uid)
         return found
 
-    def views(self, wanted: Mapping[str, Wanted], now: float) -> Iterator[NodeView]:
+    def node_views(self, wanted: Mapping[str, Wanted], now: float) -> Iterator[NodeView]:
         """What the rollout has to know of nodes that have a driver, or are between two."""
         for name, each in wanted.items():
             node, facts = self._nodes.cache.get(name), self.facts.get(name)
-            if node is not None and facts is not None and (facts.driver_set or facts.record):
+            if node is not None and facts is not None and (facts.driver_set or facts.record_annotation):
                 pods = list(self._on_node.get(name, {}).values())
                 yield node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
 
-    def user_of(self, name: str) -> str:
+    def gpu_pod_on(self, name: str) -> str:
         """A pod that uses a node's cards and can be asked to go, ``namespace/name``; empty if there is none."""
         pods = live_pods(self._on_node.get(name, {}).values())
         return next((each.text for each in pods if each.gpu and not each.stays), "")
 
     @property
-    def toolkit(self) -> bool:
+    def has_toolkit(self) -> bool:
         """Whether the container toolkit has a DaemonSet."""
         return f"{NAMESPACE}/{TOOLKIT_APP}" in self._sets.cache
 
@@ -109,18 +109,18 @@ class Observed:
 
     # What is seen
 
-    def _node_seen(self, event: Event[Node]) -> None:
+    def _on_node_event(self, event: Event[Node]) -> None:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
             self.facts.pop(name, None)
-            self._stirred(())
+            self._changed(())
             return
-        facts, before = node_facts(event.object), self.facts.get(name)
+        facts, before = read_node_facts(event.object), self.facts.get(name)
         self.facts[name] = facts
-        if before is None or _is_changing(facts) or not same_but_version(before, facts):
-            self._stirred(_written(before, facts))
+        if before is None or _is_changing(facts) or not equal_except_version(before, facts):
+            self._changed(_write_keys(before, facts))
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
+    def _on_pod_event(self, event: Event[Pod]) -> None:
         pod = event.object
         if not pod.spec.node_name:
             return
@@ -133,31 +133,31 @@ class Observed:
         else:
             pods[key] = pod
         facts = self.facts.get(name)
-        if is_relevant(pod):
+        if concerns_drivers(pod):
             self._pod_facts.pop(name, None)
             self._pods_changed(self.pods_of(name))
-            self._stirred((f"validation/{name}",))
+            self._changed((f"validation/{name}",))
         elif facts is not None and (_is_changing(facts) or (facts.driver_set and pod_view(pod).gpu)):
-            self._stirred(())
+            self._changed(())
 
-    def _set_seen(self, event: Event[DaemonSet]) -> None:
+    def _on_set_event(self, event: Event[DaemonSet]) -> None:
         name = event.object.metadata.name
-        self._stirred((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
+        self._changed((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
 
 
-def _written(before: NodeFacts | None, facts: NodeFacts) -> Iterator[str]:
+def _write_keys(before: DriverNodeFacts | None, facts: DriverNodeFacts) -> Iterator[str]:
     """Writes of a node that may be what was seen; what is told of it is not proven by a write of something else."""
     if before is None or before.labels != facts.labels:
         yield f"label/{facts.name}"
-    if before is None or before.told != facts.told:
+    if before is None or before.status_annotation != facts.status_annotation:
         yield f"told/{facts.name}"
     if before is None or before.condition != facts.condition:
         yield f"condition/{facts.name}"
 
 
-def _is_changing(facts: NodeFacts) -> bool:
+def _is_changing(facts: DriverNodeFacts) -> bool:
     """Whether the rollout has something to do with a node, so that everything on it matters."""
-    return state_of(facts.upgrade_state) not in {State.NONE, State.DONE}
+    return parse_upgrade_state(facts.upgrade_state) not in {UpgradeState.NONE, UpgradeState.DONE}
 
 
 def _is_own(pod: Pod) -> bool:

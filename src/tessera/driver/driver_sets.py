@@ -54,7 +54,7 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
         return (self.pool, self.digest, self.settings) == (other.pool, other.digest, other.settings)
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What a node should have.
 
     Attributes:

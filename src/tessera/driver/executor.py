@@ -24,20 +24,20 @@ from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
 from tessera.driver.manifests.pods import validation_pod
 from tessera.driver.manifests.proxy import CLUSTER_PROXY, NO_PROXY, Proxy, read_proxy, trusted_ca
 from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
-from tessera.driver.nodes.node_status import status_text
+from tessera.driver.nodes.node_status import encode_status
 from tessera.driver.planning.instructions import (
     ApplyToolkit,
     CreateSet,
+    CreateValidationPod,
     DeletePod,
     DeleteSet,
     DeleteToolkit,
     Instruction,
-    Label,
-    Show,
-    Tell,
-    TellPolicy,
-    Validate,
-    key_of,
+    LabelNode,
+    WriteCondition,
+    WritePolicyStatus,
+    WriteStatus,
+    instruction_key,
 )
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -52,7 +52,7 @@ SEEN_SECONDS = 2.0
 CONDITIONS_MANAGER = "tessera-drivers"
 
 
-class Acting:
+class DriverExecutor:
     """The hands.
 
     Args:
@@ -81,7 +81,7 @@ class Acting:
     ) -> None:
         self.problems: dict[str, str] = {}
         self._client = client
-        self._owner = client.under(CONDITIONS_MANAGER)
+        self._condition_writer = client.under(CONDITIONS_MANAGER)
         self._clock = clock
         self._rng = rng
         self._may_act = may_act
@@ -96,21 +96,21 @@ class Acting:
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction unless that would be in vain now."""
-        key, now = key_of(instruction), self._clock.monotonic()
+        key, now = instruction_key(instruction), self._clock.monotonic()
         if key in self._running or max(self._pauses.get(key, now), self._unseen.get(key, now)) > now:
             return
-        if self._meets(instruction):
+        if self._waits_for_other_write(instruction):
             return
-        if isinstance(instruction, Validate | ApplyToolkit) and not self._image():
+        if isinstance(instruction, CreateValidationPod | ApplyToolkit) and not self._image():
             _log.info("Tessera's own image is not known: no pod of its controller is seen")
             self._pauses[key] = now + 30.0
             return
-        if isinstance(instruction, ApplyToolkit) and self._stands(instruction):
+        if isinstance(instruction, ApplyToolkit) and self._toolkit_is_current(instruction):
             return
         self._running.add(key)
         group.create_task(self._do(key, instruction))
 
-    def seen(self, *keys: str) -> None:
+    def observe_change(self, *keys: str) -> None:
         """An object changed: what was written to it lately may be judged anew."""
         for key in keys:
             self._unseen.pop(key, None)
@@ -124,17 +124,17 @@ class Acting:
         times = [*self._pauses.values(), *self._unseen.values()]
         return min(times) - now if times else None
 
-    def _meets(self, instruction: Instruction) -> bool:
+    def _waits_for_other_write(self, instruction: Instruction) -> bool:
         """Whether another write of the same node has to come first.
 
         A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
         is told while it is under way.
         """
         match instruction:
-            case Label(node=node):
+            case LabelNode(node=node):
                 told = (f"told/{node}", f"condition/{node}")
                 return any(key in self._running or key in self._unseen for key in told)
-            case Tell(node=node) | Show(node=node):
+            case WriteStatus(node=node) | WriteCondition(node=node):
                 return f"label/{node}" in self._running
         return False
 
@@ -145,7 +145,7 @@ class Acting:
         except Conflict:
             self._pause(key)  # what is seen is old; a newer state is on its way
         except ConfigError as error:
-            self._problem(instruction, str(error))
+            self._note_problem(instruction, str(error))
             self._pause(key)
         except NotFound as error:
             if not isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
@@ -153,7 +153,7 @@ class Acting:
                 self._pause(key)
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("%s: %s", key, error)
-            self._problem(instruction, str(error))
+            self._note_problem(instruction, str(error))
             self._pause(key)
         else:
             self._backoffs.pop(key, None)
@@ -166,7 +166,7 @@ class Acting:
             self._overtaken.discard(key)
         self._wake()
 
-    def _problem(self, instruction: Instruction, text: str) -> None:
+    def _note_problem(self, instruction: Instruction, text: str) -> None:
         if isinstance(instruction, CreateSet):
             self.problems[instruction.set.id] = f"DaemonSet {instruction.set.name} cannot be made: {text}"
 
@@ -180,20 +180,20 @@ class Acting:
                 await self._create_set(instruction)
             case DeleteSet(name=name, uid=uid):
                 await self._client.delete(DAEMONSETS, name, NAMESPACE, uid=uid, propagation="Background")
-            case Label(node=node, uid=uid, version=version, set=set_, owner=owner):
+            case LabelNode(node=node, uid=uid, version=version, set=set_, owner=owner):
                 labels = {DRIVER_SET_LABEL: set_ or None, **({} if owner is None else {OWNER_LABEL: owner or None})}
                 patch = {"metadata": {"labels": labels}}
                 await self._client.merge_patch(NODES, node, patch, uid=uid, resource_version=version)
-            case Tell(node=node, uid=uid, status=status):
-                text = None if status is None else status_text(status)
+            case WriteStatus(node=node, uid=uid, status=status):
+                text = None if status is None else encode_status(status)
                 noted = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
                 await self._client.merge_patch(NODES, node, noted, uid=uid)
-            case Show(node=node, uid=uid, condition=condition):
+            case WriteCondition(node=node, uid=uid, condition=condition):
                 # Applied under a manager of its own: a condition that is not named goes away.
                 conditions = [] if condition is None else [condition]
                 body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
-                await self._owner.apply(NODES.untyped(), node, body, subresource="status")
-            case Validate(node=node, uid=uid, set=set_, nri_plugin=nri):
+                await self._condition_writer.apply(NODES.untyped(), node, body, subresource="status")
+            case CreateValidationPod(node=node, uid=uid, set=set_, nri_plugin=nri):
                 pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_, nri_plugin=nri)
                 await self._create_pod(pod)
             case DeletePod(name=name, uid=uid):
@@ -202,8 +202,8 @@ class Acting:
                 await self._apply_toolkit(instruction)
             case DeleteToolkit():
                 await self._client.delete(DAEMONSETS, TOOLKIT_APP, NAMESPACE, propagation="Background")
-            case TellPolicy():
-                await self._tell_policy(instruction)
+            case WritePolicyStatus():
+                await self._write_policy_status(instruction)
 
     async def _create_pod(self, pod: dict[str, object]) -> None:
         try:
@@ -266,7 +266,7 @@ class Acting:
         body["metadata"]["annotations"] = {SPEC_ANNOTATION: _digest(body["spec"])}
         return body
 
-    def _stands(self, instruction: ApplyToolkit) -> bool:
+    def _toolkit_is_current(self, instruction: ApplyToolkit) -> bool:
         return self._toolkit_spec() == _digest(
             toolkit_daemonset(instruction.policy, self._image(), instruction.runtime)["spec"]
         )
@@ -274,11 +274,13 @@ class Acting:
     async def _apply_toolkit(self, instruction: ApplyToolkit) -> None:
         await self._create_runtime_class()
         if self._may_act():
-            await self._owner.apply(DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE)
+            await self._condition_writer.apply(
+                DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE
+            )
 
     # Administrators' objects
 
-    async def _tell_policy(self, told: TellPolicy) -> None:
+    async def _write_policy_status(self, told: WritePolicyStatus) -> None:
         if told.resource is CLUSTER_POLICIES:
             await self._client.merge_patch(CLUSTER_POLICIES, told.name, told.patch, uid=told.uid, subresource="status")
         else:

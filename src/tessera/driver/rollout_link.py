@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from tessera.clock import Clock
-from tessera.driver.cluster_cache import Observed
-from tessera.driver.planning.cluster_snapshot import Decision
-from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.cluster_cache import ClusterCache
+from tessera.driver.planning.cluster_snapshot import ClusterPlan
+from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.rollout.node_view import Wanted
 from tessera.driver.rollout.rollout import Rollout
 
@@ -24,7 +24,7 @@ from tessera.driver.rollout.rollout import Rollout
 _LOOK_AGAIN = 5.0
 
 
-class Rolling:
+class RolloutAdapter:
     """The rollout, as decisions meet it.
 
     Args:
@@ -39,39 +39,39 @@ class Rolling:
         self,
         rollout: Rollout,
         *,
-        observed: Observed,
+        cache: ClusterCache,
         problems: Mapping[str, str],
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
         self._rollout = rollout
-        self._observed = observed
+        self._cache = cache
         self._problems = problems
         self._clock = clock
         self._changed = changed
         self._notes: Mapping[str, str] = {}
-        self._news: frozenset[str] = frozenset()
+        self._new_notes: frozenset[str] = frozenset()
 
-    def failed(self) -> dict[str, str]:
+    def failed_sets(self) -> dict[str, str]:
         """Sets that failed somewhere, with one of the causes."""
-        failed = {key: self._rollout.failed_on(key) for key in self._observed.existing()}
+        failed = {key: self._rollout.failed_on(key) for key in self._cache.existing_sets()}
         return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
 
     def notes(self, wanted: Mapping[str, Wanted]) -> dict[str, str]:
         """What is said of nodes: by the rollout, or why the DaemonSet of a node's set cannot be made."""
         found = dict(self._notes)
         for name, each in wanted.items() if self._problems else ():
-            facts = self._observed.facts.get(name)
+            facts = self._cache.facts.get(name)
             text = self._problems.get(each.set) or self._problems.get(facts.driver_set if facts is not None else "")
             if text:
                 found[name] = text
         return found
 
-    def settled(self, node: str) -> bool:
+    def may_write(self, node: str) -> bool:
         """Whether others may write a node now: nothing of the rollout is under way there, and it says nothing new."""
-        return node not in self._rollout.busy and node not in self._news
+        return node not in self._rollout.busy and node not in self._new_notes
 
-    def see(self, decision: Decision, governance: Governance, group: asyncio.TaskGroup) -> float | None:
+    def advance(self, decision: ClusterPlan, governance: PolicySelection, group: asyncio.TaskGroup) -> float | None:
         """Goes on with the rollout.
 
         Args:
@@ -84,19 +84,19 @@ class Rolling:
         """
         if governance.frozen:
             return None
-        policies = {name: policy.upgrade for name, policy in decision.used.items()}
-        wanted = dict(self._possible(decision.wanted))
-        found = self._rollout.see(list(self._observed.views(wanted, self._clock.now())), policies, group)
+        policies = {name: policy.upgrade for name, policy in decision.policies.items()}
+        wanted = dict(self._with_obstacles(decision.wanted))
+        found = self._rollout.see(list(self._cache.node_views(wanted, self._clock.now())), policies, group)
         before, self._notes = self._notes, found.notes
-        self._news = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
+        self._new_notes = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
         if before != found.notes:
             self._changed()
         times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]
         return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
 
-    def _possible(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
+    def _with_obstacles(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
         """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""
-        existing = self._observed.existing()
+        existing = self._cache.existing_sets()
         for name, each in wanted.items():
             if each.set in existing or not each.set:
                 yield name, each

@@ -20,25 +20,25 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.families import toolkit_image
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
-from tessera.driver.cluster_cache import Observed
+from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
-from tessera.driver.executor import Acting
+from tessera.driver.executor import DriverExecutor
 from tessera.driver.images.image_lookups import ImageLookups
 from tessera.driver.images.image_pull_failures import ImagePullFailures
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
-from tessera.driver.nodes.pod_facts import NodePods, Progress
-from tessera.driver.planning.build_requests import Building
-from tessera.driver.planning.cluster_plan import decide
-from tessera.driver.planning.cluster_snapshot import Decision, World
-from tessera.driver.planning.instructions import node_of
-from tessera.driver.planning.strategy import Situation, queries
-from tessera.driver.policies.policy_selection import Governance
-from tessera.driver.policies.policy_watcher import Policies
+from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
+from tessera.driver.planning.build_requests import BuildRequests
+from tessera.driver.planning.cluster_plan import plan_cluster
+from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot
+from tessera.driver.planning.instructions import written_node
+from tessera.driver.planning.strategy import StrategyInputs, image_queries
+from tessera.driver.policies.policy_selection import PolicySelection
+from tessera.driver.policies.policy_watcher import PolicyWatcher
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
-from tessera.driver.rollout_link import Rolling
+from tessera.driver.rollout_link import RolloutAdapter
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
@@ -102,12 +102,12 @@ class Drivers:
         metrics: RolloutMetrics | None = None,
         coverage: CoverageMetrics | None = None,
     ) -> None:
-        self._decision = Decision()
-        self._use = KernelsInUse()
+        self._plan = ClusterPlan()
+        self._in_use = KernelsInUse()
         self._clock = clock
         self._rng = rng
-        self._stirred = asyncio.Event()
-        self._policies = Policies(client, clock, rng=rng, may_act=may_act, stirred=self._stir)
+        self._woken = asyncio.Event()
+        self._policies = PolicyWatcher(client, clock, rng=rng, may_act=may_act, changed=self._wake)
         self._sets = Informer(
             client,
             DAEMONSETS,
@@ -117,65 +117,65 @@ class Drivers:
             label_selector=",".join(f"{key}={value}" for key, value in PART_OF.items()),
         )
         self._mirrors = (nodes, pods, self._sets)
-        self._observed = Observed(nodes, pods, self._sets, stirred=self._stir, pods_changed=self._note_pulls)
-        self._builds = BuildJobs(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
-        self._building = Building(self._builds, options.builds, clock)
+        self._cache = ClusterCache(nodes, pods, self._sets, changed=self._wake, pods_changed=self._note_pull_failures)
+        self._builds = BuildJobs(client, clock, rng=rng, may_act=may_act, changed=self._on_build)
+        self._build_requests = BuildRequests(self._builds, options.builds, clock)
         self._next_kernels = NextKernels(
             client,
             clock,
             rng=rng,
             resolver=resolver,
-            in_use=lambda: self._use.pools,
-            policies=lambda: self._use.everywhere,
+            in_use=lambda: self._in_use.pools,
+            policies=lambda: self._in_use.everywhere,
             builds=self._builds,
             settings=options.builds,
             metrics=coverage,
             may_act=may_act,
         )
-        self._asking = ImageLookups(resolver, clock, rng=rng, answered=self._stirred.set)
-        self._unpullable = ImagePullFailures(clock)
-        self._acting = Acting(
+        self._lookups = ImageLookups(resolver, clock, rng=rng, answered=self._woken.set)
+        self._pull_failures = ImagePullFailures(clock)
+        self._executor = DriverExecutor(
             client,
             clock,
             rng=rng,
             may_act=may_act,
-            wake=self._stirred.set,
-            image=lambda: options.image or self._observed.own_image(options.identity),
-            toolkit_spec=self._observed.toolkit_spec,
+            wake=self._woken.set,
+            image=lambda: options.image or self._cache.own_image(options.identity),
+            toolkit_spec=self._cache.toolkit_spec,
         )
         self._rollout = Rollout(
             Hands(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
             metrics=metrics or RolloutMetrics(CollectorRegistry()),
             clock=clock,
-            wake=self._stirred.set,
+            wake=self._woken.set,
             rng=rng,
         )
-        self._rolling = Rolling(
+        self._rollout_adapter = RolloutAdapter(
             self._rollout,
-            observed=self._observed,
-            problems=self._acting.problems,
+            cache=self._cache,
+            problems=self._executor.problems,
             clock=clock,
-            changed=self._stirred.set,
+            changed=self._woken.set,
         )
 
     async def run(self) -> None:
         """Decides and acts until cancelled. It may be killed at any moment and started again."""
         with contextlib.ExitStack() as stack:
-            for end in self._observed.begin():
+            for end in self._cache.start():
                 stack.callback(end)
             async with asyncio.TaskGroup() as group:
                 for part in (self._policies.run(), self._sets.run(), self._builds.run()):
                     group.create_task(part)
-                await self._ready()
+                await self._wait_ready()
                 group.create_task(self._next_kernels.run())
                 while True:
-                    self._stirred.clear()
+                    self._woken.clear()
                     began = self._clock.monotonic()
                     due = self._round(group)
                     await self._clock.sleep(min(_LONGEST_REST, _REST * (self._clock.monotonic() - began)))
-                    await until_set(self._stirred, due)
+                    await until_set(self._woken, due)
 
-    async def _ready(self) -> None:
+    async def _wait_ready(self) -> None:
         """Everything was listed, or is known not to exist; what earlier rollouts left behind was read."""
         for mirror in self._mirrors:
             await mirror.wait_synced()
@@ -194,81 +194,84 @@ class Drivers:
 
     def _round(self, group: asyncio.TaskGroup) -> float | None:
         """Decides and begins what follows; returns the seconds until it has to be called again."""
-        labels = {name: facts.labels for name, facts in self._observed.facts.items() if facts.is_gpu}
-        governance = self._policies.govern(labels)
-        decision = self._decision = decide(self._world(governance))
-        self._ask(decision, group)
-        self._building.order(decision.build)
-        self._note_use(governance)
-        until = self._rolling.see(decision, governance, group)
+        labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
+        governance = self._policies.select_policy(labels)
+        decision = self._plan = plan_cluster(self._snapshot(governance))
+        self._look_up(decision, group)
+        self._build_requests.request(decision.builds)
+        self._update_kernels_in_use(governance)
+        until = self._rollout_adapter.advance(decision, governance, group)
         for instruction in decision.instructions:
-            if self._rolling.settled(node_of(instruction)):
-                self._acting.start(instruction, group)
+            if self._rollout_adapter.may_write(written_node(instruction)):
+                self._executor.start(instruction, group)
         return min((each for each in (until, *self._deadlines()) if each is not None), default=None)
 
-    def _world(self, governance: Governance) -> World:
-        return World(
-            nodes=self._observed.facts,
-            pods={name: self._observed.pods_of(name) for name in self._observed.facts},
-            governance=governance,
-            sets=self._observed.existing(),
-            answers=self._asking.answer,
-            situation=self._situation,
-            unpullable=self._unpullable.reasons,
-            failed=self._rolling.failed(),
-            notes=self._rolling.notes(self._decision.wanted),
-            user=self._observed.user_of,
-            toolkit=self._observed.toolkit,
+    def _snapshot(self, governance: PolicySelection) -> ClusterSnapshot:
+        return ClusterSnapshot(
+            nodes=self._cache.facts,
+            pods={name: self._cache.pods_of(name) for name in self._cache.facts},
+            selection=governance,
+            sets=self._cache.existing_sets(),
+            answers=self._lookups.answer,
+            situation=self._strategy_inputs,
+            unpullable=self._pull_failures.reasons,
+            failed_sets=self._rollout_adapter.failed_sets(),
+            rollout_notes=self._rollout_adapter.notes(self._plan.wanted),
+            user=self._cache.gpu_pod_on,
+            has_toolkit=self._cache.has_toolkit,
             now=self._clock.now(),
         )
 
-    def _situation(self, policy: DriverPolicy, pool: PoolKey) -> Situation:
+    def _strategy_inputs(self, policy: DriverPolicy, pool: PoolKey) -> StrategyInputs:
         toolkit = toolkit_image(pool)
-        return Situation(
-            build=self._building.view(policy, pool),
-            toolkit="" if toolkit in self._unpullable.reasons else toolkit,
-            patient=self._asking.unanswered_for(queries(policy, pool)) < SILENCE_PATIENCE,
+        return StrategyInputs(
+            build=self._build_requests.progress(policy, pool),
+            toolkit="" if toolkit in self._pull_failures.reasons else toolkit,
+            may_wait=self._lookups.unanswered_for(image_queries(policy, pool)) < SILENCE_PATIENCE,
         )
 
-    def _ask(self, decision: Decision, group: asyncio.TaskGroup) -> None:
-        pools = {facts.pool for facts in self._observed.facts.values() if facts.is_gpu and facts.pool is not None}
-        self._asking.retain(
-            query for policy in decision.used.values() for pool in pools for query in queries(policy, pool)
+    def _look_up(self, decision: ClusterPlan, group: asyncio.TaskGroup) -> None:
+        pools = {facts.pool for facts in self._cache.facts.values() if facts.is_gpu and facts.pool is not None}
+        self._lookups.retain(
+            query for policy in decision.policies.values() for pool in pools for query in image_queries(policy, pool)
         )
-        self._asking.start(decision.ask, group)
+        self._lookups.start(decision.lookups, group)
 
-    def _note_use(self, governance: Governance) -> None:
-        use = self._use if governance.frozen else kernels_in_use(governance, self._observed.facts)
-        if use != self._use:
-            self._use = use
+    def _update_kernels_in_use(self, governance: PolicySelection) -> None:
+        use = self._in_use if governance.frozen else kernels_in_use(governance, self._cache.facts)
+        if use != self._in_use:
+            self._in_use = use
             self._next_kernels.wake()
 
     def _deadlines(self) -> Iterator[float | None]:
         """Seconds until something may be begun, or patience with something ends."""
-        yield from (each.seconds_until_due() for each in (self._acting, self._asking, self._unpullable, self._building))
-        for policy in self._decision.used.values():
-            for pool in {facts.pool for facts in self._observed.facts.values() if facts.pool is not None}:
-                silent = self._asking.unanswered_for(queries(policy, pool))
+        yield from (
+            each.seconds_until_due()
+            for each in (self._executor, self._lookups, self._pull_failures, self._build_requests)
+        )
+        for policy in self._plan.policies.values():
+            for pool in {facts.pool for facts in self._cache.facts.values() if facts.pool is not None}:
+                silent = self._lookups.unanswered_for(image_queries(policy, pool))
                 if 0.0 < silent < SILENCE_PATIENCE:
                     yield SILENCE_PATIENCE - silent
 
     # What is seen
 
-    def _stir(self, keys: Iterable[str]) -> None:
-        self._acting.seen(*keys)
-        self._stirred.set()
+    def _wake(self, keys: Iterable[str]) -> None:
+        self._executor.observe_change(*keys)
+        self._woken.set()
 
-    def _note_pulls(self, pods: NodePods) -> None:
+    def _note_pull_failures(self, pods: NodePods) -> None:
         """Remembers images that do not come, and asks their registry what has become of them."""
         for driver in pods.drivers:
             for image, text in driver.unpullable:
-                if self._unpullable.add(image, text):
-                    self._asking.recheck_image(image)
-            made = self._observed.existing().get(driver.set) if driver.progress is Progress.READY else None
+                if self._pull_failures.add(image, text):
+                    self._lookups.recheck_image(image)
+            made = self._cache.existing_sets().get(driver.set) if driver.progress is DriverPodProgress.READY else None
             if made is not None:
-                self._unpullable.forget(made.set.image)
+                self._pull_failures.forget(made.set.image)
 
-    def _build_changed(self, target: str, phase: BuildPhase) -> None:
+    def _on_build(self, target: str, phase: BuildPhase) -> None:
         if phase is BuildPhase.DONE:
-            self._asking.recheck_repository(target.rpartition("/")[0])
-        self._stirred.set()
+            self._lookups.recheck_repository(target.rpartition("/")[0])
+        self._woken.set()

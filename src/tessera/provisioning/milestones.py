@@ -9,7 +9,7 @@ from enum import Enum
 
 import msgspec
 
-#: Annotation of a node: its :class:`Record` as JSON.
+#: Annotation of a node: its :class:`UpgradeRecord` as JSON.
 PROVISIONING_ANNOTATION = "tessera.dev/provisioning"
 #: Condition of a node: it offers what it should, or it should have by now and does not.
 PROVISIONED_CONDITION = "GpuProvisioned"

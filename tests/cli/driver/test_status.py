@@ -7,7 +7,7 @@ from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phas
 from tessera.cli.base.simulated_cluster import leaps
 from tessera.cli.driver.node_drivers import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock
-from tessera.driver.nodes.node_status import status_text
+from tessera.driver.nodes.node_status import encode_status
 from tessera.kube.client.client import Client
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
@@ -31,7 +31,7 @@ STATUS = DriverStatus(
 
 
 def node(name: str, status: DriverStatus | None = None, *, gpu: bool = True) -> Node:
-    annotations = {DRIVER_ANNOTATION: status_text(status)} if status is not None else {}
+    annotations = {DRIVER_ANNOTATION: encode_status(status)} if status is not None else {}
     labels = {"nvidia.com/gpu.present": "true"} if gpu else {}
     return Node(metadata=ObjectMeta(name=name, labels=labels, annotations=annotations))
 

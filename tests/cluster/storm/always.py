@@ -40,7 +40,13 @@ from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDAT
 from tessera.api.driver.nvidia_driver import OWNER_LABEL, read_nvidia_driver
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
-from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, record_of
+from tessera.driver.nodes.upgrade_record import (
+    CHANGING,
+    RECORD_ANNOTATION,
+    UpgradeRecord,
+    UpgradeState,
+    parse_upgrade_record,
+)
 from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import GroupResource
@@ -108,7 +114,7 @@ class Always:
 
     def _begins(self, old: Node, new: Node) -> bool:
         text = annotations(new).get(RECORD_ANNOTATION, "")
-        begun = state_of(new) is State.CORDON and not state_of(old).active
+        begun = state_of(new) is UpgradeState.CORDON and not state_of(old).active
         return begun and text not in self.forged
 
     def _look_at_offer(self, name: str) -> None:
@@ -138,16 +144,16 @@ class Always:
         if name in out and len(out) > unavailable:
             self._story.problem(f"{sorted(out)} are out of service at once, {unavailable} may be")
 
-    def _record(self, node: Node) -> Record | None:
+    def _record(self, node: Node) -> UpgradeRecord | None:
         text = annotations(node).get(RECORD_ANNOTATION, "")
-        return None if text in self.forged else record_of(text)
+        return None if text in self.forged else parse_upgrade_record(text)
 
     def _is_out(self, node: Node) -> bool:
         """Out of service by the rollout; nodes that a person cordoned are not counted."""
         record = self._record(node)
         if record is None or (cordoned(node) and not ours(node)):
             return False
-        under_way = state_of(node).active or (state_of(node) is State.FAILED and not record.restored)
+        under_way = state_of(node).active or (state_of(node) is UpgradeState.FAILED and not record.restored)
         return under_way or labels(node).get(DRIVER_SET_LABEL) == CHANGING or (cordoned(node) and ours(node))
 
     # Policies

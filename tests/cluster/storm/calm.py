@@ -40,9 +40,9 @@ from tessera.driver.nodes.upgrade_record import (
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,
-    State,
-    record_of,
-    state_of,
+    UpgradeState,
+    parse_upgrade_record,
+    parse_upgrade_state,
 )
 from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, Node
@@ -133,7 +133,7 @@ async def _serve(s: Scene, version: str, names: list[str]) -> None:
 def _is_right(s: Scene, name: str, version: str) -> bool:
     """Whether a node serves with a version, and nothing about it has failed."""
     seen = s.lab.nodes.cache.get(name)
-    failed = seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == State.FAILED.value
+    failed = seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value
     return not failed and s.lab.serves(name) and _loaded(s, name) in {version, branch(version)}
 
 
@@ -142,7 +142,7 @@ async def _ask_again(s: Scene, name: str) -> None:
     seen, told = s.lab.nodes.cache.get(name), s.lab.told(name)
     if seen is None or told is None or REQUESTED_ANNOTATION in seen.metadata.annotations:
         return
-    failed = seen.metadata.labels.get(UPGRADE_STATE_LABEL) == State.FAILED.value
+    failed = seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value
     if s.lab.serves(name) and (failed or "failed" in told.reason):
         await s.annotate(name, REQUESTED_ANNOTATION, "true")
 
@@ -185,10 +185,10 @@ def _left_over(s: Scene, node: Node) -> Iterator[str]:
     if node.spec.unschedulable and name not in s.always.foreign:
         yield "is left cordoned"
     told = s.lab.told(name)
-    waits = {State.REQUIRED} if told is not None and told.offered else set()  # for pods that use its cards
-    if state_of(marks.get(UPGRADE_STATE_LABEL, "")) not in {State.NONE, State.DONE} | waits:
+    waits = {UpgradeState.REQUIRED} if told is not None and told.offered else set()  # for pods that use its cards
+    if parse_upgrade_state(marks.get(UPGRADE_STATE_LABEL, "")) not in {UpgradeState.NONE, UpgradeState.DONE} | waits:
         yield "is left in an upgrade"
-    if record_of(notes.get(RECORD_ANNOTATION, "")) is not None:
+    if parse_upgrade_record(notes.get(RECORD_ANNOTATION, "")) is not None:
         yield f"is left with the record {notes[RECORD_ANNOTATION]}"
     for key in sorted({REQUESTED_ANNOTATION, INITIAL_ANNOTATION} & notes.keys()):
         yield f"is left with annotation {key}={notes[key][:200]}"

@@ -12,7 +12,7 @@ from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import state_of
+from tessera.driver.nodes.upgrade_record import parse_upgrade_state
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import Resource
@@ -65,7 +65,7 @@ class Scene:
 
     def _under_way(self, name: str) -> bool:
         seen = self.lab.nodes.cache.get(name)
-        return seen is not None and state_of(seen.metadata.labels.get(UPGRADE_STATE_LABEL, "")).active
+        return seen is not None and parse_upgrade_state(seen.metadata.labels.get(UPGRADE_STATE_LABEL, "")).active
 
     def name(self, prefix: str) -> str:
         """A name that nobody has had."""

@@ -8,8 +8,8 @@ from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import DRIVER_CONTAINER
 from tessera.driver.nodes.node_status import read_status
-from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, RECORD_ANNOTATION, State
-from tessera.driver.nodes.upgrade_record import state_of as state_named
+from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, RECORD_ANNOTATION, UpgradeState
+from tessera.driver.nodes.upgrade_record import parse_upgrade_state as state_named
 
 Node = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def ours(node: Node) -> bool:
     return annotations(node).get(CORDONED_ANNOTATION) == "true"
 
 
-def state_of(node: Node) -> State:
+def state_of(node: Node) -> UpgradeState:
     return state_named(labels(node).get(UPGRADE_STATE_LABEL, ""))
 
 

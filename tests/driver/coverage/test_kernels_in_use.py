@@ -4,20 +4,20 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.next_kernels import KernelsInUse, kernels_in_use
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 POLICY = DriverPolicy(kind="ClusterPolicy", name="p", source=ImageSource(version="525.125.06"))
 
 
-def node(name: str, pool: PoolKey | None = POOL, **said: str) -> NodeFacts:
-    return NodeFacts(name=name, uid=name, is_gpu=True, pool=pool, **said)  # type: ignore[arg-type]
+def node(name: str, pool: PoolKey | None = POOL, **said: str) -> DriverNodeFacts:
+    return DriverNodeFacts(name=name, uid=name, is_gpu=True, pool=pool, **said)  # type: ignore[arg-type]
 
 
-def use(*nodes: NodeFacts, policy: DriverPolicy = POLICY) -> KernelsInUse:
-    governance = Governance(cluster=policy, nodes={each.name: policy for each in nodes})
+def use(*nodes: DriverNodeFacts, policy: DriverPolicy = POLICY) -> KernelsInUse:
+    governance = PolicySelection(cluster=policy, nodes={each.name: policy for each in nodes})
     return kernels_in_use(governance, {each.name: each for each in nodes})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.nodes.node_facts import node_facts, page_kib
+from tessera.driver.nodes.node_facts import page_kib, read_node_facts
 from tessera.driver.nodes.os_image import parse_os_image
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
@@ -70,21 +70,21 @@ def test_a_text_that_is_not_known_is_not_guessed(text: str) -> None:
 
 
 def test_a_node_has_its_pool_at_registration_without_any_label_of_node_feature_discovery() -> None:
-    assert node_facts(node()).pool == PoolKey(
+    assert read_node_facts(node()).pool == PoolKey(
         os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64"
     )
 
 
 def test_labels_say_what_kubelets_text_does_not() -> None:
     labels = {f"{NFD}system-os_release.ID": "rocky", f"{NFD}system-os_release.VERSION_ID": "8.10"}
-    pool = node_facts(node("Our own rebuild", **labels)).pool
+    pool = read_node_facts(node("Our own rebuild", **labels)).pool
     assert pool is not None
     assert (pool.os_id, pool.os_version) == ("rocky", "8.10")
 
 
 def test_after_an_upgrade_of_the_system_kubelets_text_counts_and_not_a_label_of_a_minute_ago() -> None:
     labels = {f"{NFD}system-os_release.ID": "ubuntu", f"{NFD}system-os_release.VERSION_ID": "22.04"}
-    pool = node_facts(node("Ubuntu 24.04.1 LTS", **labels)).pool
+    pool = read_node_facts(node("Ubuntu 24.04.1 LTS", **labels)).pool
     assert pool is not None
     assert pool.os_version == "24.04"
 
@@ -103,7 +103,7 @@ def test_the_page_size_is_read_from_the_kernels_name(kernel: str, kib: int) -> N
 
 
 def test_a_missing_fact_is_named_with_what_there_is() -> None:
-    facts = node_facts(node("Our own Linux", kernel=""))
+    facts = read_node_facts(node("Our own Linux", kernel=""))
     assert facts.pool is None
     assert [text.partition(" (")[0] for text in facts.missing] == [
         "the kernel's version",
@@ -115,7 +115,7 @@ def test_a_missing_fact_is_named_with_what_there_is() -> None:
 
 def test_a_label_that_cannot_be_part_of_an_images_name_is_a_missing_fact() -> None:
     labels = {f"{NFD}system-os_release.ID": "a/../b", f"{NFD}system-os_release.VERSION_ID": "1"}
-    facts = node_facts(node("Our own Linux", **labels))
+    facts = read_node_facts(node("Our own Linux", **labels))
     assert facts.pool is None
     assert "cannot be part of the name of an image" in facts.missing[0]
 
@@ -131,12 +131,12 @@ def test_a_label_that_cannot_be_part_of_an_images_name_is_a_missing_fact() -> No
     ],
 )
 def test_any_of_many_labels_says_that_there_is_a_gpu(labels: dict[str, str]) -> None:
-    assert node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
+    assert read_node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
 
 
 def test_a_node_without_any_of_them_has_none() -> None:
     labels = {"nvidia.com/gpu.present": "false"}
-    assert not node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
+    assert not read_node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_a_node_without_any_of_them_has_none() -> None:
     ],
 )
 def test_operators_labels_opt_a_node_out(labels: dict[str, str]) -> None:
-    facts = node_facts(node(**labels))
+    facts = read_node_facts(node(**labels))
     ((name, value),) = labels.items()
     assert name in facts.opted_out
     assert value in facts.opted_out
 
 
 def test_a_driver_of_the_host_is_known_by_its_label_or_by_the_system() -> None:
-    assert not node_facts(node()).preinstalled
-    assert "pre-installed" in node_facts(node(**{"nvidia.com/gpu.deploy.driver": "pre-installed"})).preinstalled
-    assert "GKE" in node_facts(node("Container-Optimized OS from Google")).preinstalled
+    assert not read_node_facts(node()).preinstalled
+    assert "pre-installed" in read_node_facts(node(**{"nvidia.com/gpu.deploy.driver": "pre-installed"})).preinstalled
+    assert "GKE" in read_node_facts(node("Container-Optimized OS from Google")).preinstalled

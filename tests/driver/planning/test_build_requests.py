@@ -12,8 +12,8 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
-from tessera.driver.planning.build_requests import PUSH_PATIENCE, Building, build_view
-from tessera.driver.planning.strategy import BuildState as Stands
+from tessera.driver.planning.build_requests import PUSH_TIMEOUT, BuildRequests, build_progress
+from tessera.driver.planning.strategy import PoolBuildState as Stands
 from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -38,12 +38,12 @@ def stands(found: BuildState, *, wanted_since: float = NOW, policy: DriverPolicy
     def state(_: BuildOrder) -> BuildState:
         return found
 
-    view, _ = build_view(policy, POOL, BuildSettings(), state, wanted_since=wanted_since, now=NOW)
+    view, _ = build_progress(policy, POOL, BuildSettings(), state, wanted_since=wanted_since, now=NOW)
     return view.state, view.reason
 
 
 def test_the_order_is_for_the_pool_and_is_pushed_with_the_policys_secret() -> None:
-    _, made = build_view(
+    _, made = build_progress(
         POLICY, POOL, BuildSettings(), lambda _: BuildState(phase=BuildPhase.NONE), wanted_since=NOW, now=NOW
     )
     assert made is not None
@@ -60,7 +60,7 @@ def test_a_build_that_runs_or_will_is_waited_for(phase: BuildPhase) -> None:
 
 
 def test_the_job_that_is_waited_for_is_named() -> None:
-    _, made = build_view(
+    _, made = build_progress(
         POLICY, POOL, BuildSettings(), lambda _: BuildState(phase=BuildPhase.NONE), wanted_since=NOW, now=NOW
     )
     assert made is not None
@@ -82,14 +82,14 @@ def test_a_build_that_failed_says_why() -> None:
 
 def test_a_push_that_the_registry_does_not_show_is_waited_for_a_moment_only() -> None:
     assert stands(BuildState(phase=BuildPhase.DONE, since=NOW - 1))[0] is Stands.RUNNING
-    state, reason = stands(BuildState(phase=BuildPhase.DONE, since=NOW - PUSH_PATIENCE - 1))
+    state, reason = stands(BuildState(phase=BuildPhase.DONE, since=NOW - PUSH_TIMEOUT - 1))
     assert state is Stands.FAILED
     assert "does not show it" in reason
 
 
 def test_what_cannot_be_built_is_a_failure_with_its_reason_and_no_order() -> None:
     other = PoolKey(os_id="flatcar", os_version="3815.2.2", kernel="6.1.77-flatcar", architecture="amd64")
-    view, made = build_view(
+    view, made = build_progress(
         POLICY, other, BuildSettings(), lambda _: BuildState(phase=BuildPhase.NONE), wanted_since=NOW, now=NOW
     )
     assert made is None
@@ -101,18 +101,18 @@ def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> No
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = Building(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        building = BuildRequests(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
         assert building.seconds_until_due() is None
         for _ in range(2):
-            building.order([(POLICY, POOL)])
-            assert building.view(POLICY, POOL).state is Stands.RUNNING
+            building.request([(POLICY, POOL)])
+            assert building.progress(POLICY, POOL).state is Stands.RUNNING
             assert building.seconds_until_due() is not None
             await clock.sleep(BUILD_PATIENCE / 2 + 1)
-        building.order([(POLICY, POOL)])
-        assert building.view(POLICY, POOL).state is Stands.OVERDUE
-        building.order([])
+        building.request([(POLICY, POOL)])
+        assert building.progress(POLICY, POOL).state is Stands.OVERDUE
+        building.request([])
         assert building.seconds_until_due() is None
-        assert building.view(POLICY, POOL).state is Stands.RUNNING
+        assert building.progress(POLICY, POOL).state is Stands.RUNNING
 
     run_virtual(story())
 
@@ -121,8 +121,8 @@ def test_a_policy_that_names_no_repository_for_builds_waits_for_none() -> None:
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = Building(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        building = BuildRequests(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
         policy = msgspec.structs.replace(POLICY, build_repository="")
-        assert building.view(policy, POOL).state is Stands.NONE
+        assert building.progress(policy, POOL).state is Stands.NONE
 
     run_virtual(story())

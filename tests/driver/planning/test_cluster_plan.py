@@ -10,24 +10,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
 from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.nodes.node_status import read_status, status_text
-from tessera.driver.nodes.pod_facts import DriverPod, NodePods, Progress, ValidationPod
-from tessera.driver.nodes.upgrade_record import CHANGING, Record, text_of
-from tessera.driver.planning.cluster_plan import decide
-from tessera.driver.planning.cluster_snapshot import Decision, Existing, World
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.node_status import encode_status, read_status
+from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
+from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord, encode_upgrade_record
+from tessera.driver.planning.cluster_plan import plan_cluster
+from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot, ExistingSet
 from tessera.driver.planning.instructions import (
     CreateSet,
+    CreateValidationPod,
     DeletePod,
     DeleteSet,
     DeleteToolkit,
     Instruction,
-    Label,
-    Show,
-    Tell,
-    Validate,
+    LabelNode,
+    WriteCondition,
+    WriteStatus,
 )
-from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.resources import Condition
@@ -50,8 +50,8 @@ class Cluster:
         )
         self.managed = True
         self.toolkit = False
-        self.nodes: dict[str, NodeFacts] = {}
-        self.sets: dict[str, Existing] = {}
+        self.nodes: dict[str, DriverNodeFacts] = {}
+        self.sets: dict[str, ExistingSet] = {}
         self.pods: dict[str, NodePods] = {}
         self.images: dict[tuple[ImageKind, PoolKey | None], str] = {(ImageKind.BUILDER, None): "b"}
         self.silent = False
@@ -60,10 +60,10 @@ class Cluster:
         self.failed: dict[str, str] = {}
         self.users: dict[str, str] = {}
         self.now = 1_000_000.0
-        self.decision = Decision()
+        self.decision = ClusterPlan()
 
     def node(self, name: str, of: PoolKey | None = K1, **fields: Any) -> None:
-        self.nodes[name] = NodeFacts(name=name, uid=f"uid-{name}", is_gpu=True, pool=of, boot_id="b0", **fields)
+        self.nodes[name] = DriverNodeFacts(name=name, uid=f"uid-{name}", is_gpu=True, pool=of, boot_id="b0", **fields)
         self.pods[name] = NodePods()
 
     def change(self, name: str, **fields: Any) -> None:
@@ -91,24 +91,24 @@ class Cluster:
     def decide(self) -> list[Instruction]:
         """Rounds of decisions until nothing more has to be asked."""
         while True:
-            governance = Governance()
+            governance = PolicySelection()
             if self.managed:
-                governance = Governance(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
-            self.decision = decide(
-                World(
+                governance = PolicySelection(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
+            self.decision = plan_cluster(
+                ClusterSnapshot(
                     nodes=self.nodes,
                     pods=self.pods,
-                    governance=governance,
+                    selection=governance,
                     sets=self.sets,
                     answers=self.asked.get,
                     unpullable=self.unpullable,
-                    failed=self.failed,
+                    failed_sets=self.failed,
                     user=lambda name: self.users.get(name, ""),
-                    toolkit=self.toolkit,
+                    has_toolkit=self.toolkit,
                     now=self.now,
                 )
             )
-            missing = [query for query in self.decision.ask if query not in self.asked]
+            missing = [query for query in self.decision.lookups if query not in self.asked]
             if not missing:
                 return list(self.decision.instructions)
             self.asked |= {query: self.resolve(query) for query in missing}
@@ -118,16 +118,16 @@ class Cluster:
         for one in instructions:
             match one:
                 case CreateSet(set=made):
-                    self.sets[made.id] = Existing(set=made, uid=f"ds-{made.id}")
+                    self.sets[made.id] = ExistingSet(set=made, uid=f"ds-{made.id}")
                 case DeleteSet(name=name):
                     self.sets = {key: each for key, each in self.sets.items() if each.set.name != name}
-                case Label(node=node, set=set_):
+                case LabelNode(node=node, set=set_):
                     self.change(node, driver_set=set_)
-                case Tell(node=node, status=status):
-                    self.change(node, told="" if status is None else status_text(status))
-                case Show(node=node, condition=shown):
+                case WriteStatus(node=node, status=status):
+                    self.change(node, status_annotation="" if status is None else encode_status(status))
+                case WriteCondition(node=node, condition=shown):
                     self.change(node, condition=None if shown is None else msgspec.convert(shown, Condition))
-                case Validate(node=node, set=set_):
+                case CreateValidationPod(node=node, set=set_):
                     proof = ValidationPod(name="v", uid=f"v-{self.now}", set=set_, created=self.now)
                     self.pods[node] = msgspec.structs.replace(self.pods[node], validation=proof)
                 case DeletePod(uid=uid):
@@ -148,18 +148,25 @@ class Cluster:
             proof = msgspec.structs.replace(proof, succeeded=True)
         self.pods[name] = msgspec.structs.replace(pods, drivers=drivers, validation=proof)
 
-    def _next(self, pod: DriverPod | None, of: Existing, broken: frozenset[str]) -> DriverPod:
-        fresh = DriverPod(name=of.set.name, set=of.set.id, progress=Progress.PULLING)
+    def _next(self, pod: DriverPod | None, of: ExistingSet, broken: frozenset[str]) -> DriverPod:
+        fresh = DriverPod(name=of.set.name, set=of.set.id, progress=DriverPodProgress.PULLING)
         if pod is None:
             return fresh
         if of.set.image in broken:
             text = ((of.set.image, "ErrImagePull"),)
             self.unpullable[of.set.image] = "ErrImagePull"
-            return msgspec.structs.replace(fresh, progress=Progress.FAILED, unpullable=text, fault="cannot pull")
-        after = {Progress.PULLING: Progress.STARTING, Progress.FAILED: Progress.PULLING}
-        progress = after.get(pod.progress, Progress.READY)
+            return msgspec.structs.replace(
+                fresh, progress=DriverPodProgress.FAILED, unpullable=text, fault="cannot pull"
+            )
+        after = {
+            DriverPodProgress.PULLING: DriverPodProgress.STARTING,
+            DriverPodProgress.FAILED: DriverPodProgress.PULLING,
+        }
+        progress = after.get(pod.progress, DriverPodProgress.READY)
         ready = pod.ready_since or self.now
-        return msgspec.structs.replace(fresh, progress=progress, ready_since=ready * (progress is Progress.READY))
+        return msgspec.structs.replace(
+            fresh, progress=progress, ready_since=ready * (progress is DriverPodProgress.READY)
+        )
 
     def settle(self, rounds: int = 12) -> None:
         """Decides, acts and lets kubelets work until all is at rest."""
@@ -172,16 +179,18 @@ class Cluster:
     def reboot(self, name: str, into: PoolKey, boot: str) -> None:
         """The node is up again: its pods are known, and none runs yet."""
         pods = self.pods[name]
-        down = tuple(msgspec.structs.replace(each, progress=Progress.PULLING, ready_since=0.0) for each in pods.drivers)
+        down = tuple(
+            msgspec.structs.replace(each, progress=DriverPodProgress.PULLING, ready_since=0.0) for each in pods.drivers
+        )
         self.pods[name] = msgspec.structs.replace(pods, drivers=down)
         self.change(name, pool=into, boot_id=boot)
 
     def told(self, name: str) -> DriverStatus:
-        found = read_status(self.nodes[name].told)
+        found = read_status(self.nodes[name].status_annotation)
         assert found is not None
         return found
 
-    def set_of(self, name: str) -> Existing:
+    def set_of(self, name: str) -> ExistingSet:
         return self.sets[self.nodes[name].driver_set]
 
 
@@ -345,7 +354,9 @@ def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_i
     cluster.node("b", K2)
     cluster.act(*cluster.decide())
     built = cluster.nodes["b"].driver_set
-    ends = DriverPod(name="x", set=built, progress=Progress.STARTING, started=1.0, fault="container x ended 12 times")
+    ends = DriverPod(
+        name="x", set=built, progress=DriverPodProgress.STARTING, started=1.0, fault="container x ended 12 times"
+    )
     cluster.pods["b"] = NodePods(drivers=(ends,))
     cluster.act(*cluster.decide())
     assert (cluster.nodes["b"].driver_set, cluster.told("b").phase) == (built, Phase.FAILED)
@@ -412,7 +423,7 @@ def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_ne
     labels = []
     for _ in range(8):
         made = cluster.decide()
-        labels += [(one.node, one.set) for one in made if isinstance(one, Label)]
+        labels += [(one.node, one.set) for one in made if isinstance(one, LabelNode)]
         cluster.act(*made)
     assert labels == [("fresh", before)]
     assert "its container ended 6 times" in cluster.told("fresh").reason
@@ -449,7 +460,7 @@ def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(
     cluster.settle()
     assert not cluster.sets
     facts = cluster.nodes["a"]
-    assert (facts.driver_set, facts.told, facts.condition) == ("", "", None)
+    assert (facts.driver_set, facts.status_annotation, facts.condition) == ("", "", None)
 
 
 @pytest.mark.parametrize("end", ["policy deleted", "opted out", "pre-installed", "another operator's"])
@@ -487,7 +498,7 @@ def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing() -> None:
     cluster.reboot("a", K1, "b1")
     cluster.act(*cluster.decide())
     (driver,) = cluster.pods["a"].drivers
-    crashed = msgspec.structs.replace(driver, progress=Progress.STARTING, fault="ended 3 times")
+    crashed = msgspec.structs.replace(driver, progress=DriverPodProgress.STARTING, fault="ended 3 times")
     cluster.pods["a"] = msgspec.structs.replace(cluster.pods["a"], drivers=(crashed,))
     cluster.users["a"] = "default/waits"
     cluster.change("a", opted_out="label says so")
@@ -513,7 +524,9 @@ def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_bef
     before = cluster.nodes["a"].driver_set
     pods = cluster.pods["a"]
     (driver,) = pods.drivers
-    crashed = msgspec.structs.replace(driver, progress=Progress.STARTING, ready_since=0.0, fault="ended 5 times")
+    crashed = msgspec.structs.replace(
+        driver, progress=DriverPodProgress.STARTING, ready_since=0.0, fault="ended 5 times"
+    )
     cluster.pods["a"] = msgspec.structs.replace(pods, drivers=(crashed,))
     cluster.act(*cluster.decide())
     cluster.users["a"] = "default/train"
@@ -534,13 +547,15 @@ def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_sa
     made = cluster.set_of("a").set
     elsewhere = msgspec.structs.replace(made, id="elsewhere0", image=f"mirror.local/driver@{made.digest}")
     del cluster.sets[made.id]
-    cluster.sets[elsewhere.id] = Existing(set=elsewhere, uid="ds")
+    cluster.sets[elsewhere.id] = ExistingSet(set=elsewhere, uid="ds")
     (driver,) = cluster.pods["a"].drivers
     cluster.change("a", driver_set=elsewhere.id)
     cluster.pods["a"] = NodePods(drivers=(msgspec.structs.replace(driver, set=elsewhere.id),))
     cluster.act(*cluster.decide())
     assert cluster.nodes["a"].driver_set == elsewhere.id
-    broken = msgspec.structs.replace(driver, set=elsewhere.id, progress=Progress.STARTING, fault="ended 3 times")
+    broken = msgspec.structs.replace(
+        driver, set=elsewhere.id, progress=DriverPodProgress.STARTING, fault="ended 3 times"
+    )
     cluster.pods["a"] = NodePods(drivers=(broken,))
     cluster.settle()
     assert cluster.nodes["a"].driver_set == made.id
@@ -548,8 +563,10 @@ def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_sa
 
 def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
     cluster = Cluster()
-    record = text_of(Record(previous="s1", target="s2", since=1.0, began=1.0, cause="failed", restored=True))
-    cluster.node("a", K1, record=record, upgrade_state="upgrade-failed")
+    record = encode_upgrade_record(
+        UpgradeRecord(previous="s1", target="s2", since=1.0, began=1.0, cause="failed", restored=True)
+    )
+    cluster.node("a", K1, record_annotation=record, upgrade_state="upgrade-failed")
     cluster.managed = False
     cluster.decide()
     assert cluster.decision.wanted["a"].set == ""
@@ -576,7 +593,7 @@ def test_a_proof_does_not_outlive_what_was_noted_of_its_node() -> None:
     proof = cluster.pods["a"].validation
     assert proof is not None
     cluster.managed = False
-    cluster.change("a", driver_set="", told="", condition=None)
+    cluster.change("a", driver_set="", status_annotation="", condition=None)
     assert DeletePod(name=proof.name, uid=proof.uid) in cluster.decide()
 
 
@@ -602,8 +619,8 @@ def test_a_frozen_world_is_not_touched() -> None:
     cluster = Cluster()
     cluster.node("a", K1)
     cluster.settle()
-    world = World(nodes=cluster.nodes, governance=Governance(frozen="mistakes"), sets=cluster.sets)
-    assert decide(world).instructions == ()
+    world = ClusterSnapshot(nodes=cluster.nodes, selection=PolicySelection(frozen="mistakes"), sets=cluster.sets)
+    assert plan_cluster(world).instructions == ()
 
 
 POOLS = (K1, K2, pool("rocky", "9.4", "5.14.0-427.el9_4.x86_64", "amd64"))
@@ -677,16 +694,16 @@ class Anything(RuleBasedStateMachine):
             if isinstance(one, CreateSet):
                 found = {each.pinned for each in self.cluster.asked.values() if each.outcome is Outcome.FOUND}
                 assert one.set.image in found
-            if isinstance(one, Label) and one.set not in {"", CHANGING}:
+            if isinstance(one, LabelNode) and one.set not in {"", CHANGING}:
                 sets = {each.set.id: each.set for each in decided if isinstance(each, CreateSet)}
                 sets |= {key: each.set for key, each in self.cluster.sets.items()}
                 assert sets[one.set].pool == self.cluster.nodes[one.node].pool
-            if isinstance(one, Label):
+            if isinstance(one, LabelNode):
                 self._does_not_disturb(one)
         done = [one for one in decided if data.draw(st.integers(0, 3)) > 0]
         self.cluster.act(*done)
 
-    def _does_not_disturb(self, label: Label) -> None:
+    def _does_not_disturb(self, label: LabelNode) -> None:
         facts, pods = self.cluster.nodes[label.node], self.cluster.pods[label.node]
         current = self.cluster.sets.get(facts.driver_set)
         if current is not None and current.set.pool == facts.pool:

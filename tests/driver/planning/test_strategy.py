@@ -5,13 +5,20 @@ import pytest
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import Strategy
 from tessera.driver.driver_sets import make_set
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.planning.strategy import Build, BuildState, Situation, Verdict, choose, queries
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.planning.strategy import (
+    PoolBuild,
+    PoolBuildState,
+    StrategyInputs,
+    StrategyResult,
+    choose_strategy,
+    image_queries,
+)
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
-NODE = NodeFacts(name="n1", uid="u1", is_gpu=True, pool=POOL)
+NODE = DriverNodeFacts(name="n1", uid="u1", is_gpu=True, pool=POOL)
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06")
 EXACT, BRANCH, BUILDER = ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.BUILDER
 DIGEST = "sha256:" + "a" * 64
@@ -53,11 +60,11 @@ class Registries:
         return self.said.get((query.source.repository, query.kind), Resolution(outcome=Outcome.NOT_FOUND))
 
 
-def chosen(verdict: Verdict) -> Strategy | None:
+def chosen(verdict: StrategyResult) -> Strategy | None:
     return verdict.choice.strategy if verdict.choice is not None else None
 
 
-def rejected(verdict: Verdict) -> dict[Strategy, str]:
+def rejected(verdict: StrategyResult) -> dict[Strategy, str]:
     assert verdict.choice is not None
     return {each.strategy: each.reason for each in verdict.choice.rejected}
 
@@ -75,11 +82,11 @@ def rejected(verdict: Verdict) -> dict[Strategy, str]:
     ],
 )
 def test_the_best_strategy_that_is_possible_is_taken(registries: Registries, strategy: Strategy) -> None:
-    assert chosen(choose(NODE, policy(mirrors=("mirror",)), registries)) is strategy
+    assert chosen(choose_strategy(NODE, policy(mirrors=("mirror",)), registries)) is strategy
 
 
 def test_a_choice_is_pinned_to_its_digest_and_says_what_was_not_possible() -> None:
-    verdict = choose(NODE, policy(), Registries().says(Outcome.NOT_FOUND, EXACT).has(BRANCH))
+    verdict = choose_strategy(NODE, policy(), Registries().says(Outcome.NOT_FOUND, EXACT).has(BRANCH))
     assert verdict.choice is not None
     assert verdict.choice.set is not None
     assert verdict.choice.set.image == f"nvcr.io/nvidia/driver@{DIGEST}"
@@ -93,7 +100,7 @@ def test_what_is_not_there_leads_to_no_set_and_is_called_by_its_name(outcome: Ou
     registries = Registries()
     for kind in (EXACT, BRANCH, BUILDER):
         registries.says(outcome, kind)
-    verdict = choose(NODE, policy(), registries)
+    verdict = choose_strategy(NODE, policy(), registries)
     assert chosen(verdict) is Strategy.BLOCKED
     assert verdict.choice is not None
     assert verdict.choice.set is None
@@ -103,32 +110,32 @@ def test_what_is_not_there_leads_to_no_set_and_is_called_by_its_name(outcome: Ou
 
 def test_a_registry_that_does_not_answer_is_waited_for() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(BUILDER)
-    verdict = choose(NODE, policy(), registries)
+    verdict = choose_strategy(NODE, policy(), registries)
     assert verdict.choice is None
     assert "unreachable" in verdict.waiting
 
 
 def test_patience_with_a_silent_registry_ends() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(BUILDER)
-    assert chosen(choose(NODE, policy(), registries, Situation(patient=False))) is Strategy.BUILT
+    assert chosen(choose_strategy(NODE, policy(), registries, StrategyInputs(may_wait=False))) is Strategy.BUILT
 
 
 def test_without_any_way_a_silent_registry_is_waited_for_longer_and_never_blocks() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT)
-    verdict = choose(NODE, policy(), registries, Situation(patient=False))
+    verdict = choose_strategy(NODE, policy(), registries, StrategyInputs(may_wait=False))
     assert verdict.choice is None
     assert verdict.waiting
 
 
 def test_a_mirror_is_taken_while_the_public_registry_does_not_answer() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(EXACT, "mirror")
-    verdict = choose(NODE, policy(mirrors=("mirror",)), registries)
+    verdict = choose_strategy(NODE, policy(mirrors=("mirror",)), registries)
     assert chosen(verdict) is Strategy.MIRROR
     assert "unreachable" in rejected(verdict)[Strategy.PRECOMPILED]
 
 
 def test_what_a_registry_said_last_counts_while_it_does_not_answer() -> None:
-    verdict = choose(NODE, policy(), Registries().has(EXACT, stale=True))
+    verdict = choose_strategy(NODE, policy(), Registries().has(EXACT, stale=True))
     assert chosen(verdict) is Strategy.PRECOMPILED
     assert verdict.choice is not None
     assert "said last" in verdict.choice.reason
@@ -137,7 +144,7 @@ def test_what_a_registry_said_last_counts_while_it_does_not_answer() -> None:
 def test_finished_images_are_asked_for_together_and_the_builder_only_if_there_is_none() -> None:
     registries = Registries()
     registries.silent = {SOURCE.repository}
-    assert [query.kind for query in choose(NODE, policy(), registries).ask] == [EXACT, BRANCH]
+    assert [query.kind for query in choose_strategy(NODE, policy(), registries).lookups] == [EXACT, BRANCH]
     registries.silent = set()
     asked: list[ImageKind] = []
 
@@ -145,23 +152,23 @@ def test_finished_images_are_asked_for_together_and_the_builder_only_if_there_is
         asked.append(query.kind)
         return Resolution(outcome=Outcome.NOT_FOUND) if query.kind is not BUILDER else None
 
-    assert [query.kind for query in choose(NODE, policy(), answers).ask] == [BUILDER]
+    assert [query.kind for query in choose_strategy(NODE, policy(), answers).lookups] == [BUILDER]
 
 
 def test_a_branch_is_not_asked_for_twice() -> None:
     source = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525")
-    assert [each.kind for each in queries(policy(source=source), POOL)] == [EXACT, BUILDER]
+    assert [each.kind for each in image_queries(policy(source=source), POOL)] == [EXACT, BUILDER]
 
 
 def test_a_policy_that_wants_no_precompiled_images_gets_built_ones_first() -> None:
-    verdict = choose(NODE, policy(use_precompiled=False), Registries().has(EXACT).has(BUILDER))
+    verdict = choose_strategy(NODE, policy(use_precompiled=False), Registries().has(EXACT).has(BUILDER))
     assert chosen(verdict) is Strategy.BUILT
     assert "usePrecompiled" in rejected(verdict)[Strategy.PRECOMPILED]
 
 
 def test_without_a_builder_image_even_such_a_policy_falls_back_to_a_precompiled_one() -> None:
     registries = Registries().has(EXACT).says(Outcome.NOT_FOUND, BUILDER)
-    verdict = choose(NODE, policy(use_precompiled=False), registries)
+    verdict = choose_strategy(NODE, policy(use_precompiled=False), registries)
     assert chosen(verdict) is Strategy.PRECOMPILED
     assert "not found" in rejected(verdict)[Strategy.BUILT]
 
@@ -169,49 +176,51 @@ def test_without_a_builder_image_even_such_a_policy_falls_back_to_a_precompiled_
 def test_a_whole_reference_is_taken_as_it_is() -> None:
     source = ImageSource(image="registry.local/driver:mine")
     registries = Registries().has(ImageKind.VERBATIM, "")
-    assert chosen(choose(NODE, policy(source=source), registries)) is Strategy.PRECOMPILED
+    assert chosen(choose_strategy(NODE, policy(source=source), registries)) is Strategy.PRECOMPILED
 
 
 def test_an_uncovered_kernel_waits_for_the_one_build_where_a_repository_is_named() -> None:
-    verdict = choose(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER))
+    verdict = choose_strategy(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER))
     assert verdict.choice is None
-    assert verdict.build
+    assert verdict.build_wanted
     assert BUILDS in verdict.waiting
 
 
 def test_what_was_built_is_taken_like_an_image_of_a_mirror() -> None:
-    verdict = choose(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER).has(EXACT, BUILDS))
+    verdict = choose_strategy(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER).has(EXACT, BUILDS))
     assert chosen(verdict) is Strategy.MIRROR
-    assert not verdict.build
+    assert not verdict.build_wanted
 
 
-@pytest.mark.parametrize("state", [BuildState.FAILED, BuildState.OVERDUE])
-def test_a_build_that_fails_or_takes_too_long_holds_nobody_up(state: BuildState) -> None:
-    situation = Situation(build=Build(state=state, reason="The build took longer than 30 min."))
-    verdict = choose(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER), situation)
+@pytest.mark.parametrize("state", [PoolBuildState.FAILED, PoolBuildState.OVERDUE])
+def test_a_build_that_fails_or_takes_too_long_holds_nobody_up(state: PoolBuildState) -> None:
+    situation = StrategyInputs(build=PoolBuild(state=state, reason="The build took longer than 30 min."))
+    verdict = choose_strategy(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER), situation)
     assert chosen(verdict) is Strategy.BUILT
     assert "30 min" in rejected(verdict)[Strategy.MIRROR]
 
 
 def test_an_image_that_cannot_be_pulled_counts_as_not_there() -> None:
     registries = Registries().has(EXACT).has(BUILDER)
-    broken = Situation(unpullable={f"nvcr.io/nvidia/driver@{DIGEST}": "ErrImagePull"})
+    broken = StrategyInputs(unpullable={f"nvcr.io/nvidia/driver@{DIGEST}": "ErrImagePull"})
     registries.said[SOURCE.repository, BUILDER] = Resolution(outcome=Outcome.FOUND, reference="b/driver:x", digest="")
-    verdict = choose(NODE, policy(), registries, broken)
+    verdict = choose_strategy(NODE, policy(), registries, broken)
     assert chosen(verdict) is Strategy.BUILT
     assert "ErrImagePull" in rejected(verdict)[Strategy.PRECOMPILED]
 
 
 def test_a_host_with_a_driver_gets_none() -> None:
-    verdict = choose(NODE, policy(), Registries().has(EXACT), Situation(foreign="pod gpu-operator/x runs one"))
+    verdict = choose_strategy(
+        NODE, policy(), Registries().has(EXACT), StrategyInputs(foreign="pod gpu-operator/x runs one")
+    )
     assert chosen(verdict) is Strategy.PREINSTALLED
     assert verdict.choice is not None
     assert "gpu-operator/x" in verdict.choice.reason
 
 
 def test_a_node_that_lacks_a_fact_is_blocked_with_that_fact() -> None:
-    node = NodeFacts(name="n1", uid="u1", is_gpu=True, pool=None, missing=("the kernel is missing",))
-    verdict = choose(node, policy(), Registries().has(EXACT))
+    node = DriverNodeFacts(name="n1", uid="u1", is_gpu=True, pool=None, missing=("the kernel is missing",))
+    verdict = choose_strategy(node, policy(), Registries().has(EXACT))
     assert chosen(verdict) is Strategy.BLOCKED
     assert verdict.choice is not None
     assert "the kernel is missing" in verdict.choice.reason

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
-from tessera.driver.policies.policy_selection import Objects, govern
+from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 
 NODES = {"a": {"pool": "one"}, "b": {"pool": "two"}}
 DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}
@@ -29,14 +29,14 @@ def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_one_policy_governs_all_nodes_with_cards() -> None:
-    found = govern(Objects(cluster_policies=[cluster_policy()]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[cluster_policy()]), NODES)
     assert {name: policy.name for name, policy in found.nodes.items()} == {"a": "cp", "b": "cp"}
     assert not found.frozen
 
 
 def test_the_oldest_policy_counts_and_the_other_is_told_so() -> None:
     younger = cluster_policy("younger", "2027-02-01T00:00:00Z")
-    found = govern(Objects(cluster_policies=[younger, cluster_policy()]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[younger, cluster_policy()]), NODES)
     assert found.cluster is not None
     assert found.cluster.name == "cp"
     verdicts = {told.name: verdict.state for told, verdict in found.verdicts({})}
@@ -44,32 +44,32 @@ def test_the_oldest_policy_counts_and_the_other_is_told_so() -> None:
 
 
 def test_no_policy_means_that_nothing_is_managed() -> None:
-    found = govern(Objects(cluster_policies=[]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[]), NODES)
     assert not found.frozen
     assert not found.nodes
 
 
 def test_where_there_is_no_such_kind_of_object_nothing_is_taken_away() -> None:
-    assert govern(Objects(), NODES).frozen
+    assert select_policy(PolicyObjects(), NODES).frozen
 
 
 def test_a_policy_with_drivers_disabled_manages_none_and_is_ready() -> None:
-    found = govern(Objects(cluster_policies=[cluster_policy(enabled=False)]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[cluster_policy(enabled=False)]), NODES)
     assert not found.nodes
     assert not found.frozen
     assert [verdict.state for _, verdict in found.verdicts({})] == ["ready"]
 
 
 def test_a_mistake_freezes_what_nobody_remembers() -> None:
-    found = govern(Objects(cluster_policies=[cluster_policy(version="no version")]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[cluster_policy(version="no version")]), NODES)
     assert found.frozen
     assert [verdict.state for _, verdict in found.verdicts({})] == ["notReady"]
 
 
 def test_a_mistake_leaves_in_force_what_was_followed_before() -> None:
-    before = govern(Objects(cluster_policies=[cluster_policy()]), NODES)
-    broken = Objects(cluster_policies=[cluster_policy(version="no version")], followed=before.followed)
-    found = govern(broken, NODES)
+    before = select_policy(PolicyObjects(cluster_policies=[cluster_policy()]), NODES)
+    broken = PolicyObjects(cluster_policies=[cluster_policy(version="no version")], last_valid=before.last_valid)
+    found = select_policy(broken, NODES)
     assert found.nodes == before.nodes
     assert [verdict.reason for _, verdict in found.verdicts({})] == ["ReconcileFailed"]
 
@@ -77,22 +77,22 @@ def test_a_mistake_leaves_in_force_what_was_followed_before() -> None:
 def test_a_policy_that_another_operator_follows_is_left_to_it() -> None:
     policy = cluster_policy()
     policy["metadata"]["managedFields"] = [{"manager": "gpu-operator", "subresource": "status"}]
-    found = govern(Objects(cluster_policies=[policy]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[policy]), NODES)
     assert "gpu-operator" in found.frozen
-    assert not found.told
+    assert not found.reports
 
 
 def test_nvidiadriver_objects_divide_the_nodes() -> None:
     drivers = [nvidia_driver("one", nodeSelector={"pool": "one"}), nvidia_driver("rest", default=True)]
     policies = [cluster_policy(useNvidiaDriverCRD=True)]
-    found = govern(Objects(cluster_policies=policies, nvidia_drivers=drivers), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=policies, nvidia_drivers=drivers), NODES)
     assert {name: policy.name for name, policy in found.nodes.items()} == {"a": "one", "b": "rest"}
 
 
 def test_a_node_that_several_mean_has_none_and_is_told_why() -> None:
     drivers = [nvidia_driver(name, nodeSelector={"pool": "one"}) for name in ("x", "y")]
     policies = [cluster_policy(useNvidiaDriverCRD=True)]
-    found = govern(Objects(cluster_policies=policies, nvidia_drivers=drivers), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=policies, nvidia_drivers=drivers), NODES)
     assert "x and y" in found.unassigned["a"]
     assert "no NVIDIADriver selects it" in found.unassigned["b"]
     reasons = {told.name: verdict.reason for told, verdict in found.verdicts({})}
@@ -101,7 +101,7 @@ def test_a_node_that_several_mean_has_none_and_is_told_why() -> None:
 
 def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -> None:
     policies, unused = [cluster_policy(useNvidiaDriverCRD=True)], nvidia_driver("x", nodeSelector={"pool": "none"})
-    found = govern(Objects(cluster_policies=policies, nvidia_drivers=[unused]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=policies, nvidia_drivers=[unused]), NODES)
     blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="No policy governs it.")
     verdicts = {told.name: verdict for told, verdict in found.verdicts(dict.fromkeys(NODES, blocked))}
     policy, driver = verdicts["ClusterPolicy/cp"], verdicts["NVIDIADriver/x"]
@@ -117,21 +117,23 @@ def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
     alone = {"nvidia.com/gpu.deploy.driver": "false"}
     blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="It is left alone.")
     ready = DriverStatus(strategy=Strategy.BUILT, phase=Phase.READY, since="")
-    objects = Objects(cluster_policies=[cluster_policy()])
-    ((_, verdict),) = govern(objects, {"a": {}, "b": alone}).verdicts({"a": ready, "b": blocked})
+    objects = PolicyObjects(cluster_policies=[cluster_policy()])
+    ((_, verdict),) = select_policy(objects, {"a": {}, "b": alone}).verdicts({"a": ready, "b": blocked})
     assert (verdict.state, verdict.message) == ("ready", "the only node has its driver")
-    ((_, verdict),) = govern(objects, {"b": alone}).verdicts({"b": blocked})
+    ((_, verdict),) = select_policy(objects, {"b": alone}).verdicts({"b": blocked})
     assert (verdict.state, verdict.message.endswith("left alone")) == ("ready", True)
 
 
 def test_nvidiadriver_objects_without_a_policy_that_calls_for_them_are_disabled() -> None:
-    found = govern(Objects(cluster_policies=[cluster_policy()], nvidia_drivers=[nvidia_driver("x")]), NODES)
+    found = select_policy(
+        PolicyObjects(cluster_policies=[cluster_policy()], nvidia_drivers=[nvidia_driver("x")]), NODES
+    )
     states = {told.name: verdict.state for told, verdict in found.verdicts({})}
     assert states["NVIDIADriver/x"] == "disabled"
 
 
 @pytest.mark.parametrize(("phase", "state"), [(Phase.READY, "ready"), (Phase.STARTING, "notReady")])
 def test_a_policy_is_ready_when_all_of_its_nodes_are(phase: Phase, state: str) -> None:
-    found = govern(Objects(cluster_policies=[cluster_policy()]), NODES)
+    found = select_policy(PolicyObjects(cluster_policies=[cluster_policy()]), NODES)
     statuses = {name: DriverStatus(strategy=Strategy.BUILT, phase=phase, since="") for name in NODES}
     assert [verdict.state for _, verdict in found.verdicts(statuses)] == [state]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
-from tessera.driver.policies.policy_watcher import Policies
+from tessera.driver.policies.policy_watcher import PolicyWatcher
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.manifests import install_manifests
@@ -41,13 +41,13 @@ class World:
         await self.clock.sleep(10)  # until it is seen, and what follows from it is written
 
     @asynccontextmanager
-    async def following(self) -> AsyncIterator[Policies]:
+    async def following(self) -> AsyncIterator[PolicyWatcher]:
         """One life of a process."""
 
         def stirred(keys: Iterable[str]) -> None:
             self.stirred.extend(keys)
 
-        policies = Policies(self.client, self.clock, rng=random.Random(0), may_act=lambda: True, stirred=stirred)
+        policies = PolicyWatcher(self.client, self.clock, rng=random.Random(0), may_act=lambda: True, changed=stirred)
         task = asyncio.create_task(policies.run())
         await policies.wait_read()
         try:
@@ -68,11 +68,11 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
 def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_until_they_come() -> None:
     async def story(world: World) -> None:
         async with world.following() as policies:
-            assert policies.govern(NODES).frozen
+            assert policies.select_policy(NODES).frozen
             await world.define()
             await world.clock.sleep(60)
             await world.write()
-            governance = policies.govern(NODES)
+            governance = policies.select_policy(NODES)
             assert not governance.frozen
             assert set(governance.nodes) == {"a"}
             assert world.stirred == ["policy/ClusterPolicy/p"]
@@ -85,10 +85,10 @@ def test_what_an_object_said_before_a_mistake_outlives_the_process() -> None:
         await world.define()
         await world.write()
         async with world.following() as policies:
-            said = policies.govern(NODES).nodes
+            said = policies.select_policy(NODES).nodes
             await world.clock.sleep(10)
         await world.write(repository="")  # which an image with a version needs
         async with world.following() as policies:
-            assert policies.govern(NODES).nodes == said
+            assert policies.select_policy(NODES).nodes == said
 
     play(story)

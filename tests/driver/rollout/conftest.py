@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.nodes.upgrade_record import Record, State
+from tessera.driver.nodes.upgrade_record import UpgradeRecord, UpgradeState
 from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
 
 OLD, NEW, OTHER = "0000000001", "0000000002", "0000000003"
@@ -37,18 +37,18 @@ def gpu_pod(name: str = "train", **more: Any) -> PodView:
     return PodView(uid=f"uid-{name}", namespace="default", name=name, gpu=True, **more)
 
 
-def record(**more: Any) -> Record:
+def record(**more: Any) -> UpgradeRecord:
     given: dict[str, Any] = {"previous": OLD, "target": NEW, "since": NOW, "began": NOW, "offered": True}
-    return Record(**(given | more))
+    return UpgradeRecord(**(given | more))
 
 
-def begun(state: State, **more: Any) -> NodeView:
+def begun(state: UpgradeState, **more: Any) -> NodeView:
     """A node under way, cordoned by us."""
     given: dict[str, Any] = {"record": record(), "unschedulable": True, "cordoned_by_us": True}
     return node(state=state, **(given | more))
 
 
-def changed(state: State, **more: Any) -> NodeView:
+def changed(state: UpgradeState, **more: Any) -> NodeView:
     """A node whose label names the new set, its users of cards paused."""
     given: dict[str, Any] = {
         "record": record(changed=True),

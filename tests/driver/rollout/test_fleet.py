@@ -23,7 +23,7 @@ from tests.driver.rollout.conftest import (
 
 from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import State
+from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failure, Failures, SetFailures
 from tessera.driver.rollout.fleet import Decision, decide
@@ -39,7 +39,7 @@ def decided(
     return decide(nodes, {POLICY: policy or UpgradePolicy()}, failures or {}, NOW, **more)
 
 
-def moved(decision: Decision, to: State) -> list[str]:
+def moved(decision: Decision, to: UpgradeState) -> list[str]:
     """The nodes that get a state, in the order of decisions."""
     patches = [each for each in decision.instructions if isinstance(each, PatchNode)]
     return [each.node for each in patches if each.labels.get(UPGRADE_STATE_LABEL) == to.value]
@@ -56,7 +56,7 @@ def fresh(count: int, **more: Any) -> list[NodeView]:
 
 def works(name: str = "good") -> NodeView:
     """A node that serves with the new set."""
-    return node(name, current=NEW, state=State.DONE)
+    return node(name, current=NEW, state=UpgradeState.DONE)
 
 
 # Canary, order, image
@@ -65,26 +65,26 @@ def works(name: str = "good") -> NodeView:
 def test_the_canary_gets_the_image_first_and_alone_while_its_old_driver_serves() -> None:
     decision = decided(node(f"n{number}") for number in range(3))
     assert pulls(decision) == ["n0"]
-    assert moved(decision, State.CORDON) == []
-    assert sorted(moved(decision, State.REQUIRED)) == ["n0", "n1", "n2"]
+    assert moved(decision, UpgradeState.CORDON) == []
+    assert sorted(moved(decision, UpgradeState.REQUIRED)) == ["n0", "n1", "n2"]
     assert decision.notes["n1"] == f"driver set {NEW} is proven on other nodes first"
 
 
 def test_the_canary_begins_when_its_image_is_there_and_the_others_wait_until_it_is_proven() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable="100%", canary=2)
-    assert moved(decided(fresh(5), policy), State.CORDON) == ["n0", "n1"]
-    canaries = [changed(State.VALIDATION, name=f"c{number}") for number in range(2)]
-    assert moved(decided([*canaries, *fresh(5)], policy), State.CORDON) == []
+    assert moved(decided(fresh(5), policy), UpgradeState.CORDON) == ["n0", "n1"]
+    canaries = [changed(UpgradeState.VALIDATION, name=f"c{number}") for number in range(2)]
+    assert moved(decided([*canaries, *fresh(5)], policy), UpgradeState.CORDON) == []
     half = [works(), canaries[1]]
-    assert moved(decided([*half, *fresh(5)], policy), State.CORDON) == []
-    assert len(moved(decided([works("c0"), works("c1"), *fresh(5)], policy), State.CORDON)) == 5
+    assert moved(decided([*half, *fresh(5)], policy), UpgradeState.CORDON) == []
+    assert len(moved(decided([works("c0"), works("c1"), *fresh(5)], policy), UpgradeState.CORDON)) == 5
 
 
 def test_a_node_that_came_up_with_the_set_is_proof_enough() -> None:
-    assert moved(decided([works(), *fresh(2)]), State.CORDON) == ["n0"]
+    assert moved(decided([works(), *fresh(2)]), UpgradeState.CORDON) == ["n0"]
     unproven = replaced(works(), validated=False)
     parallel = UpgradePolicy(max_parallel=5, max_unavailable=5)
-    assert moved(decided([unproven, *fresh(3)], parallel), State.CORDON) == ["n0"]
+    assert moved(decided([unproven, *fresh(3)], parallel), UpgradeState.CORDON) == ["n0"]
 
 
 def test_requested_nodes_go_first_then_idle_ones_then_those_with_the_fewest_pods() -> None:
@@ -93,15 +93,15 @@ def test_requested_nodes_go_first_then_idle_ones_then_those_with_the_fewest_pods
         node(name, pods=tuple(gpu_pod(f"p{n}") for n in range(pods)), pulls=pulled(), requested=name == "asked")
         for name, pods in names.items()
     ]
-    assert moved(decided(nodes, WIDE), State.CORDON) == ["asked", "idle", "few", "many"]
+    assert moved(decided(nodes, WIDE), UpgradeState.CORDON) == ["asked", "idle", "few", "many"]
 
 
 def test_the_next_nodes_have_the_image_before_their_turn() -> None:
     policy = UpgradePolicy(max_parallel=2, max_unavailable=2)
-    under_way = [changed(State.RESTART, name="a"), changed(State.RESTART, name="b")]
+    under_way = [changed(UpgradeState.RESTART, name="a"), changed(UpgradeState.RESTART, name="b")]
     decision = decided([works(), *under_way, *(node(f"n{number}") for number in range(5))], policy)
     assert pulls(decision) == ["n0", "n1"]
-    assert moved(decision, State.CORDON) == []
+    assert moved(decision, UpgradeState.CORDON) == []
 
 
 def test_an_image_that_is_on_its_way_is_not_asked_for_twice() -> None:
@@ -113,14 +113,14 @@ def test_an_image_that_is_on_its_way_is_not_asked_for_twice() -> None:
 def test_a_node_to_which_the_image_does_not_come_is_not_touched_and_uses_up_the_budget() -> None:
     bad = node("n0", pulls=pulled(Pull.FAILED, "ErrImagePull: manifest unknown"))
     decision = decided([bad, *fresh(0), node("n1")])
-    assert moved(decision, State.FAILED) == ["n0"]
+    assert moved(decision, UpgradeState.FAILED) == ["n0"]
     assert "manifest unknown" in decision.stopped[POLICY]
     assert all(each.unschedulable is None for each in decision.instructions if isinstance(each, PatchNode))
 
 
 def test_pods_that_brought_images_go_when_nobody_waits_for_them() -> None:
     old = (PullPod(uid="p", namespace="tessera-system", name="old", set=OTHER, pull=Pull.PRESENT),)
-    for view in (node(pulls=old), works_with(pulled()), begun(State.PODS, pulls=pulled())):
+    for view in (node(pulls=old), works_with(pulled()), begun(UpgradeState.PODS, pulls=pulled())):
         assert [each.uid for each in decided([view]).instructions if isinstance(each, DeletePull)] != []
     assert not [each for each in decided([node(pulls=pulled())]).instructions if isinstance(each, DeletePull)]
 
@@ -134,7 +134,7 @@ def works_with(images: tuple[PullPod, ...]) -> NodeView:
 
 def test_no_more_are_under_way_than_may_be_in_parallel() -> None:
     policy = UpgradePolicy(max_parallel=3, max_unavailable="100%", canary=0)
-    assert len(moved(decided([changed(State.RESTART, name="a"), *fresh(9)], policy), State.CORDON)) == 2
+    assert len(moved(decided([changed(UpgradeState.RESTART, name="a"), *fresh(9)], policy), UpgradeState.CORDON)) == 2
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_percentage_is_rounded_up(limit: int | str, total: int, nodes: int) ->
 def test_nodes_that_are_not_ready_or_failed_are_out_of_service_too() -> None:
     policy = UpgradePolicy(max_parallel=0, max_unavailable=3, canary=0, failure_budget=9)
     down = node("down", ready=False)
-    failed = changed(State.FAILED, name="failed", record=record(changed=True, returning=True, cause="x"))
+    failed = changed(UpgradeState.FAILED, name="failed", record=record(changed=True, returning=True, cause="x"))
     decision = decided([down, failed, *fresh(5)], policy)
-    assert len(moved(decision, State.CORDON)) == 1
+    assert len(moved(decision, UpgradeState.CORDON)) == 1
     assert decision.notes["down"] == "the node is not ready"
 
 
@@ -159,13 +159,13 @@ def test_nodes_that_somebody_cordoned_are_not_counted_and_are_taken_only_when_id
     idle = node("idle", unschedulable=True, pulls=pulled())
     busy = node("busy", unschedulable=True, pods=(gpu_pod(),), pulls=pulled())
     decision = decided([idle, busy, *fresh(3)], policy)
-    assert moved(decision, State.CORDON) == ["n0", "idle"]
+    assert moved(decision, UpgradeState.CORDON) == ["n0", "idle"]
     assert "somebody cordoned the node" in decision.notes["busy"]
 
 
 def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
     decision = decided(fresh(3), UpgradePolicy(canary=0), busy=frozenset({"n0"}))
-    assert moved(decision, State.CORDON) == []
+    assert moved(decision, UpgradeState.CORDON) == []
 
 
 # Who may not
@@ -184,27 +184,27 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
 def test_a_node_that_may_not_change_is_passed_over_with_the_reason(view: NodeView, told: str) -> None:
     decision = decided([view, *fresh(1)], UpgradePolicy(max_unavailable=2))
     assert told in decision.notes["n1"]
-    assert moved(decision, State.CORDON) == ["n0"]
+    assert moved(decision, UpgradeState.CORDON) == ["n0"]
 
 
 def test_without_auto_upgrade_only_requested_nodes_change_and_the_others_are_told_what_is_available() -> None:
     off = UpgradePolicy(auto_upgrade=False)
-    nodes = [node("asked", requested=True, pulls=pulled()), node("other"), node("was", state=State.REQUIRED)]
+    nodes = [node("asked", requested=True, pulls=pulled()), node("other"), node("was", state=UpgradeState.REQUIRED)]
     decision = decided(nodes, off)
-    assert moved(decision, State.CORDON) == ["asked"]
+    assert moved(decision, UpgradeState.CORDON) == ["asked"]
     assert decision.notes["other"] == f"driver set {NEW} is available; upgradePolicy.autoUpgrade is off"
-    assert moved(decision, State.DONE) == ["was"]
+    assert moved(decision, UpgradeState.DONE) == ["was"]
     assert (decision.counts[POLICY].available, decision.counts[POLICY].pending) == (2, 1)
 
 
 def test_auto_upgrade_that_is_turned_off_gives_back_what_was_not_changed_yet() -> None:
     off = UpgradePolicy(auto_upgrade=False)
-    decision = decided([begun(State.PODS, name="early"), changed(State.RESTART, name="late")], off)
-    assert moved(decision, State.UNCORDON) == ["early"]
+    decision = decided([begun(UpgradeState.PODS, name="early"), changed(UpgradeState.RESTART, name="late")], off)
+    assert moved(decision, UpgradeState.UNCORDON) == ["early"]
 
 
 def test_a_request_for_what_a_node_has_already_is_taken_back() -> None:
-    assert moved(decided([replaced(works(), requested=True)]), State.DONE) == ["good"]
+    assert moved(decided([replaced(works(), requested=True)]), UpgradeState.DONE) == ["good"]
 
 
 # Failures
@@ -212,7 +212,7 @@ def test_a_request_for_what_a_node_has_already_is_taken_back() -> None:
 
 def failed_node(name: str = "bad", **more: Any) -> NodeView:
     resting = record(returning=True, restored=True, cause="it broke")
-    return node(name, state=State.FAILED, record=resting, **more)
+    return node(name, state=UpgradeState.FAILED, record=resting, **more)
 
 
 def remembered(*names: str, set_: str = NEW) -> dict[str, SetFailures]:
@@ -222,65 +222,65 @@ def remembered(*names: str, set_: str = NEW) -> dict[str, SetFailures]:
 
 def test_with_the_budget_used_up_nothing_begins_and_the_cause_is_told() -> None:
     decision = decided([failed_node(), *fresh(3)])
-    assert moved(decision, State.CORDON) == []
+    assert moved(decision, UpgradeState.CORDON) == []
     assert decision.stopped[POLICY].endswith("1 failed, the budget is 1; node bad: it broke")
     assert "it broke" in decision.notes["n0"]
 
 
 def test_a_failure_is_told_until_another_set_is_wanted_even_if_that_has_to_wait() -> None:
     resting = record(target="elsewhere", returning=True, restored=True, cause="it broke")
-    waits = node(state=State.FAILED, record=resting, wanted=wanted(when_idle=True), pods=(gpu_pod(),))
+    waits = node(state=UpgradeState.FAILED, record=resting, wanted=wanted(when_idle=True), pods=(gpu_pod(),))
     decision = decided([waits])
-    assert moved(decision, State.REQUIRED) == ["n1"]
+    assert moved(decision, UpgradeState.REQUIRED) == ["n1"]
     assert decision.notes["n1"].endswith("comes when no pod uses its cards")
-    assert moved(decided([waits], UpgradePolicy(auto_upgrade=False)), State.DONE) == ["n1"]
+    assert moved(decided([waits], UpgradePolicy(auto_upgrade=False)), UpgradeState.DONE) == ["n1"]
     unsure = replaced(waits, wanted=msgspec.structs.replace(waits.wanted, undecided=True))
-    assert moved(decided([unsure]), State.REQUIRED) == []
+    assert moved(decided([unsure]), UpgradeState.REQUIRED) == []
 
 
 def test_with_budget_left_the_others_go_on() -> None:
     policy = UpgradePolicy(failure_budget=2)
-    assert moved(decided([failed_node(), *fresh(3)], policy), State.CORDON) == ["n0"]
+    assert moved(decided([failed_node(), *fresh(3)], policy), UpgradeState.CORDON) == ["n0"]
 
 
 def test_a_failure_is_remembered_longer_than_its_node_lives() -> None:
     (told,) = [each for each in decided([failed_node()]).instructions if isinstance(each, Remember)]
     assert (told.set, told.node, told.cause) == (NEW, "bad", "it broke")
-    assert moved(decided(fresh(3), failures=remembered("bad")), State.CORDON) == []
+    assert moved(decided(fresh(3), failures=remembered("bad")), UpgradeState.CORDON) == []
     again = decided([failed_node()], failures=remembered("bad"))
     assert not [each for each in again.instructions if isinstance(each, Remember)]
 
 
 def test_a_set_that_failed_is_not_tried_again_until_another_one_is_wanted() -> None:
     nodes = [msgspec.structs.replace(each, wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
-    assert moved(decided(nodes, failures=remembered("bad")), State.CORDON) == ["n0"]
+    assert moved(decided(nodes, failures=remembered("bad")), UpgradeState.CORDON) == ["n0"]
     back_again = decided(fresh(3), failures=remembered("bad"))
-    assert moved(back_again, State.CORDON) == []
+    assert moved(back_again, UpgradeState.CORDON) == []
 
 
 def test_a_failed_node_begins_anew_with_another_set() -> None:
     view = failed_node(wanted=wanted(OTHER), pulls=pulled(set_=OTHER))
-    assert moved(decided([view]), State.CORDON) == ["bad"]
+    assert moved(decided([view]), UpgradeState.CORDON) == ["bad"]
 
 
 def test_a_failure_in_this_very_round_stops_what_was_not_changed_yet() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable=5, canary=0)
-    broken = changed(State.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 5 times"),))
-    decision = decided([broken, begun(State.PODS, name="b"), *fresh(2)], policy)
-    assert moved(decision, State.FAILED) == ["a"]
-    assert moved(decision, State.UNCORDON) == ["b"]
-    assert moved(decision, State.CORDON) == []
+    broken = changed(UpgradeState.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 5 times"),))
+    decision = decided([broken, begun(UpgradeState.PODS, name="b"), *fresh(2)], policy)
+    assert moved(decision, UpgradeState.FAILED) == ["a"]
+    assert moved(decision, UpgradeState.UNCORDON) == ["b"]
+    assert moved(decision, UpgradeState.CORDON) == []
 
 
 def test_a_node_that_fails_untouched_and_uses_up_the_budget_has_failed_and_does_not_only_turn_back() -> None:
-    stuck = begun(State.PODS, name="a", pods=(gpu_pod(empty_dir=True),))
+    stuck = begun(UpgradeState.PODS, name="a", pods=(gpu_pod(empty_dir=True),))
     decision = decided([stuck])
-    assert (moved(decision, State.FAILED), moved(decision, State.UNCORDON)) == (["a"], [])
+    assert (moved(decision, UpgradeState.FAILED), moved(decision, UpgradeState.UNCORDON)) == (["a"], [])
 
 
 def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forgets_them() -> None:
     asked = failed_node(requested=True, pulls=pulled())
-    assert moved(decided([asked], failures=remembered("bad")), State.CORDON) == ["bad"]
+    assert moved(decided([asked], failures=remembered("bad")), UpgradeState.CORDON) == ["bad"]
     decision = decided([works("bad"), *fresh(1)], failures=remembered("bad"))
     assert Forget(set=NEW) in decision.instructions
 
@@ -288,32 +288,32 @@ def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forget
 def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable=5)
     second = [replaced(each, name=f"m{each.name}", wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
-    assert moved(decided([*fresh(3), *second], policy), State.CORDON) == ["mn0", "n0"]
+    assert moved(decided([*fresh(3), *second], policy), UpgradeState.CORDON) == ["mn0", "n0"]
     one = UpgradePolicy(max_parallel=1)
-    assert len(moved(decided([*fresh(3), *second], one), State.CORDON)) == 1
-    assert moved(decided([failed_node(), *second], policy), State.CORDON) == []
+    assert len(moved(decided([*fresh(3), *second], one), UpgradeState.CORDON)) == 1
+    assert moved(decided([failed_node(), *second], policy), UpgradeState.CORDON) == []
 
 
 def test_policies_do_not_touch_each_other() -> None:
     theirs = Wanted(policy="NVIDIADriver/b", set=NEW, image="x")
     other = [replaced(each, name=f"m{each.name}", wanted=theirs) for each in fresh(2)]
     decision = decided([failed_node(), *fresh(2), *other])
-    assert moved(decision, State.CORDON) == ["mn0"]
+    assert moved(decision, UpgradeState.CORDON) == ["mn0"]
     assert set(decision.stopped) == {POLICY}
 
 
 def test_a_node_whose_pods_could_not_leave_does_not_become_the_canary() -> None:
     stuck = node("n0", pods=(gpu_pod(empty_dir=True),), pulls=pulled())
     busy = node("n1", pods=(gpu_pod("a"), gpu_pod("b")), pulls=pulled())
-    assert moved(decided([stuck, busy]), State.CORDON) == ["n1"]
+    assert moved(decided([stuck, busy]), UpgradeState.CORDON) == ["n1"]
     may = UpgradePolicy(pod_deletion=PodDeletion(delete_empty_dir=True))
-    assert moved(decided([stuck, busy], may), State.CORDON) == ["n0"]
+    assert moved(decided([stuck, busy], may), UpgradeState.CORDON) == ["n0"]
 
 
 def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
     pods = (gpu_pod("alone", controlled=False), gpu_pod("data", empty_dir=True))
     may = UpgradePolicy(drain=Drain(enable=True, force=True, delete_empty_dir=True))
-    assert moved(decided([node(pods=pods, pulls=pulled())], may), State.CORDON) == ["n1"]
+    assert moved(decided([node(pods=pods, pulls=pulled())], may), UpgradeState.CORDON) == ["n1"]
     for drain, told in (
         (Drain(enable=True), "upgradePolicy.drain.force"),
         (Drain(enable=True, force=True), "upgradePolicy.drain.deleteEmptyDir"),
@@ -326,7 +326,7 @@ def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
 def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> None:
     web = PodView(uid="w", namespace="default", name="web", controlled=False)
     view = node(pods=(web, gpu_pod()), pulls=pulled())
-    assert moved(decided([view], UpgradePolicy(drain=Drain(enable=True))), State.CORDON) == ["n1"]
+    assert moved(decided([view], UpgradePolicy(drain=Drain(enable=True))), UpgradeState.CORDON) == ["n1"]
 
 
 def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:
@@ -336,7 +336,7 @@ def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:
 
 
 def test_the_counts_are_upstreams() -> None:
-    nodes = [works(), failed_node(), changed(State.RESTART, name="a"), *fresh(2)]
+    nodes = [works(), failed_node(), changed(UpgradeState.RESTART, name="a"), *fresh(2)]
     counts = decided(nodes, UpgradePolicy(failure_budget=5)).counts[POLICY]
     assert (counts.done, counts.failed, counts.in_progress, counts.pending, counts.available) == (1, 1, 1, 2, 0)
 
@@ -357,8 +357,8 @@ def test_while_a_registry_is_asked_what_is_wanted_nothing_is_told_to_be_done() -
     failed = record(returning=True, restored=True, cause="it broke")
     decision = decided(
         [
-            node("waits", state=State.REQUIRED, wanted=asked),
-            node("failed", state=State.FAILED, record=failed, wanted=asked),
+            node("waits", state=UpgradeState.REQUIRED, wanted=asked),
+            node("failed", state=UpgradeState.FAILED, record=failed, wanted=asked),
         ]
     )
     assert not any(isinstance(each, PatchNode) for each in decision.instructions)
@@ -371,16 +371,16 @@ OCCUPIED = record(cause="pod default/train was still there", occupied=True, retu
 
 
 def test_a_node_whose_pods_could_not_leave_says_nothing_against_the_driver() -> None:
-    occupied = node("a", state=State.FAILED, record=OCCUPIED, pods=(gpu_pod(),), pulls=pulled())
+    occupied = node("a", state=UpgradeState.FAILED, record=OCCUPIED, pods=(gpu_pod(),), pulls=pulled())
     decision = decided([occupied, *fresh(1)], WIDE)
-    assert moved(decision, State.CORDON) == ["n0"]
+    assert moved(decision, UpgradeState.CORDON) == ["n0"]
     assert not [each for each in decision.instructions if isinstance(each, Remember)]
     assert "comes when no pod uses the node's cards: pod default/train was still there" in decision.notes["a"]
 
 
 def test_it_is_tried_anew_when_they_have_ended() -> None:
-    free = node("a", state=State.FAILED, record=OCCUPIED, pulls=pulled())
-    assert moved(decided([free], WIDE), State.CORDON) == ["a"]
+    free = node("a", state=UpgradeState.FAILED, record=OCCUPIED, pulls=pulled())
+    assert moved(decided([free], WIDE), UpgradeState.CORDON) == ["a"]
 
 
 # The same set anew
@@ -393,48 +393,48 @@ def held(**more: Any) -> NodeView:
 
 
 def test_a_driver_that_pods_hold_is_brought_anew_as_another_one_would_be() -> None:
-    assert moved(decided([held()]), State.CORDON) == ["n1"]
+    assert moved(decided([held()]), UpgradeState.CORDON) == ["n1"]
     off = decided([held()], UpgradePolicy(auto_upgrade=False))
-    assert (moved(off, State.CORDON), "autoUpgrade is off" in off.notes["n1"]) == ([], True)
-    assert moved(decided([held(requested=True)], UpgradePolicy(auto_upgrade=False)), State.CORDON) == ["n1"]
+    assert (moved(off, UpgradeState.CORDON), "autoUpgrade is off" in off.notes["n1"]) == ([], True)
+    assert moved(decided([held(requested=True)], UpgradePolicy(auto_upgrade=False)), UpgradeState.CORDON) == ["n1"]
 
 
 def test_what_became_of_its_set_elsewhere_does_not_hold_it_up() -> None:
     failures = {OLD: SetFailures(policy=POLICY, nodes={"other": Failure(cause="it broke", at=NOW)})}
-    assert moved(decided([held()], failures=failures), State.CORDON) == ["n1"]
-    under_way = held(state=State.CORDON, record=record(target=OLD))
-    assert moved(decided([under_way], failures=failures), State.PODS) == ["n1"]
+    assert moved(decided([held()], failures=failures), UpgradeState.CORDON) == ["n1"]
+    under_way = held(state=UpgradeState.CORDON, record=record(target=OLD))
+    assert moved(decided([under_way], failures=failures), UpgradeState.PODS) == ["n1"]
 
 
 def test_where_its_pods_cannot_leave_nothing_is_said_against_the_set_and_it_is_not_tried_twice() -> None:
     failed = record(target=OLD, cause="a pod stayed", returning=True, restored=True)
-    resting = decided([held(state=State.FAILED, record=failed), works()])
+    resting = decided([held(state=UpgradeState.FAILED, record=failed), works()])
     assert not resting.instructions
     assert "a pod stayed" in resting.notes["n1"]
-    again = decided([held(state=State.FAILED, record=failed, requested=True)])
-    assert moved(again, State.CORDON) == ["n1"]
+    again = decided([held(state=UpgradeState.FAILED, record=failed, requested=True)])
+    assert moved(again, UpgradeState.CORDON) == ["n1"]
 
 
 def test_a_node_that_rests_without_its_driver_does_so_until_that_works_and_new_pods_are_not_evicted() -> None:
     failed = record(target=OLD, cause="its agent did not let go", returning=True, restored=True)
-    resting = held(state=State.FAILED, record=failed)
+    resting = held(state=UpgradeState.FAILED, record=failed)
     free = replaced(resting, wanted=Wanted(policy=POLICY, set=OLD), pods=())
     assert not decided([free]).instructions
     assert not decided([resting]).instructions
     works_again = replaced(free, drivers=(DriverPod(set=OLD, ready=True),), validated=True)
-    assert moved(decided([works_again]), State.DONE) == ["n1"]
+    assert moved(decided([works_again]), UpgradeState.DONE) == ["n1"]
 
 
 def test_drivers_that_did_not_come_back_though_their_pods_had_left_end_it_for_the_others() -> None:
     failed = record(target=OLD, cause="its driver manager fails", returning=True, restored=True)
-    first = replaced(held(state=State.FAILED, record=failed), name="first")
+    first = replaced(held(state=UpgradeState.FAILED, record=failed), name="first")
     decision = decided([first, held()])
-    assert moved(decision, State.CORDON) == []
+    assert moved(decision, UpgradeState.CORDON) == []
     assert "1 did not get their driver back" in decision.notes["n1"]
-    assert moved(decided([first, held()], UpgradePolicy(failure_budget=2)), State.CORDON) == ["n1"]
+    assert moved(decided([first, held()], UpgradePolicy(failure_budget=2)), UpgradeState.CORDON) == ["n1"]
 
 
 def test_a_failure_that_somebody_else_left_on_a_node_that_works_is_taken_away() -> None:
-    left = node(wanted=wanted(OLD), state=State.FAILED)
-    assert moved(decided([left]), State.DONE) == ["n1"]
-    assert moved(decided([replaced(left, validated=False)]), State.DONE) == []
+    left = node(wanted=wanted(OLD), state=UpgradeState.FAILED)
+    assert moved(decided([left]), UpgradeState.DONE) == ["n1"]
+    assert moved(decided([replaced(left, validated=False)]), UpgradeState.DONE) == []

@@ -7,7 +7,7 @@ import pytest
 from tests.driver.rollout.conftest import NEW, OLD, record, wanted
 
 from tessera.clock import parse_rfc3339
-from tessera.driver.nodes.upgrade_record import State, references
+from tessera.driver.nodes.upgrade_record import UpgradeState, referenced_sets
 from tessera.driver.rollout.node_view import DriverPod, NodeView, Pull
 from tessera.driver.rollout.node_view_reader import node_view, pod_view
 from tessera.kube.client.codec import Codec
@@ -174,13 +174,13 @@ def test_people_keep_nodes_out_by_labels(key: str, value: str, told: str) -> Non
 def test_a_state_that_nobody_knows_says_nothing() -> None:
     node = a_node()
     node.metadata.labels["nvidia.com/gpu-driver-upgrade-state"] = "node-maintenance-required"
-    assert seen(node).state is State.NONE
+    assert seen(node).state is UpgradeState.NONE
 
 
 def test_a_node_refers_to_what_it_has_and_to_what_it_may_go_back_to() -> None:
-    assert references("changing", record()) == {OLD, NEW}
-    assert references(OLD, None) == {OLD}
-    assert references("", None) == frozenset()
+    assert referenced_sets("changing", record()) == {OLD, NEW}
+    assert referenced_sets(OLD, None) == {OLD}
+    assert referenced_sets("", None) == frozenset()
 
 
 @pytest.mark.parametrize("app", ["tessera-driver", "tessera-driver-pull", "tessera-validation"])

@@ -16,7 +16,7 @@ from tests.driver.rollout.conftest import POLICY, wanted
 from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UNPROVEN, SimNode, World
 
 from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, State
+from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
 from tessera.driver.rollout.fleet import Decision, decide
 from tessera.driver.rollout.in_flight import UnderWay
 from tessera.driver.rollout.node_view import NodeView
@@ -299,7 +299,7 @@ def test_an_image_that_is_nowhere_affects_no_node() -> None:
     decision = settled(world, controller)
     assert world.touched == set()
     assert "did not come to the node" in decision.stopped[POLICY]
-    assert [node.state for node in world.nodes.values()].count(State.FAILED) == 1
+    assert [node.state for node in world.nodes.values()].count(UpgradeState.FAILED) == 1
 
 
 def test_with_budget_2_and_one_node_that_fails_the_others_go_on() -> None:
@@ -310,7 +310,7 @@ def test_with_budget_2_and_one_node_that_fails_the_others_go_on() -> None:
     settled(world, controller)
     sets = {name: node.set for name, node in world.nodes.items()}
     assert sets == {"n0": SECOND, "n1": SECOND, "n2": SECOND, "n3": FIRST, "n4": SECOND, "n5": SECOND}
-    assert world.nodes["n3"].state is State.FAILED
+    assert world.nodes["n3"].state is UpgradeState.FAILED
     assert world.nodes["n3"].serves
 
 
@@ -330,7 +330,7 @@ def test_another_set_goes_on_where_the_first_was_given_up() -> None:
     controller.target = SECOND
     settled(world, controller)
     assert {node.set for node in world.nodes.values()} == {SECOND}
-    assert {node.state for node in world.nodes.values()} == {State.DONE}
+    assert {node.state for node in world.nodes.values()} == {UpgradeState.DONE}
 
 
 @pytest.mark.parametrize("target", [SECOND, CRASHING])

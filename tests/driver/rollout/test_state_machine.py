@@ -14,9 +14,9 @@ from tessera.driver.nodes.upgrade_record import (
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,
-    Record,
-    State,
-    record_of,
+    UpgradeRecord,
+    UpgradeState,
+    parse_upgrade_record,
 )
 from tessera.driver.rollout.instructions import PatchNode
 from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView
@@ -35,12 +35,12 @@ def patched(view: NodeView, policy: UpgradePolicy = POLICY, now: float = NOW, **
     return patch
 
 
-def state(patch: PatchNode) -> State:
-    return State(patch.labels[UPGRADE_STATE_LABEL] or "")
+def state(patch: PatchNode) -> UpgradeState:
+    return UpgradeState(patch.labels[UPGRADE_STATE_LABEL] or "")
 
 
-def kept(patch: PatchNode) -> Record:
-    found = record_of(patch.annotations[RECORD_ANNOTATION] or "")
+def kept(patch: PatchNode) -> UpgradeRecord:
+    found = parse_upgrade_record(patch.annotations[RECORD_ANNOTATION] or "")
     assert found is not None
     return found
 
@@ -48,13 +48,13 @@ def kept(patch: PatchNode) -> Record:
 def note(failed: Step) -> str:
     """What is told of a node that failed since its pods could not leave; that is nothing against the driver set."""
     assert failed.patch is not None
-    assert (state(failed.patch), kept(failed.patch).occupied, failed.cause) == (State.FAILED, True, "")
+    assert (state(failed.patch), kept(failed.patch).occupied, failed.cause) == (UpgradeState.FAILED, True, "")
     return failed.patch.note
 
 
 def test_a_node_that_begins_carries_from_where_to_where_and_is_no_longer_asked_for() -> None:
     patch = begin(node(requested=True, deploy="true"), NOW)
-    assert state(patch) is State.CORDON
+    assert state(patch) is UpgradeState.CORDON
     assert kept(patch) == record(deploy="true", requested=True)
     assert (patch.annotations[REQUESTED_ANNOTATION], patch.annotations[ENABLED_ANNOTATION]) == (None, "true")
     assert patch.unschedulable is None
@@ -66,26 +66,26 @@ def test_a_node_that_begins_carries_from_where_to_where_and_is_no_longer_asked_f
 @pytest.mark.parametrize(
     ("policy", "following"),
     [
-        (POLICY, State.PODS),
-        (UpgradePolicy(wait_for_completion=WaitForCompletion(pod_selector="job=yes")), State.JOBS),
+        (POLICY, UpgradeState.PODS),
+        (UpgradePolicy(wait_for_completion=WaitForCompletion(pod_selector="job=yes")), UpgradeState.JOBS),
     ],
 )
-def test_a_node_is_cordoned_with_our_mark(policy: UpgradePolicy, following: State) -> None:
-    patch = patched(begun(State.CORDON, unschedulable=False, cordoned_by_us=False), policy)
+def test_a_node_is_cordoned_with_our_mark(policy: UpgradePolicy, following: UpgradeState) -> None:
+    patch = patched(begun(UpgradeState.CORDON, unschedulable=False, cordoned_by_us=False), policy)
     assert (state(patch), patch.unschedulable) == (following, True)
     assert patch.annotations[CORDONED_ANNOTATION] == "true"
 
 
 def test_a_cordon_of_somebody_else_is_only_noted() -> None:
-    patch = patched(begun(State.CORDON, cordoned_by_us=False))
-    assert (state(patch), patch.unschedulable) == (State.PODS, None)
+    patch = patched(begun(UpgradeState.CORDON, cordoned_by_us=False))
+    assert (state(patch), patch.unschedulable) == (UpgradeState.PODS, None)
     assert patch.annotations[INITIAL_ANNOTATION] == "true"
     assert CORDONED_ANNOTATION not in patch.annotations
 
 
 def test_our_mark_goes_with_a_cordon_that_somebody_lifted_and_the_cordon_does_not_come_back() -> None:
-    patch = patched(begun(State.PODS, unschedulable=False))
-    assert (state(patch), patch.unschedulable) == (State.PODS, None)
+    patch = patched(begun(UpgradeState.PODS, unschedulable=False))
+    assert (state(patch), patch.unschedulable) == (UpgradeState.PODS, None)
     assert patch.annotations[CORDONED_ANNOTATION] is None
 
 
@@ -93,24 +93,24 @@ WAITING = UpgradePolicy(wait_for_completion=WaitForCompletion(pod_selector="job=
 
 
 def test_jobs_that_are_waited_for_may_end_by_themselves_until_the_timeout() -> None:
-    view = begun(State.JOBS, pods=(gpu_pod("j", labels={"job": "yes"}), gpu_pod("other")))
+    view = begun(UpgradeState.JOBS, pods=(gpu_pod("j", labels={"job": "yes"}), gpu_pod("other")))
     waits = due(view, WAITING)
     assert (waits.patch, waits.evict, waits.until) == (None, (), NOW + 60)
     assert "default/j" in waits.waits
-    assert state(patched(view, WAITING, NOW + 60)) is State.PODS
-    assert state(patched(begun(State.JOBS, pods=(gpu_pod("other"),)), WAITING)) is State.PODS
+    assert state(patched(view, WAITING, NOW + 60)) is UpgradeState.PODS
+    assert state(patched(begun(UpgradeState.JOBS, pods=(gpu_pod("other"),)), WAITING)) is UpgradeState.PODS
 
 
 def test_a_timeout_of_0_waits_for_jobs_for_ever() -> None:
     policy = UpgradePolicy(wait_for_completion=WaitForCompletion(pod_selector="job=yes"))
-    waits = due(begun(State.JOBS, pods=(gpu_pod("j", labels={"job": "yes"}),)), policy, NOW + 1e9)
+    waits = due(begun(UpgradeState.JOBS, pods=(gpu_pod("j", labels={"job": "yes"}),)), policy, NOW + 1e9)
     assert (waits.patch, waits.until) == (None, None)
 
 
 def test_pods_with_cards_are_evicted_and_others_stay() -> None:
     web = PodView(uid="uid-web", namespace="default", name="web")
     ending, daemon = gpu_pod("ending", terminating=True), gpu_pod("daemon", stays=True)
-    view = begun(State.PODS, pods=(gpu_pod("a"), ending, daemon, web, gpu_pod("b")))
+    view = begun(UpgradeState.PODS, pods=(gpu_pod("a"), ending, daemon, web, gpu_pod("b")))
     now = due(view)
     assert [each.name for each in now.evict] == ["a", "b"]
     assert now.until == NOW + 300
@@ -118,13 +118,13 @@ def test_pods_with_cards_are_evicted_and_others_stay() -> None:
 
 
 def test_a_pod_that_is_ending_is_awaited_and_not_evicted_again() -> None:
-    waits = due(begun(State.PODS, pods=(gpu_pod(terminating=True),)))
+    waits = due(begun(UpgradeState.PODS, pods=(gpu_pod(terminating=True),)))
     assert (waits.evict, waits.patch) == ((), None)
     assert "default/train" in waits.waits
 
 
 def test_once_no_pod_uses_cards_the_driver_is_next() -> None:
-    assert state(patched(begun(State.PODS, pods=(gpu_pod("daemon", stays=True),)))) is State.RESTART
+    assert state(patched(begun(UpgradeState.PODS, pods=(gpu_pod("daemon", stays=True),)))) is UpgradeState.RESTART
 
 
 @pytest.mark.parametrize(
@@ -135,19 +135,19 @@ def test_once_no_pod_uses_cards_the_driver_is_next() -> None:
     ],
 )
 def test_a_pod_that_must_not_be_evicted_lets_the_node_fail_before_any_pod_went(pod: Any, told: str) -> None:
-    failed = due(begun(State.PODS, pods=(gpu_pod("a"), pod)))
+    failed = due(begun(UpgradeState.PODS, pods=(gpu_pod("a"), pod)))
     assert failed.evict == ()
     assert failed.patch is not None
-    assert (state(failed.patch), kept(failed.patch).returning) == (State.FAILED, True)
+    assert (state(failed.patch), kept(failed.patch).returning) == (UpgradeState.FAILED, True)
     assert told in note(failed)
     assert failed.patch.warning
 
 
 def test_the_drain_goes_where_the_deletion_of_pods_may_not() -> None:
     policy = UpgradePolicy(drain=Drain(enable=True, force=True))
-    view = begun(State.PODS, pods=(gpu_pod(controlled=False),))
-    assert state(patched(view, policy)) is State.DRAIN
-    draining = begun(State.DRAIN, pods=(gpu_pod(controlled=False), gpu_pod("kept", labels=SKIP)))
+    view = begun(UpgradeState.PODS, pods=(gpu_pod(controlled=False),))
+    assert state(patched(view, policy)) is UpgradeState.DRAIN
+    draining = begun(UpgradeState.DRAIN, pods=(gpu_pod(controlled=False), gpu_pod("kept", labels=SKIP)))
     assert [each.name for each in due(draining, policy).evict] == ["train"]
 
 
@@ -156,12 +156,12 @@ SKIP = {"nvidia.com/gpu-driver-upgrade-drain.skip": "true"}
 
 def test_a_pod_that_people_keep_out_of_drains_and_that_uses_cards_ends_the_upgrade() -> None:
     policy = UpgradePolicy(drain=Drain(enable=True))
-    failed = due(begun(State.DRAIN, pods=(gpu_pod(labels=SKIP),)), policy)
+    failed = due(begun(UpgradeState.DRAIN, pods=(gpu_pod(labels=SKIP),)), policy)
     assert "kept out of drains" in note(failed)
 
 
 def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_said() -> None:
-    view = begun(State.PODS, pods=(gpu_pod(),))
+    view = begun(UpgradeState.PODS, pods=(gpu_pod(),))
     blocked = {"uid-train": "the disruption budget web needs 2 healthy pods"}
     waiting = due(view, now=NOW + 299, blocked=blocked)
     assert (waiting.cause, waiting.waits) == ("", f"pod default/train is to leave: {blocked['uid-train']}")
@@ -175,40 +175,40 @@ def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_sai
 
 
 def test_users_of_cards_are_paused_before_the_label_of_the_set_is_touched() -> None:
-    patch = patched(begun(State.RESTART, deploy="true"))
+    patch = patched(begun(UpgradeState.RESTART, deploy="true"))
     assert patch.labels[PAUSE_LABEL] == PAUSED
     assert DRIVER_SET_LABEL not in patch.labels
     assert kept(patch).deploy == "true"
 
 
 def test_the_label_is_taken_away_once_the_node_offers_no_card() -> None:
-    waits = due(begun(State.RESTART, deploy=PAUSED, offers=True))
+    waits = due(begun(UpgradeState.RESTART, deploy=PAUSED, offers=True))
     assert (waits.patch, waits.until) == (None, NOW + 300)
-    patch = patched(begun(State.RESTART, deploy=PAUSED, offers=False))
+    patch = patched(begun(UpgradeState.RESTART, deploy=PAUSED, offers=False))
     assert patch.labels[DRIVER_SET_LABEL] == CHANGING
     assert patch.without_gpu_pods
     assert kept(patch).changed
 
 
 def test_the_old_driver_stays_while_the_nodes_agent_has_its_cards_open() -> None:
-    holds = begun(State.RESTART, deploy=PAUSED, offers=False, held=True)
+    holds = begun(UpgradeState.RESTART, deploy=PAUSED, offers=False, held=True)
     assert (due(holds).patch, due(holds).until) == (None, NOW + 300)
     assert "agent still has its cards open 300 s" in due(holds, now=NOW + 300).cause
 
 
 def test_users_that_do_not_let_go_end_the_upgrade() -> None:
-    assert "still offers cards 300 s" in due(begun(State.RESTART, deploy=PAUSED), now=NOW + 300).cause
+    assert "still offers cards 300 s" in due(begun(UpgradeState.RESTART, deploy=PAUSED), now=NOW + 300).cause
 
 
 def test_a_pod_that_came_in_spite_of_the_cordon_is_evicted_first() -> None:
-    assert state(patched(begun(State.RESTART, pods=(gpu_pod(),)))) is State.PODS
+    assert state(patched(begun(UpgradeState.RESTART, pods=(gpu_pod(),)))) is UpgradeState.PODS
 
 
 def test_the_new_set_comes_when_nothing_of_the_old_one_is_left() -> None:
-    view = changed(State.RESTART, current=CHANGING, drivers=(DriverPod(set=OLD),))
+    view = changed(UpgradeState.RESTART, current=CHANGING, drivers=(DriverPod(set=OLD),))
     assert due(view).patch is None
     assert "did not end within 300 s" in due(view, now=NOW + 300).cause
-    patch = patched(changed(State.RESTART, current=CHANGING, drivers=()))
+    patch = patched(changed(UpgradeState.RESTART, current=CHANGING, drivers=()))
     assert patch.labels[DRIVER_SET_LABEL] == NEW
 
 
@@ -221,49 +221,55 @@ def test_the_new_set_comes_when_nothing_of_the_old_one_is_left() -> None:
     ],
 )
 def test_a_driver_that_does_not_start_lets_the_node_fail(drivers: Any, now: float, told: str) -> None:
-    assert told in due(changed(State.RESTART, drivers=drivers), now=now).cause
+    assert told in due(changed(UpgradeState.RESTART, drivers=drivers), now=now).cause
 
 
 def test_a_driver_that_is_ready_has_to_be_validated() -> None:
-    assert state(patched(changed(State.RESTART, drivers=(DriverPod(set=NEW, ready=True),)))) is State.VALIDATION
+    assert (
+        state(patched(changed(UpgradeState.RESTART, drivers=(DriverPod(set=NEW, ready=True),))))
+        is UpgradeState.VALIDATION
+    )
     ready = {"drivers": (DriverPod(set=NEW, ready=True),)}
-    assert due(changed(State.VALIDATION, **ready)).until == NOW + 600
-    assert "not validated within 600 s" in due(changed(State.VALIDATION, **ready), now=NOW + 600).cause
+    assert due(changed(UpgradeState.VALIDATION, **ready)).until == NOW + 600
+    assert "not validated within 600 s" in due(changed(UpgradeState.VALIDATION, **ready), now=NOW + 600).cause
 
 
 def test_the_pause_ends_with_the_proof_and_the_node_has_to_offer_cards_again() -> None:
-    patch = patched(changed(State.VALIDATION, validated=True, record=record(changed=True, deploy="true")))
-    assert (state(patch), patch.labels[PAUSE_LABEL], patch.unschedulable) == (State.VALIDATION, "true", None)
-    unpaused = changed(State.VALIDATION, validated=True, deploy="true")
+    patch = patched(changed(UpgradeState.VALIDATION, validated=True, record=record(changed=True, deploy="true")))
+    assert (state(patch), patch.labels[PAUSE_LABEL], patch.unschedulable) == (UpgradeState.VALIDATION, "true", None)
+    unpaused = changed(UpgradeState.VALIDATION, validated=True, deploy="true")
     assert due(unpaused).patch is None
     assert "offers no cards within 600 s" in due(unpaused, now=NOW + 600).cause
-    assert state(patched(changed(State.VALIDATION, validated=True, deploy="true", offers=True))) is State.UNCORDON
+    assert (
+        state(patched(changed(UpgradeState.VALIDATION, validated=True, deploy="true", offers=True)))
+        is UpgradeState.UNCORDON
+    )
 
 
 def test_a_node_that_offered_nothing_before_need_not_afterwards() -> None:
-    view = changed(State.VALIDATION, validated=True, deploy="true", record=record(changed=True, offered=False))
-    assert state(patched(view)) is State.UNCORDON
+    view = changed(UpgradeState.VALIDATION, validated=True, deploy="true", record=record(changed=True, offered=False))
+    assert state(patched(view)) is UpgradeState.UNCORDON
 
 
 def test_the_end_lifts_our_cordon_and_leaves_nothing_behind() -> None:
-    patch = patched(changed(State.UNCORDON, deploy="true", offers=True, validated=True))
-    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    patch = patched(changed(UpgradeState.UNCORDON, deploy="true", offers=True, validated=True))
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
     assert patch.annotations == dict.fromkeys((RECORD_ANNOTATION, CORDONED_ANNOTATION, INITIAL_ANNOTATION))
 
 
 def test_a_cordon_of_somebody_else_stays_at_the_end() -> None:
     view = changed(
-        State.VALIDATION, validated=True, deploy="true", offers=True, cordoned_by_us=False, cordoned_before=True
+        UpgradeState.VALIDATION, validated=True, deploy="true", offers=True, cordoned_by_us=False, cordoned_before=True
     )
     patch = patched(view)
-    assert (state(patch), patch.unschedulable) == (State.DONE, None)
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, None)
 
 
 def test_where_only_the_pod_differs_nobody_is_evicted_or_paused() -> None:
     same = record(restart_only=True)
-    view = begun(State.CORDON, record=same, pods=(gpu_pod(),), unschedulable=False, cordoned_by_us=False)
-    assert state(patched(view)) is State.RESTART
-    patch = patched(begun(State.RESTART, record=same, pods=(gpu_pod(),)))
+    view = begun(UpgradeState.CORDON, record=same, pods=(gpu_pod(),), unschedulable=False, cordoned_by_us=False)
+    assert state(patched(view)) is UpgradeState.RESTART
+    patch = patched(begun(UpgradeState.RESTART, record=same, pods=(gpu_pod(),)))
     assert patch.labels[DRIVER_SET_LABEL] == CHANGING
     assert PAUSE_LABEL not in patch.labels
     assert not patch.without_gpu_pods
@@ -274,57 +280,57 @@ def test_where_only_the_pod_differs_nobody_is_evicted_or_paused() -> None:
 
 def test_a_failed_node_goes_back_to_its_previous_set_step_by_step() -> None:
     failed = record(changed=True, returning=True, cause="it broke", deploy="true")
-    patch = patched(changed(State.FAILED, record=failed))
-    assert (state(patch), patch.labels[DRIVER_SET_LABEL]) == (State.FAILED, CHANGING)
-    leaving = changed(State.FAILED, record=failed, current=CHANGING, drivers=(DriverPod(set=NEW),))
+    patch = patched(changed(UpgradeState.FAILED, record=failed))
+    assert (state(patch), patch.labels[DRIVER_SET_LABEL]) == (UpgradeState.FAILED, CHANGING)
+    leaving = changed(UpgradeState.FAILED, record=failed, current=CHANGING, drivers=(DriverPod(set=NEW),))
     assert due(leaving).patch is None
-    patch = patched(changed(State.FAILED, record=failed, current=CHANGING, drivers=()))
+    patch = patched(changed(UpgradeState.FAILED, record=failed, current=CHANGING, drivers=()))
     assert patch.labels[DRIVER_SET_LABEL] == OLD
-    waits = due(changed(State.FAILED, record=failed, current=OLD, drivers=(DriverPod(set=OLD),)))
+    waits = due(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=(DriverPod(set=OLD),)))
     assert waits.patch is None
-    back = changed(State.FAILED, record=failed, current=OLD, validated=True)
+    back = changed(UpgradeState.FAILED, record=failed, current=OLD, validated=True)
     patch = patched(back)
-    assert (state(patch), patch.unschedulable, patch.labels[PAUSE_LABEL]) == (State.FAILED, False, "true")
+    assert (state(patch), patch.unschedulable, patch.labels[PAUSE_LABEL]) == (UpgradeState.FAILED, False, "true")
     assert (kept(patch).cause, kept(patch).restored) == ("it broke", True)
     assert "it broke" in patch.note
 
 
 def test_users_of_cards_are_paused_again_before_a_set_that_failed_late_is_taken_away() -> None:
     failed = record(changed=True, returning=True, cause="it offers nothing")
-    patch = patched(changed(State.FAILED, record=failed, deploy="true"))
+    patch = patched(changed(UpgradeState.FAILED, record=failed, deploy="true"))
     assert patch.labels[PAUSE_LABEL] == PAUSED
-    offering = changed(State.FAILED, record=failed, offers=True)
+    offering = changed(UpgradeState.FAILED, record=failed, offers=True)
     assert due(offering).until == NOW + 300
     assert patched(offering, now=NOW + 300).labels[DRIVER_SET_LABEL] == CHANGING
 
 
 def test_a_node_that_failed_before_the_change_is_given_back_at_once() -> None:
-    patch = patched(begun(State.FAILED, record=record(returning=True, cause="a pod stayed"), validated=False))
-    assert (state(patch), patch.unschedulable) == (State.FAILED, False)
+    patch = patched(begun(UpgradeState.FAILED, record=record(returning=True, cause="a pod stayed"), validated=False))
+    assert (state(patch), patch.unschedulable) == (UpgradeState.FAILED, False)
     assert DRIVER_SET_LABEL not in patch.labels
 
 
 def test_a_failed_node_rests_until_another_set_is_wanted_and_is_done_when_its_own_is() -> None:
     resting = record(returning=True, restored=True, cause="it broke")
-    at_rest = node(state=State.FAILED, record=resting)
+    at_rest = node(state=UpgradeState.FAILED, record=resting)
     assert due(at_rest) == Step(waits=f"driver set {NEW} failed here: it broke")
-    assert state(patched(node(state=State.FAILED, record=resting, wanted=wanted(OLD)))) is State.DONE
+    assert state(patched(node(state=UpgradeState.FAILED, record=resting, wanted=wanted(OLD)))) is UpgradeState.DONE
 
 
 def test_a_set_that_is_refused_before_the_node_was_touched_leaves_it_as_it_is() -> None:
     patch = refuse(node(), "the image did not come", NOW)
-    assert (state(patch), patch.unschedulable, kept(patch).restored) == (State.FAILED, None, True)
+    assert (state(patch), patch.unschedulable, kept(patch).restored) == (UpgradeState.FAILED, None, True)
     assert patch.labels.keys() == {UPGRADE_STATE_LABEL}
 
 
 def test_where_the_node_gets_its_own_set_anew_the_old_pod_goes_first_all_the_same() -> None:
-    own = begun(State.RESTART, record=record(target=OLD), wanted=wanted(OLD), deploy=PAUSED, offers=False)
+    own = begun(UpgradeState.RESTART, record=record(target=OLD), wanted=wanted(OLD), deploy=PAUSED, offers=False)
     assert patched(own).labels[DRIVER_SET_LABEL] == CHANGING
-    between = begun(State.RESTART, record=record(target=OLD, changed=True), wanted=wanted(OLD), current=CHANGING)
+    between = begun(UpgradeState.RESTART, record=record(target=OLD, changed=True), wanted=wanted(OLD), current=CHANGING)
     assert due(replaced(between, drivers=(DriverPod(set=OLD),))).waits == "the driver is being replaced"
     assert patched(replaced(between, drivers=())).labels[DRIVER_SET_LABEL] == OLD
     back = replaced(between, current=OLD, drivers=(DriverPod(set=OLD, ready=True),))
-    assert state(patched(back)) is State.VALIDATION
+    assert state(patched(back)) is UpgradeState.VALIDATION
 
 
 def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
@@ -337,87 +343,89 @@ def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
 # What changes on the way
 
 
-@pytest.mark.parametrize("early", [State.CORDON, State.JOBS, State.PODS, State.DRAIN, State.RESTART])
-def test_a_stop_gives_back_what_was_not_changed_yet(early: State) -> None:
+@pytest.mark.parametrize(
+    "early", [UpgradeState.CORDON, UpgradeState.JOBS, UpgradeState.PODS, UpgradeState.DRAIN, UpgradeState.RESTART]
+)
+def test_a_stop_gives_back_what_was_not_changed_yet(early: UpgradeState) -> None:
     patch = patched(begun(early), goes_on=False)
-    assert (state(patch), kept(patch).returning) == (State.UNCORDON, True)
-    patch = patched(begun(State.UNCORDON, record=record(returning=True)), goes_on=False)
-    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    assert (state(patch), kept(patch).returning) == (UpgradeState.UNCORDON, True)
+    patch = patched(begun(UpgradeState.UNCORDON, record=record(returning=True)), goes_on=False)
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
 
 
 def test_a_stop_does_not_turn_back_what_was_changed_or_asked_for() -> None:
     ready = {"drivers": (DriverPod(set=NEW, ready=True),)}
-    assert state(patched(changed(State.RESTART, **ready), goes_on=False)) is State.VALIDATION
-    asked = begun(State.PODS, record=record(requested=True))
-    assert state(patched(asked, goes_on=False)) is State.RESTART
+    assert state(patched(changed(UpgradeState.RESTART, **ready), goes_on=False)) is UpgradeState.VALIDATION
+    asked = begun(UpgradeState.PODS, record=record(requested=True))
+    assert state(patched(asked, goes_on=False)) is UpgradeState.RESTART
 
 
 def test_a_node_turns_back_when_another_set_is_wanted_meanwhile() -> None:
-    patch = patched(changed(State.VALIDATION, wanted=wanted(OTHER)))
-    assert (state(patch), kept(patch).returning, kept(patch).cause) == (State.UNCORDON, True, "")
-    patch = patched(changed(State.UNCORDON, wanted=wanted(OTHER), record=record(changed=True, returning=True)))
+    patch = patched(changed(UpgradeState.VALIDATION, wanted=wanted(OTHER)))
+    assert (state(patch), kept(patch).returning, kept(patch).cause) == (UpgradeState.UNCORDON, True, "")
+    patch = patched(changed(UpgradeState.UNCORDON, wanted=wanted(OTHER), record=record(changed=True, returning=True)))
     assert patch.labels[DRIVER_SET_LABEL] == CHANGING
 
 
 def test_what_was_validated_is_finished_whatever_is_wanted_now() -> None:
-    assert state(patched(changed(State.UNCORDON, wanted=wanted(OTHER), validated=True))) is State.DONE
+    assert state(patched(changed(UpgradeState.UNCORDON, wanted=wanted(OTHER), validated=True))) is UpgradeState.DONE
 
 
 def test_a_node_that_does_not_come_back_either_takes_the_set_that_is_wanted_now() -> None:
     failed = record(changed=True, returning=True, cause="it broke")
     broken = (DriverPod(set=OLD, fault="ended 5 times"),)
-    stuck = changed(State.FAILED, record=failed, current=OLD, drivers=broken)
+    stuck = changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken)
     assert due(stuck).patch is None
     assert "ended 5 times" in due(stuck).waits
-    patch = patched(changed(State.FAILED, record=failed, current=OLD, drivers=broken, wanted=wanted(OTHER)))
-    assert (state(patch), kept(patch).target, kept(patch).cause) == (State.RESTART, OTHER, "")
+    patch = patched(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken, wanted=wanted(OTHER)))
+    assert (state(patch), kept(patch).target, kept(patch).cause) == (UpgradeState.RESTART, OTHER, "")
 
 
 def test_a_node_that_got_another_set_after_a_boot_into_another_kernel_is_gone_on_with_from_there() -> None:
-    patch = patched(begun(State.PODS, current=OTHER, wanted=wanted(OTHER)))
-    assert (state(patch), kept(patch).previous, kept(patch).target) == (State.RESTART, "", OTHER)
+    patch = patched(begun(UpgradeState.PODS, current=OTHER, wanted=wanted(OTHER)))
+    assert (state(patch), kept(patch).previous, kept(patch).target) == (UpgradeState.RESTART, "", OTHER)
     failed = begun(
-        State.FAILED,
+        UpgradeState.FAILED,
         current=OTHER,
         wanted=wanted(OTHER),
         record=record(previous="", target=OTHER, changed=True, returning=True, cause="slow"),
         drivers=(DriverPod(set=OTHER, ready=True),),
     )
-    assert state(patched(failed)) is State.DONE  # there is no way back, but it works after all
+    assert state(patched(failed)) is UpgradeState.DONE  # there is no way back, but it works after all
 
 
 def test_a_node_that_is_managed_no_longer_is_given_back_at_once() -> None:
-    patch = patched(changed(State.RESTART, wanted=wanted("")))
-    assert (state(patch), patch.unschedulable, patch.labels[PAUSE_LABEL]) == (State.DONE, False, "true")
+    patch = patched(changed(UpgradeState.RESTART, wanted=wanted("")))
+    assert (state(patch), patch.unschedulable, patch.labels[PAUSE_LABEL]) == (UpgradeState.DONE, False, "true")
     assert DRIVER_SET_LABEL not in patch.labels
 
 
-@pytest.mark.parametrize("each", [each for each in State if each.active])
-def test_a_state_without_our_record_was_left_by_somebody_else_and_is_not_gone_on_with(each: State) -> None:
+@pytest.mark.parametrize("each", [each for each in UpgradeState if each.active])
+def test_a_state_without_our_record_was_left_by_somebody_else_and_is_not_gone_on_with(each: UpgradeState) -> None:
     patch = patched(begun(each, record=None))
-    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
     assert patched(begun(each, record=None, cordoned_by_us=False)).unschedulable is None
 
 
-@pytest.mark.parametrize("each", [State.NONE, State.REQUIRED, State.DONE])
-def test_a_node_whose_state_somebody_took_away_half_way_is_given_back(each: State) -> None:
+@pytest.mark.parametrize("each", [UpgradeState.NONE, UpgradeState.REQUIRED, UpgradeState.DONE])
+def test_a_node_whose_state_somebody_took_away_half_way_is_given_back(each: UpgradeState) -> None:
     patch = patched(changed(each))
-    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
     assert patch.labels[PAUSE_LABEL] == "true"
     assert patch.annotations[RECORD_ANNOTATION] is None
 
 
 def test_a_cordon_of_ours_of_which_nothing_else_is_left_is_lifted() -> None:
-    patch = patched(begun(State.NONE, record=None))
-    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    patch = patched(begun(UpgradeState.NONE, record=None))
+    assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
     assert due(node()) == Step()
 
 
 def test_the_label_of_a_paused_node_says_afterwards_what_it_said_before() -> None:
-    view = changed(State.VALIDATION, validated=True, record=record(changed=True, deploy="false"))
+    view = changed(UpgradeState.VALIDATION, validated=True, record=record(changed=True, deploy="false"))
     assert patched(view).labels[PAUSE_LABEL] == "false"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"previous": 1}', "x" * 5000])
 def test_a_record_that_cannot_be_read_is_none(text: str) -> None:
-    assert record_of(text) is None
+    assert parse_upgrade_record(text) is None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, State, state_of
+from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
 from tessera.driver.rollout.executor import pull_name
 from tessera.driver.rollout.failure_history import SetFailures, read_failures, with_failure, written
 from tessera.driver.rollout.instructions import (
@@ -92,8 +92,8 @@ class SimNode:
         return self.labels.get(DRIVER_SET_LABEL, "")
 
     @property
-    def state(self) -> State:
-        return state_of(self.labels.get(UPGRADE_STATE_LABEL, ""))
+    def state(self) -> UpgradeState:
+        return parse_upgrade_state(self.labels.get(UPGRADE_STATE_LABEL, ""))
 
     @property
     def serves(self) -> bool:

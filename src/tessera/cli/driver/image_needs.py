@@ -8,7 +8,7 @@ import msgspec
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.cli.driver.registry_access import Registries
 from tessera.cli.driver.subjects import Subject
-from tessera.driver.planning.strategy import queries
+from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.copying import NeededImage
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse
@@ -47,7 +47,7 @@ async def needs(there: Registries, subjects: Sequence[Subject], *, builder: bool
 def _wanted(subject: Subject, *, builder: bool) -> list[ImageQuery]:
     """What may serve, best first; only from the policy's own repository, since that is what is copied."""
     policy = msgspec.structs.replace(subject.policy, mirrors=(), build_repository="")
-    asked = queries(policy, subject.pool)
+    asked = image_queries(policy, subject.pool)
     ready = [each for each in asked if each.kind in _READY_MADE]
     if not policy.use_precompiled:
         return [each for each in asked if each.kind is ImageKind.BUILDER] or ready

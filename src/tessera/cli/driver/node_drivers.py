@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.api.driver.node_status import Phase, Rejected
 from tessera.clock import parse_rfc3339
-from tessera.driver.nodes.node_facts import node_facts
+from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import Node
 from tessera.phrasing import age
@@ -87,12 +87,12 @@ def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
 
 
 def _counts(node: Node) -> bool:
-    facts = node_facts(node)
-    return facts.is_gpu or bool(facts.told)
+    facts = read_node_facts(node)
+    return facts.is_gpu or bool(facts.status_annotation)
 
 
 def _of(node: Node, now: float | None) -> NodeDriver:
-    name, status = node.metadata.name, read_status(node_facts(node).told)
+    name, status = node.metadata.name, read_status(read_node_facts(node).status_annotation)
     if status is None:
         reason = "Tessera does not manage its driver: no ClusterPolicy asks for one, or none is in force yet."
         return NodeDriver(node=name, reason=reason)

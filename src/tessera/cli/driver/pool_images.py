@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.cli.driver.subjects import Subject
-from tessera.driver.driver_sets import Choice
+from tessera.driver.driver_sets import DriverChoice
 from tessera.driver.image_tags import branch, kernel_form, os_forms
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.planning.strategy import Situation, choose, queries
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 
@@ -67,15 +67,15 @@ class Images(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def questions(subject: Subject) -> list[ImageQuery]:
     """All that may be asked for a pool."""
-    return queries(subject.policy, subject.pool)
+    return image_queries(subject.policy, subject.pool)
 
 
 def judged(
     subject: Subject, answers: Mapping[ImageQuery, Resolution], tags: Iterable[str], notes: Iterable[str]
 ) -> Images:
     """The answer, from what registries said."""
-    facts = NodeFacts(name="", uid="", is_gpu=True, pool=subject.pool)
-    verdict = choose(facts, subject.policy, answers.get, Situation(patient=False))
+    facts = DriverNodeFacts(name="", uid="", is_gpu=True, pool=subject.pool)
+    verdict = choose_strategy(facts, subject.policy, answers.get, StrategyInputs(may_wait=False))
     choice = verdict.choice
     return Images(
         pool=subject.pool.text,
@@ -155,7 +155,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _rows(
-    asked: Sequence[ImageQuery], answers: Mapping[ImageQuery, Resolution], choice: Choice | None
+    asked: Sequence[ImageQuery], answers: Mapping[ImageQuery, Resolution], choice: DriverChoice | None
 ) -> Iterator[Row]:
     image, taken = (choice.set.image if choice and choice.set else ""), False
     for query in asked:

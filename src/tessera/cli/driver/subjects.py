@@ -13,7 +13,7 @@ from tessera.cli.base.input_files import text_of
 from tessera.cli.base.simulated_cluster import say_where_registries_are
 from tessera.driver.coverage.kernels import content_lines
 from tessera.driver.coverage.kernels import parse_kernel as kernel_line
-from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
@@ -109,16 +109,16 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | No
     Raises:
         Failure: no policy of the cluster manages drivers.
     """
-    from tessera.driver.nodes.node_facts import node_facts
-    from tessera.driver.policies.policy_selection import Objects, govern
+    from tessera.driver.nodes.node_facts import read_node_facts
+    from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
     from tessera.kube.resources import NODES
 
     found = (await client.list(NODES)).items
     say_where_registries_are(found, lab)
-    nodes = [facts for node in found if (facts := node_facts(node)).is_gpu]
+    nodes = [facts for node in found if (facts := read_node_facts(node)).is_gpu]
     policies, drivers = await _policies(client)
-    governed = govern(
-        Objects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
+    governed = select_policy(
+        PolicyObjects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
     )
     if governed.frozen or governed.cluster is None:
         said = governed.frozen or "No ClusterPolicy has driver.enabled."
@@ -143,7 +143,7 @@ async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj]
     return found[0], found[1]
 
 
-def _grouped(nodes: list[NodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]) -> Seen:
+def _grouped(nodes: list[DriverNodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]) -> Seen:
     groups: dict[tuple[str, PoolKey], list[str]] = {}
     others: list[tuple[str, str]] = []
     for node in nodes:

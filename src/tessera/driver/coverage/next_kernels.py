@@ -28,8 +28,8 @@ from tessera.driver.coverage.report import (
     expected_kernels,
     look_up_coverage,
 )
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
@@ -280,7 +280,7 @@ class KernelsInUse(msgspec.Struct, frozen=True, kw_only=True):
     everywhere: tuple[DriverPolicy, ...] = ()
 
 
-def kernels_in_use(governance: Governance, nodes: Mapping[str, NodeFacts]) -> KernelsInUse:
+def kernels_in_use(governance: PolicySelection, nodes: Mapping[str, DriverNodeFacts]) -> KernelsInUse:
     """What follows from the nodes and who governs them."""
     found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
     for name, policy in governance.nodes.items():

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.coverage.kernels import NextKernel
-from tessera.driver.planning.strategy import queries
+from tessera.driver.planning.strategy import image_queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 
@@ -159,7 +159,7 @@ def _system(pool: PoolKey) -> tuple[str, str, int]:
 
 def covering_queries(each: ExpectedKernel) -> list[ImageQuery]:
     """What must be asked: any of these covers the kernel."""
-    asked = queries(each.policy, each.pool)
+    asked = image_queries(each.policy, each.pool)
     if not each.policy.use_precompiled:
         return asked
     return [query for query in asked if query.kind is not ImageKind.BUILDER]

@@ -42,7 +42,7 @@ _SYSTEM_DRIVERS = {
 _TAG_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A node, as far as its driver depends on it.
 
     Attributes:
@@ -77,7 +77,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     preinstalled: str = ""
     opted_out: str = ""
     driver_set: str = ""
-    offers: bool = False
+    offers_gpus: bool = False
     ready: bool = False
     unschedulable: bool = False
     boot_id: str = ""
@@ -85,29 +85,29 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = ""
     labels: Mapping[str, str] = {}
     upgrade_state: str = ""
-    record: str = ""
-    told: str = ""
+    record_annotation: str = ""
+    status_annotation: str = ""
     condition: Condition | None = None
 
 
-def node_facts(node: Node) -> NodeFacts:
+def read_node_facts(node: Node) -> DriverNodeFacts:
     """What a Node object says."""
     labels, info = node.metadata.labels, node.status.node_info
     pool, missing = _pool(node)
     conditions = {each.type: each for each in node.status.conditions}
     ready = conditions.get("Ready")
     told = conditions.get(DRIVER_CONDITION)
-    return NodeFacts(
+    return DriverNodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
         version=node.metadata.resource_version,
         is_gpu=is_gpu_node(labels),
         pool=pool,
         missing=missing,
-        preinstalled=_preinstalled(node),
-        opted_out=opted_out(labels),
+        preinstalled=_preinstalled_reason(node),
+        opted_out=opt_out_reason(labels),
         driver_set=labels.get(DRIVER_SET_LABEL, ""),
-        offers=any(
+        offers_gpus=any(
             name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
             for name, count in node.status.allocatable.items()
         ),
@@ -118,13 +118,13 @@ def node_facts(node: Node) -> NodeFacts:
         runtime=info.container_runtime_version.partition("://")[0],
         labels=labels,
         upgrade_state=labels.get(UPGRADE_STATE_LABEL, ""),
-        record=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
-        told=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
+        record_annotation=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
+        status_annotation=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
         condition=told,
     )
 
 
-def same_but_version(first: NodeFacts, second: NodeFacts) -> bool:
+def equal_except_version(first: DriverNodeFacts, second: DriverNodeFacts) -> bool:
     """Whether two looks at a node tell the same; a heartbeat changes its resourceVersion and nothing that matters."""
     return msgspec.structs.replace(first, version="") == msgspec.structs.replace(second, version="")
 
@@ -177,14 +177,14 @@ def _system(labels: Mapping[str, str], os_image: str) -> OsRelease:
     return OsRelease(id=os_id, version=labelled["VERSION_ID"], ostree=labelled["OSTREE_VERSION"])
 
 
-def _preinstalled(node: Node) -> str:
+def _preinstalled_reason(node: Node) -> str:
     labels = node.metadata.labels
     if labels.get(DEPLOY_DRIVER_LABEL) == PREINSTALLED:
         return f"its label {DEPLOY_DRIVER_LABEL} is {PREINSTALLED}"
     return _SYSTEM_DRIVERS.get(_system(labels, node.status.node_info.os_image).id, "")
 
 
-def opted_out(labels: Mapping[str, str]) -> str:
+def opt_out_reason(labels: Mapping[str, str]) -> str:
     """Why Tessera leaves a node's driver alone, as people asked in its labels; empty if they did not."""
     for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":

@@ -6,12 +6,12 @@ import msgspec
 
 from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
 from tessera.driver.driver_sets import DriverSet
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.nodes.pod_facts import DriverPod, NodePods, Progress
-from tessera.driver.nodes.upgrade_record import CHANGING, Record
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
+from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One node and what stands on it.
 
     Attributes:
@@ -26,49 +26,53 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
             nobody looked since the driver serves.
     """
 
-    facts: NodeFacts
+    facts: DriverNodeFacts
     pods: NodePods = NodePods()
-    told: DriverStatus | None = None
-    record: Record | None = None
-    rollout: str = ""
+    status: DriverStatus | None = None
+    record: UpgradeRecord | None = None
+    rollout_note: str = ""
     sets: Mapping[str, DriverSet] = {}
     toolkit: bool = True
-    user: str = ""
+    gpu_pod: str = ""
 
     @property
-    def current(self) -> DriverSet | None:
+    def current_set(self) -> DriverSet | None:
         """The set that the node's label names, if there is such a one."""
         return self.sets.get(self.facts.driver_set)
 
     @property
-    def fitting(self) -> DriverSet | None:
+    def fitting_set(self) -> DriverSet | None:
         """The current set, if it fits the node."""
-        current = self.current
+        current = self.current_set
         return current if current is not None and current.pool == self.facts.pool else None
 
     @property
-    def begun(self) -> DriverSet | None:
+    def upgrade_target(self) -> DriverSet | None:
         """The set that the rollout set out to bring to the node."""
         return self.sets.get(self.record.target) if self.record is not None else None
 
     @property
-    def upgrading(self) -> DriverSet | None:
+    def upgrading_set(self) -> DriverSet | None:
         """The set that the rollout is bringing to the node, or back, if it is one that fits the node."""
         if self.record is None:
             return None
         if self.facts.driver_set == CHANGING:
-            return self.begun if self.begun is not None and self.begun.pool == self.facts.pool else None
-        return self.fitting
+            return (
+                self.upgrade_target
+                if self.upgrade_target is not None and self.upgrade_target.pool == self.facts.pool
+                else None
+            )
+        return self.fitting_set
 
     @property
-    def driver(self) -> DriverPod | None:
+    def driver_pod(self) -> DriverPod | None:
         """The pod of the current set."""
-        return self.pods.driver(self.facts.driver_set)
+        return self.pods.driver_pod(self.facts.driver_set)
 
     @property
     def rebooted(self) -> bool:
         """Whether the node booted since it was last told something."""
-        return self.told is not None and self.told.boot != self.facts.boot_id
+        return self.status is not None and self.status.boot != self.facts.boot_id
 
     @property
     def in_use(self) -> bool:
@@ -76,70 +80,72 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
         In this boot one was proven to work, before which pods wait for cards and hold none; or it is tried in vain.
         """
-        proven = self.told is not None and self.told.proven == self.facts.boot_id
-        return bool(self.user) and (proven or self.held)
+        proven = self.status is not None and self.status.proven == self.facts.boot_id
+        return bool(self.gpu_pod) and (proven or self.unload_blocked)
 
     @property
-    def held(self) -> bool:
+    def unload_blocked(self) -> bool:
         """Whether the driver cannot come, since pods use what another one left, or itself."""
-        return bool(self.user) and not self.rebooted and self.driver is not None and self.driver.held
+        return (
+            bool(self.gpu_pod) and not self.rebooted and self.driver_pod is not None and self.driver_pod.unload_blocked
+        )
 
     @property
-    def boot(self) -> str:
+    def status_boot(self) -> str:
         """The boot that the node is told of: the old one, as long as its pods may be those of before."""
-        if self.rebooted and self.told is not None and self.pods.validated(self.facts.driver_set):
-            return self.told.boot
+        if self.rebooted and self.status is not None and self.pods.validated(self.facts.driver_set):
+            return self.status.boot
         return self.facts.boot_id
 
     @property
     def serves(self) -> bool:
         """Whether pods may be using the driver of the current set."""
-        if self.fitting is None:
+        if self.fitting_set is None:
             return False
         if self.pods.validated(self.facts.driver_set):
             return True  # also after a boot: these may be its pods, or still those of before
-        told = self.told
+        told = self.status
         if told is None or told.set != self.facts.driver_set or self.rebooted:
             return False
         return told.phase in {Phase.READY, Phase.UPGRADING}
 
 
-def progress_of(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
+def driver_progress(state: NodeState, current: DriverSet) -> tuple[Phase, str]:
     """How far the driver of a set is on the node, and what is awaited."""
-    driver = seen.pods.driver(current.id)
+    driver = state.pods.driver_pod(current.id)
     if driver is None:
         return Phase.PULLING, "Its pod is not there yet."
-    if driver.progress is Progress.FAILED:
-        return Phase.FAILED, fault_of(seen)
+    if driver.progress is DriverPodProgress.FAILED:
+        return Phase.FAILED, driver_fault(state)
     if driver.fault:
         return Phase.FAILED, f"{driver.fault}."
-    if driver.progress is Progress.PULLING:
+    if driver.progress is DriverPodProgress.PULLING:
         return Phase.PULLING, ""
-    if driver.progress is Progress.STARTING:
+    if driver.progress is DriverPodProgress.STARTING:
         what = "It is built and loaded." if current.strategy is Strategy.BUILT else "It is loaded."
         return Phase.STARTING, what
-    if seen.pods.validated(current.id):
+    if state.pods.validated(current.id):
         return Phase.READY, ""
-    toolkit = seen.pods.toolkit_of(current.id)
-    if seen.toolkit and (toolkit is None or not toolkit.ready):
+    toolkit = state.pods.toolkit_of(current.id)
+    if state.toolkit and (toolkit is None or not toolkit.ready):
         fault = toolkit.fault if toolkit is not None else ""
         return (Phase.FAILED, f"{fault}.") if fault else (Phase.STARTING, "The container toolkit is not ready yet.")
-    proof = seen.pods.validation
+    proof = state.pods.validation
     if proof is not None and proof.set == current.id and proof.fault:
         return Phase.FAILED, f"{proof.fault}."
     return Phase.STARTING, "No program has run on its cards yet."
 
 
-def may_validate(seen: Seen, current: DriverSet) -> bool:
+def can_validate(state: NodeState, current: DriverSet) -> bool:
     """Whether the driver of a set can be proven now: it is ready, as is the container runtime, and was not proven."""
-    driver = seen.pods.driver(current.id)
-    ready = driver is not None and driver.progress is Progress.READY
-    toolkit = seen.pods.toolkit_of(current.id)
-    configured = not seen.toolkit or (toolkit is not None and toolkit.ready)
-    return ready and configured and not seen.pods.validated(current.id)
+    driver = state.pods.driver_pod(current.id)
+    ready = driver is not None and driver.progress is DriverPodProgress.READY
+    toolkit = state.pods.toolkit_of(current.id)
+    configured = not state.toolkit or (toolkit is not None and toolkit.ready)
+    return ready and configured and not state.pods.validated(current.id)
 
 
-def fault_of(seen: Seen) -> str:
+def driver_fault(state: NodeState) -> str:
     """What is wrong with the driver that the node has, in a sentence; empty if nothing is known."""
-    driver = seen.driver
+    driver = state.driver_pod
     return f"{driver.fault}." if driver is not None and driver.fault else ""

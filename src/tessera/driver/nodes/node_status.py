@@ -26,17 +26,17 @@ def read_status(text: str) -> DriverStatus | None:
     if not text or len(text) > DRIVER_STATUS:
         return None
     try:
-        return shown(msgspec.json.decode(text, type=DriverStatus))
+        return sanitize_status(msgspec.json.decode(text, type=DriverStatus))
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def status_text(status: DriverStatus) -> str:
+def encode_status(status: DriverStatus) -> str:
     """The annotation's value."""
-    return msgspec.json.encode(shown(status)).decode()
+    return msgspec.json.encode(sanitize_status(status)).decode()
 
 
-def shown(status: DriverStatus) -> DriverStatus:
+def sanitize_status(status: DriverStatus) -> DriverStatus:
     """The status with texts that may be shown: long ones are cut, and nothing in them moves a terminal's cursor.
 
     Registries and kubelets say what they like, and annotations are written by others, too.
@@ -52,9 +52,9 @@ def _clean(text: str) -> str:
     return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 
-def dated(status: DriverStatus, before: DriverStatus | None, now: float) -> DriverStatus:
+def add_dates(status: DriverStatus, before: DriverStatus | None, now: float) -> DriverStatus:
     """The status as it is told, with the time at which its phase began: the old one while set and phase stay."""
-    status = shown(status)
+    status = sanitize_status(status)
     same = before is not None and (before.strategy, before.set, before.phase, before.boot) == (
         status.strategy,
         status.set,
@@ -71,7 +71,7 @@ def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
     return before.proven if before is not None else ""
 
 
-def condition_of(status: DriverStatus) -> Condition:
+def status_condition(status: DriverStatus) -> Condition:
     """The node's condition; its time is that of the change."""
     ready = status.phase is Phase.READY
     return Condition(
@@ -82,7 +82,7 @@ def condition_of(status: DriverStatus) -> Condition:
     )
 
 
-def says(condition: Condition | None, wanted: Condition) -> bool:
+def same_condition(condition: Condition | None, wanted: Condition) -> bool:
     """Whether a node shows the condition already, whenever it began."""
     return condition is not None and (condition.status, condition.reason, condition.message) == (
         wanted.status,

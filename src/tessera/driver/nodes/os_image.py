@@ -36,7 +36,7 @@ def parse_os_image(text: str) -> OsRelease | None:
     return None
 
 
-def _plain(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
+def _version_as_written(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
     """``VERSION_ID`` is written in the text as it is."""
     return lambda found: OsRelease(id=os_id, version=found[1])
 
@@ -61,27 +61,27 @@ def _unversioned(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
 
 _TABLE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], OsRelease]], ...] = (
     # "Ubuntu 22.04.4 LTS": VERSION_ID has no point release.
-    (re.compile(r"Ubuntu (?:Core )?(\d\d\.\d\d)\b"), _plain("ubuntu")),
+    (re.compile(r"Ubuntu (?:Core )?(\d\d\.\d\d)\b"), _version_as_written("ubuntu")),
     # "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)", "… CoreOS 9.8.20260817-0 (Plow)".
     (re.compile(r"Red Hat Enterprise Linux CoreOS ((\d+)\.(\d+)\.[\w.-]+)"), _coreos),
-    (re.compile(r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b"), _plain("rhel")),
-    (re.compile(r"Rocky Linux (\d+(?:\.\d+)?)\b"), _plain("rocky")),
-    (re.compile(r"AlmaLinux (\d+(?:\.\d+)?)\b"), _plain("almalinux")),
-    (re.compile(r"Oracle Linux Server (\d+(?:\.\d+)?)\b"), _plain("ol")),
-    (re.compile(r"CentOS (?:Linux|Stream) (\d+)\b"), _plain("centos")),
+    (re.compile(r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b"), _version_as_written("rhel")),
+    (re.compile(r"Rocky Linux (\d+(?:\.\d+)?)\b"), _version_as_written("rocky")),
+    (re.compile(r"AlmaLinux (\d+(?:\.\d+)?)\b"), _version_as_written("almalinux")),
+    (re.compile(r"Oracle Linux Server (\d+(?:\.\d+)?)\b"), _version_as_written("ol")),
+    (re.compile(r"CentOS (?:Linux|Stream) (\d+)\b"), _version_as_written("centos")),
     # "Fedora CoreOS 35.20220424.3.0": ID is fedora and VERSION_ID 35.
-    (re.compile(r"Fedora (?:CoreOS|Linux) (\d+)\b"), _plain("fedora")),
-    (re.compile(r"Debian GNU/Linux (\d+)\b"), _plain("debian")),
+    (re.compile(r"Fedora (?:CoreOS|Linux) (\d+)\b"), _version_as_written("fedora")),
+    (re.compile(r"Debian GNU/Linux (\d+)\b"), _version_as_written("debian")),
     (re.compile(r"SUSE Linux Enterprise Server (\d+)(?: SP(\d+))?"), _service_pack("sles")),
-    (re.compile(r"SUSE Linux Enterprise Micro (\d+\.\d+)"), _plain("sle-micro")),
-    (re.compile(r"SUSE Linux Micro (\d+\.\d+)"), _plain("sl-micro")),
-    (re.compile(r"openSUSE Leap (\d+\.\d+)"), _plain("opensuse-leap")),
+    (re.compile(r"SUSE Linux Enterprise Micro (\d+\.\d+)"), _version_as_written("sle-micro")),
+    (re.compile(r"SUSE Linux Micro (\d+\.\d+)"), _version_as_written("sl-micro")),
+    (re.compile(r"openSUSE Leap (\d+\.\d+)"), _version_as_written("opensuse-leap")),
     # "Amazon Linux 2", "Amazon Linux 2023.4.20240528": VERSION_ID is the first number.
-    (re.compile(r"Amazon Linux (\d+)\b"), _plain("amzn")),
-    (re.compile(r"Bottlerocket OS (\d+\.\d+\.\d+)"), _plain("bottlerocket")),
-    (re.compile(r"Talos \((v[\w.-]+)\)"), _plain("talos")),
-    (re.compile(r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)"), _plain("flatcar")),
-    (re.compile(r"Garden Linux (\d+(?:\.\d+)*)"), _plain("gardenlinux")),
-    (re.compile(r"Microsoft Azure Linux (\d+\.\d+)"), _plain("azurelinux")),
+    (re.compile(r"Amazon Linux (\d+)\b"), _version_as_written("amzn")),
+    (re.compile(r"Bottlerocket OS (\d+\.\d+\.\d+)"), _version_as_written("bottlerocket")),
+    (re.compile(r"Talos \((v[\w.-]+)\)"), _version_as_written("talos")),
+    (re.compile(r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)"), _version_as_written("flatcar")),
+    (re.compile(r"Garden Linux (\d+(?:\.\d+)*)"), _version_as_written("gardenlinux")),
+    (re.compile(r"Microsoft Azure Linux (\d+\.\d+)"), _version_as_written("azurelinux")),
     (re.compile(r"Container-Optimized OS from Google"), _unversioned("cos")),
 )

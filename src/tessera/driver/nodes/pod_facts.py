@@ -35,7 +35,7 @@ _NOT_SHARED = re.compile(r'is mounted on "?(/[\w/.-]{0,100})"? but it is not a s
 _MANY_RESTARTS = 3
 
 
-class Progress(Enum):
+class DriverPodProgress(Enum):
     """How far a driver pod is."""
 
     PULLING = "pulling"  # its images are on their way, or it waits for its turn
@@ -61,13 +61,13 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     set: str
-    progress: Progress
+    progress: DriverPodProgress
     started: float = 0.0
     ready_since: float = 0.0
     terminating: bool = False
     unpullable: tuple[tuple[str, str], ...] = ()
     fault: str = ""
-    held: bool = False
+    unload_blocked: bool = False
 
 
 class ToolkitPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
     validation: ValidationPod | None = None
     foreign: str = ""
 
-    def driver(self, driver_set: str) -> DriverPod | None:
+    def driver_pod(self, driver_set: str) -> DriverPod | None:
         """The pod of a set; one that is not ending before one that is."""
         found = sorted((each for each in self.drivers if each.set == driver_set), key=lambda each: each.terminating)
         return found[0] if found else None
@@ -119,25 +119,25 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
 
         What it told the container runtime about a driver before, versions of libraries among it, is of no use.
         """
-        driver = self.driver(driver_set)
+        driver = self.driver_pod(driver_set)
         if driver is None or self.toolkit is None or self.toolkit.terminating:
             return None
         return self.toolkit if self.toolkit.started >= driver.started else None
 
     def validated(self, driver_set: str) -> bool:
         """Whether the driver of a set was proven to work as it runs now."""
-        driver, proof = self.driver(driver_set), self.validation
-        if driver is None or driver.progress is not Progress.READY or proof is None:
+        driver, proof = self.driver_pod(driver_set), self.validation
+        if driver is None or driver.progress is not DriverPodProgress.READY or proof is None:
             return False
         return proof.succeeded and proof.set == driver_set and proof.created >= driver.ready_since
 
 
-def is_relevant(pod: Pod) -> bool:
+def concerns_drivers(pod: Pod) -> bool:
     """Whether a pod has to do with drivers."""
     return _app(pod) in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP} or _is_foreign(pod)
 
 
-def node_pods(pods: Iterable[Pod]) -> NodePods:
+def read_node_pods(pods: Iterable[Pod]) -> NodePods:
     """Reads the pods of one node."""
     drivers: list[DriverPod] = []
     found = NodePods()
@@ -150,11 +150,11 @@ def node_pods(pods: Iterable[Pod]) -> NodePods:
             if not _ended(pod):
                 drivers.append(_driver_pod(pod))
         elif _app(pod) == TOOLKIT_APP:
-            seen = _toolkit(pod)
+            seen = _toolkit_pod(pod)
             if found.toolkit is None or not seen.terminating:
                 found = msgspec.structs.replace(found, toolkit=seen)
         else:
-            found = msgspec.structs.replace(found, validation=_validation(pod))
+            found = msgspec.structs.replace(found, validation=_validation_pod(pod))
     return msgspec.structs.replace(found, drivers=tuple(sorted(drivers, key=lambda each: each.name)))
 
 
@@ -163,11 +163,11 @@ def _driver_pod(pod: Pod) -> DriverPod:
     unpullable = tuple(_unpullable(pod))
     started = any(each.name == DRIVER_CONTAINER and _has_begun(each) for each in pod.status.container_statuses)
     if ready:
-        progress = Progress.READY
+        progress = DriverPodProgress.READY
     elif unpullable:
-        progress = Progress.FAILED
+        progress = DriverPodProgress.FAILED
     else:
-        progress = Progress.STARTING if started else Progress.PULLING
+        progress = DriverPodProgress.STARTING if started else DriverPodProgress.PULLING
     return DriverPod(
         name=pod.metadata.name,
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
@@ -177,11 +177,11 @@ def _driver_pod(pod: Pod) -> DriverPod:
         terminating=pod.metadata.deletion_timestamp is not None,
         unpullable=unpullable,
         fault="" if ready else _fault(pod),
-        held=any(each.name == MANAGER_CONTAINER and _ends_often(pod, each) for each in pod.status.containers),
+        unload_blocked=any(each.name == MANAGER_CONTAINER and _ends_often(pod, each) for each in pod.status.containers),
     )
 
 
-def _toolkit(pod: Pod) -> ToolkitPod:
+def _toolkit_pod(pod: Pod) -> ToolkitPod:
     return ToolkitPod(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
@@ -200,7 +200,7 @@ def _started(pod: Pod, container: str) -> float:
     return 0.0
 
 
-def _validation(pod: Pod) -> ValidationPod:
+def _validation_pod(pod: Pod) -> ValidationPod:
     return ValidationPod(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
@@ -267,7 +267,7 @@ def _fault(pod: Pod) -> str:
             words = f"{waiting.reason}: {waiting.message[:KUBELET_WORDS]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}{_remedy(words)}"
         if _ends_often(pod, each):
-            return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"
+            return f"pod {pod.metadata.name}: container {each.name} ended {_restart_text(each.name)}"
     return ""
 
 
@@ -286,7 +286,7 @@ def _ends_often(pod: Pod, status: ContainerStatus) -> bool:
     return pod.status.crashes(status) >= _MANY_RESTARTS and not status.ready
 
 
-def _often(container: str) -> str:
+def _restart_text(container: str) -> str:
     """The same words at every further restart, or they would be written anew for as long as nobody mends it."""
     before = container == MANAGER_CONTAINER
     hint = "; it cannot unload the driver before while pods use the cards" if before else ""

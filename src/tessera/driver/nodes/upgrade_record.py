@@ -22,13 +22,13 @@ DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 
 #: The cordon of a node is ours and will be lifted by us.
 CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"
-#: A :class:`Record` as JSON.
+#: A :class:`UpgradeRecord` as JSON.
 RECORD_ANNOTATION = "tessera.dev/driver-upgrade"
 #: Value of the label ``tessera.dev/driver-set`` while the old driver leaves: two drivers never run on one node.
 CHANGING = "changing"
 
 
-class State(Enum):
+class UpgradeState(Enum):
     """Values of the label ``nvidia.com/gpu-driver-upgrade-state``."""
 
     NONE = ""
@@ -45,11 +45,11 @@ class State(Enum):
 
     @property
     def active(self) -> bool:
-        """Whether the node is under way; a failed one may be on its way back, see :class:`Record`."""
-        return self not in {State.NONE, State.REQUIRED, State.DONE, State.FAILED}
+        """Whether the node is under way; a failed one may be on its way back, see :class:`UpgradeRecord`."""
+        return self not in {UpgradeState.NONE, UpgradeState.REQUIRED, UpgradeState.DONE, UpgradeState.FAILED}
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node's change of its driver.
 
     Attributes:
@@ -83,40 +83,40 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restored: bool = False
 
     @property
-    def again(self) -> bool:
+    def same_set(self) -> bool:
         """The node gets back the driver that it has."""
         return self.previous == self.target
 
     @property
     def blames_set(self) -> bool:
         """Whether what failed says something about the set."""
-        return not self.again and not self.occupied
+        return not self.same_set and not self.occupied
 
 
-def state_of(label: str) -> State:
+def parse_upgrade_state(label: str) -> UpgradeState:
     """The state that a label says; values that are not known say nothing."""
     try:
-        return State(label)
+        return UpgradeState(label)
     except ValueError:
-        return State.NONE
+        return UpgradeState.NONE
 
 
-def record_of(text: str) -> Record | None:
+def parse_upgrade_record(text: str) -> UpgradeRecord | None:
     """The record in an annotation; None if there is none that can be read."""
     if not text or len(text) > ROLLOUT_RECORD:
         return None
     try:
-        return msgspec.json.decode(text, type=Record)
+        return msgspec.json.decode(text, type=UpgradeRecord)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def text_of(record: Record) -> str:
+def encode_upgrade_record(record: UpgradeRecord) -> str:
     """The annotation's value."""
     return msgspec.json.encode(record).decode()
 
 
-def references(label: str, record: Record | None) -> frozenset[str]:
+def referenced_sets(label: str, record: UpgradeRecord | None) -> frozenset[str]:
     """The driver sets that a node refers to: what it has, and what it may go to or back to.
 
     Their DaemonSets must stay, or there would be no way back.

@@ -12,16 +12,16 @@ from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.planning.strategy import Build, BuildState
+from tessera.driver.planning.strategy import PoolBuild, PoolBuildState
 from tessera.driver.pool import PoolKey
 
 #: Seconds after a push in which a registry may not show the image yet.
-PUSH_PATIENCE = 120.0
+PUSH_TIMEOUT = 120.0
 #: Seconds after which it is looked again whether patience has ended.
 _LOOK_AGAIN = 60.0
 
 
-class Building:
+class BuildRequests:
     """Builds that nodes wait for.
 
     Args:
@@ -36,29 +36,29 @@ class Building:
         self._clock = clock
         self._since: dict[tuple[str, PoolKey], float] = {}  # version and pool -> since when somebody waits
 
-    def view(self, policy: DriverPolicy, pool: PoolKey) -> Build:
+    def progress(self, policy: DriverPolicy, pool: PoolKey) -> PoolBuild:
         """How the build of a pool's image stands under a policy."""
-        return self._view(policy, pool)[0] if policy.build_repository else Build()
+        return self._progress(policy, pool)[0] if policy.build_repository else PoolBuild()
 
-    def order(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
+    def request(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
         """Has images built for these pools, and for no others."""
         now = self._clock.now()
         waiting = {(policy.source.version, pool) for policy, pool in wanted}
         self._since = {key: self._since.get(key, now) for key in waiting}
-        orders = [made for policy, pool in wanted if (made := self._view(policy, pool)[1]) is not None]
+        orders = [made for policy, pool in wanted if (made := self._progress(policy, pool)[1]) is not None]
         self._builds.set_wanted(orders, by="nodes")
 
     def seconds_until_due(self) -> float | None:
         """Seconds until patience with a build may have ended; None if nobody waits."""
         return _LOOK_AGAIN if self._since else None
 
-    def _view(self, policy: DriverPolicy, pool: PoolKey) -> tuple[Build, BuildOrder | None]:
+    def _progress(self, policy: DriverPolicy, pool: PoolKey) -> tuple[PoolBuild, BuildOrder | None]:
         now = self._clock.now()
         since = self._since.get((policy.source.version, pool), now)
-        return build_view(policy, pool, self._settings, self._builds.state, wanted_since=since, now=now)
+        return build_progress(policy, pool, self._settings, self._builds.state, wanted_since=since, now=now)
 
 
-def build_view(
+def build_progress(
     policy: DriverPolicy,
     pool: PoolKey,
     settings: BuildSettings,
@@ -66,7 +66,7 @@ def build_view(
     *,
     wanted_since: float,
     now: float,
-) -> tuple[Build, BuildOrder | None]:
+) -> tuple[PoolBuild, BuildOrder | None]:
     """How the build of a pool's image stands, and its order if there can be one.
 
     Args:
@@ -80,20 +80,20 @@ def build_view(
     try:
         made = order_for(policy, pool, settings=settings)
     except UnbuildableError as error:
-        return Build(state=BuildState.FAILED, reason=f"Nothing can be built in the cluster: {error}."), None
-    return _judged(made, state(made), wanted_since, now), made
+        return PoolBuild(state=PoolBuildState.FAILED, reason=f"Nothing can be built in the cluster: {error}."), None
+    return _judge_build(made, state(made), wanted_since, now), made
 
 
-def _judged(made: BuildOrder, found: Found, wanted_since: float, now: float) -> Build:
+def _judge_build(made: BuildOrder, found: Found, wanted_since: float, now: float) -> PoolBuild:
     words = f" {found.text.rstrip('.')}." if found.text else ""
     if found.phase is BuildPhase.FAILED:
-        return Build(state=BuildState.FAILED, reason=f"The build of {made.target} failed.{words}")
-    if found.phase is BuildPhase.DONE and now - found.since > PUSH_PATIENCE:
+        return PoolBuild(state=PoolBuildState.FAILED, reason=f"The build of {made.target} failed.{words}")
+    if found.phase is BuildPhase.DONE and now - found.since > PUSH_TIMEOUT:
         reason = f"The build of {made.target} is done, but the registry does not show it."
-        return Build(state=BuildState.FAILED, reason=reason)
+        return PoolBuild(state=PoolBuildState.FAILED, reason=reason)
     since = min(wanted_since, found.since or now)
     if now - since > BUILD_PATIENCE:
         reason = f"The build of {made.target} takes more than {BUILD_PATIENCE / 60:.0f} min."
-        return Build(state=BuildState.OVERDUE, reason=reason)
+        return PoolBuild(state=PoolBuildState.OVERDUE, reason=reason)
     job = f", Job {NAMESPACE}/{job_name(made, found.attempts)}" if found.attempts else ""
-    return Build(state=BuildState.RUNNING, reason=f"Waits for the one build of {made.target}{job}.{words}")
+    return PoolBuild(state=PoolBuildState.RUNNING, reason=f"Waits for the one build of {made.target}{job}.{words}")

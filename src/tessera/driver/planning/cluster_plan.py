@@ -23,164 +23,172 @@ from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.policy_status import status_patch
 from tessera.clock import rfc3339
-from tessera.driver.driver_sets import Choice, DriverSet, settings_digest
+from tessera.driver.driver_sets import DriverChoice, DriverSet, settings_digest
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
-from tessera.driver.nodes.node_facts import NodeFacts
-from tessera.driver.nodes.node_state import Seen
-from tessera.driver.nodes.node_status import condition_body, condition_of, dated, read_status, says
+from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.node_state import NodeState
+from tessera.driver.nodes.node_status import add_dates, condition_body, read_status, same_condition, status_condition
 from tessera.driver.nodes.pod_facts import NodePods
-from tessera.driver.nodes.upgrade_record import Record, State, record_of, references, state_of
-from tessera.driver.planning.cluster_snapshot import Decision, World
+from tessera.driver.nodes.upgrade_record import (
+    UpgradeRecord,
+    UpgradeState,
+    parse_upgrade_record,
+    parse_upgrade_state,
+    referenced_sets,
+)
+from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot
 from tessera.driver.planning.instructions import (
     ApplyToolkit,
     CreateSet,
+    CreateValidationPod,
     DeletePod,
     DeleteSet,
     DeleteToolkit,
     Instruction,
-    Label,
-    Show,
-    Tell,
-    TellPolicy,
-    Validate,
+    LabelNode,
+    WriteCondition,
+    WritePolicyStatus,
+    WriteStatus,
 )
-from tessera.driver.planning.node_plan import NodePlan, plan, unmanaged, without
-from tessera.driver.planning.strategy import Situation, Verdict, choose
+from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_without_driver
+from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
 from tessera.driver.pool import PoolKey
 
 
-def decide(world: World) -> Decision:
+def plan_cluster(snapshot: ClusterSnapshot) -> ClusterPlan:
     """One round."""
-    if world.governance.frozen:
-        return Decision(instructions=tuple(_told_policies(world, {})))
-    return _Round(world).run()
+    if snapshot.selection.frozen:
+        return ClusterPlan(instructions=tuple(_policy_status_writes(snapshot, {})))
+    return _ClusterPlanner(snapshot).run()
 
 
-class _Round:
+class _ClusterPlanner:
     """One round over all nodes."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._sets = {key: each.set for key, each in world.sets.items()}
-        self._verdicts: dict[tuple[str, PoolKey], Verdict] = {}
-        self._serving = self._served()
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._sets = {key: each.set for key, each in snapshot.sets.items()}
+        self._results: dict[tuple[str, PoolKey], StrategyResult] = {}
+        self._serving = self._serving_sets()
         self._plans: dict[str, NodePlan] = {}
         self._needed: dict[str, CreateSet] = {}
 
-    def run(self) -> Decision:
+    def run(self) -> ClusterPlan:
         """Plans each node by itself, and what follows for all together."""
-        for name, facts in sorted(self._world.nodes.items()):
-            made = self._plan(facts)
+        for name, facts in sorted(self._snapshot.nodes.items()):
+            made = self._plan_node(facts)
             if made is not None:
                 self._plans[name] = made
         statuses = self._statuses()
-        verdicts = self._verdicts.items()
-        policies = self._world.governance.policies
-        return Decision(
+        verdicts = self._results.items()
+        policies = self._snapshot.selection.policies
+        return ClusterPlan(
             instructions=(
                 *self._needed.values(),
                 *self._labels(),
                 *self._validations(),
-                *self._tellings(statuses),
-                *self._unneeded(),
-                *self._toolkit(),
-                *_told_policies(self._world, statuses),
+                *self._status_writes(statuses),
+                *self._unneeded_sets(),
+                *self._toolkit_instructions(),
+                *_policy_status_writes(self._snapshot, statuses),
             ),
             wanted={name: each.wanted for name, each in self._plans.items()},
-            ask=tuple(dict.fromkeys(query for _, verdict in verdicts for query in verdict.ask)),
-            build=tuple((policies[policy], pool) for (policy, pool), verdict in verdicts if verdict.build),
-            statuses={name: statuses.get(name) for name in self._world.governance.nodes},
-            used=policies,
+            lookups=tuple(dict.fromkeys(query for _, verdict in verdicts for query in verdict.lookups)),
+            builds=tuple((policies[policy], pool) for (policy, pool), verdict in verdicts if verdict.build_wanted),
+            statuses={name: statuses.get(name) for name in self._snapshot.selection.nodes},
+            policies=policies,
         )
 
     # Nodes
 
-    def _plan(self, facts: NodeFacts) -> NodePlan | None:
+    def _plan_node(self, facts: DriverNodeFacts) -> NodePlan | None:
         """None for a node that has nothing to do with drivers, and never had."""
-        governance = self._world.governance
+        governance = self._snapshot.selection
         policy = governance.nodes.get(facts.name)
         if not facts.is_gpu or (policy is None and facts.name not in governance.unassigned):
-            traces = facts.driver_set or facts.record or facts.told or facts.condition is not None
-            return unmanaged(self._seen(facts, policy)) if traces else None
-        seen = self._seen(facts, policy)
+            traces = (
+                facts.driver_set or facts.record_annotation or facts.status_annotation or facts.condition is not None
+            )
+            return plan_unmanaged(self._node_state(facts, policy)) if traces else None
+        seen = self._node_state(facts, policy)
         if facts.opted_out:
-            return without(seen, f"Tessera leaves its driver alone: {facts.opted_out}.")
+            return plan_without_driver(seen, f"Tessera leaves its driver alone: {facts.opted_out}.")
         if policy is None:
-            return without(seen, f"No policy governs it: {governance.unassigned[facts.name]}.")
-        verdict = self._verdict(facts, policy)
-        made = plan(seen, policy, self._tried(seen, verdict))
+            return plan_without_driver(seen, f"No policy governs it: {governance.unassigned[facts.name]}.")
+        verdict = self._strategy_for(facts, policy)
+        made = plan_node(seen, policy, self._avoid_failed_set(seen, verdict))
         for each in made.needs:
             if each.id not in self._sets:
                 self._needed.setdefault(each.id, CreateSet(set=each, policy=policy))
         return made
 
-    def _seen(self, facts: NodeFacts, policy: DriverPolicy | None) -> Seen:
-        pods = self._world.pods.get(facts.name, NodePods())
+    def _node_state(self, facts: DriverNodeFacts, policy: DriverPolicy | None) -> NodeState:
+        pods = self._snapshot.pods.get(facts.name, NodePods())
         ours = policy is not None and not facts.opted_out and not facts.preinstalled and not pods.foreign
         goes_on = ours and pods.validated(facts.driver_set)
-        return Seen(
+        return NodeState(
             facts=facts,
             pods=pods,
-            told=read_status(facts.told),
-            record=_unfinished(facts),
-            rollout=self._world.notes.get(facts.name, ""),
+            status=read_status(facts.status_annotation),
+            record=_unfinished_record(facts),
+            rollout_note=self._snapshot.rollout_notes.get(facts.name, ""),
             sets=self._sets,
             toolkit=policy is not None and policy.toolkit.enabled,
-            user="" if goes_on or not facts.driver_set else self._world.user(facts.name),
+            gpu_pod="" if goes_on or not facts.driver_set else self._snapshot.user(facts.name),
         )
 
-    def _verdict(self, facts: NodeFacts, policy: DriverPolicy) -> Verdict:
+    def _strategy_for(self, facts: DriverNodeFacts, policy: DriverPolicy) -> StrategyResult:
         """The same for all nodes of a pool, unless the host has its driver or a fact is missing."""
-        pods = self._world.pods.get(facts.name, NodePods())
+        pods = self._snapshot.pods.get(facts.name, NodePods())
         foreign = f"pod {pods.foreign} brings it" if pods.foreign else ""
         if foreign or facts.preinstalled or facts.pool is None:
-            return choose(facts, policy, self._world.answers, Situation(foreign=foreign))
+            return choose_strategy(facts, policy, self._snapshot.answers, StrategyInputs(foreign=foreign))
         key = (f"{policy.kind}/{policy.name}", facts.pool)
-        if key not in self._verdicts:
-            situation = self._world.situation(policy, facts.pool)
-            situation = msgspec.structs.replace(situation, unpullable=self._world.unpullable)
-            verdict = choose(facts, policy, self._world.answers, situation)
-            self._verdicts[key] = self._known(verdict, policy, facts.pool)
-        return self._verdicts[key]
+        if key not in self._results:
+            situation = self._snapshot.situation(policy, facts.pool)
+            situation = msgspec.structs.replace(situation, unpullable=self._snapshot.unpullable)
+            verdict = choose_strategy(facts, policy, self._snapshot.answers, situation)
+            self._results[key] = self._fall_back_to_known_set(verdict, policy, facts.pool)
+        return self._results[key]
 
-    def _known(self, verdict: Verdict, policy: DriverPolicy, pool: PoolKey) -> Verdict:
+    def _fall_back_to_known_set(self, verdict: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
         """While a registry does not answer, what it said to an earlier controller counts: there is a set of it."""
-        if verdict.choice is not None or not verdict.silent:
+        if verdict.choice is not None or not verdict.registry_silent:
             return verdict
         asked = (settings_digest(policy), policy.source.version)
-        fitting = [each for each in self._of(pool) if (each.settings, each.version) == asked]
+        fitting = [each for each in self._sets_of(pool) if (each.settings, each.version) == asked]
         if not fitting:
             return verdict
         known = next((each for each in fitting if each.id in self._serving), fitting[0])
         reason = f"The registry does not answer; {known.image} is what the pool has already."
-        return msgspec.structs.replace(verdict, choice=Choice(strategy=known.strategy, set=known, reason=reason))
+        return msgspec.structs.replace(verdict, choice=DriverChoice(strategy=known.strategy, set=known, reason=reason))
 
-    def _tried(self, seen: Seen, verdict: Verdict) -> Verdict:
+    def _avoid_failed_set(self, seen: NodeState, verdict: StrategyResult) -> StrategyResult:
         """A node where nothing serves does not get a set that failed, while others of its pool serve with another."""
-        choice, fitting = verdict.choice, seen.fitting
+        choice, fitting = verdict.choice, seen.fitting_set
         if choice is None or choice.set is None or seen.record is not None or seen.serves:
             return verdict
         if fitting is not None and fitting.id == choice.set.id:
             return verdict
-        cause = self._world.failed.get(choice.set.id)
-        others = [each for each in self._of(choice.set.pool) if each.id in self._serving - {choice.set.id}]
+        cause = self._snapshot.failed_sets.get(choice.set.id)
+        others = [each for each in self._sets_of(choice.set.pool) if each.id in self._serving - {choice.set.id}]
         if not cause or not others:
             return verdict
         known = fitting if fitting in others else others[0]
         reason = f"Driver set {choice.set.id} failed on other nodes ({cause}); this one serves there."
-        replaced = Choice(strategy=known.strategy, set=known, reason=reason, rejected=choice.rejected)
+        replaced = DriverChoice(strategy=known.strategy, set=known, reason=reason, rejected=choice.rejected)
         return msgspec.structs.replace(verdict, choice=replaced)
 
-    def _of(self, pool: PoolKey) -> list[DriverSet]:
+    def _sets_of(self, pool: PoolKey) -> list[DriverSet]:
         return sorted((each for each in self._sets.values() if each.pool == pool), key=lambda each: each.id)
 
-    def _served(self) -> frozenset[str]:
+    def _serving_sets(self) -> frozenset[str]:
         """Sets with which some node serves."""
-        pods = self._world.pods
+        pods = self._snapshot.pods
         return frozenset(
             facts.driver_set
-            for name, facts in self._world.nodes.items()
+            for name, facts in self._snapshot.nodes.items()
             if name in pods and facts.driver_set and pods[name].validated(facts.driver_set)
         )
 
@@ -188,109 +196,115 @@ class _Round:
 
     def _labels(self) -> Iterator[Instruction]:
         for name, made in self._plans.items():
-            facts, policy = self._world.nodes[name], self._world.governance.nodes.get(name)
+            facts, policy = self._snapshot.nodes[name], self._snapshot.selection.nodes.get(name)
             owner = _owner(facts, policy, made.label)
             owned = owner is None or facts.labels.get(OWNER_LABEL, "") == owner
             if made.label != facts.driver_set or not owned:
-                yield Label(node=name, uid=facts.uid, version=facts.version, set=made.label, owner=owner)
+                yield LabelNode(node=name, uid=facts.uid, version=facts.version, set=made.label, owner=owner)
 
     def _statuses(self) -> dict[str, DriverStatus]:
         found: dict[str, DriverStatus] = {}
         for name, made in self._plans.items():
             if made.status is not None:
-                found[name] = dated(made.status, read_status(self._world.nodes[name].told), self._world.now)
+                found[name] = add_dates(
+                    made.status, read_status(self._snapshot.nodes[name].status_annotation), self._snapshot.now
+                )
         return found
 
-    def _tellings(self, statuses: Mapping[str, DriverStatus]) -> Iterator[Instruction]:
+    def _status_writes(self, statuses: Mapping[str, DriverStatus]) -> Iterator[Instruction]:
         for name in self._plans:
-            facts, status = self._world.nodes[name], statuses.get(name)
-            if status != read_status(facts.told) or (status is None and facts.told):
-                yield Tell(node=name, uid=facts.uid, status=status)
+            facts, status = self._snapshot.nodes[name], statuses.get(name)
+            if status != read_status(facts.status_annotation) or (status is None and facts.status_annotation):
+                yield WriteStatus(node=name, uid=facts.uid, status=status)
             if status is None:
                 if facts.condition is not None:
-                    yield Show(node=name, uid=facts.uid, condition=None)
+                    yield WriteCondition(node=name, uid=facts.uid, condition=None)
                 continue
-            wanted = condition_of(status)
-            if not says(facts.condition, wanted):
-                body = condition_body(wanted, facts.condition, self._world.now)
-                yield Show(node=name, uid=facts.uid, condition=body)
+            wanted = status_condition(status)
+            if not same_condition(facts.condition, wanted):
+                body = condition_body(wanted, facts.condition, self._snapshot.now)
+                yield WriteCondition(node=name, uid=facts.uid, condition=body)
 
     def _validations(self) -> Iterator[Instruction]:
-        cluster = self._world.governance.cluster
+        cluster = self._snapshot.selection.cluster
         nri = cluster is not None and cluster.nri_plugin
         for name, made in self._plans.items():
-            facts = self._world.nodes[name]
-            proof = self._world.pods.get(name, NodePods()).validation
+            facts = self._snapshot.nodes[name]
+            proof = self._snapshot.pods.get(name, NodePods()).validation
             if proof is not None:
                 outdated = proof.set != facts.driver_set or (made.validate and (proof.succeeded or proof.failed))
                 if outdated and not proof.terminating:
                     yield DeletePod(name=proof.name, uid=proof.uid)
             elif made.validate:
-                yield Validate(node=name, uid=facts.uid, set=facts.driver_set, nri_plugin=nri)
+                yield CreateValidationPod(node=name, uid=facts.uid, set=facts.driver_set, nri_plugin=nri)
             yield from self._outdated_toolkit(name, facts)
-        for name, pods in self._world.pods.items():  # of nodes that no longer have to do with drivers
+        for name, pods in self._snapshot.pods.items():  # of nodes that no longer have to do with drivers
             proof = None if name in self._plans else pods.validation
             if proof is not None and not proof.terminating:
                 yield DeletePod(name=proof.name, uid=proof.uid)
 
-    def _outdated_toolkit(self, name: str, facts: NodeFacts) -> Iterator[Instruction]:
+    def _outdated_toolkit(self, name: str, facts: DriverNodeFacts) -> Iterator[Instruction]:
         """A toolkit that was there before the driver is started anew; it waits for the driver by itself."""
-        pods = self._world.pods.get(name, NodePods())
-        driver, toolkit = pods.driver(facts.driver_set), pods.toolkit
+        pods = self._snapshot.pods.get(name, NodePods())
+        driver, toolkit = pods.driver_pod(facts.driver_set), pods.toolkit
         if driver is None or toolkit is None or toolkit.terminating or not toolkit.started:
             return
         if 0.0 < toolkit.started < driver.started:
             yield DeletePod(name=toolkit.name, uid=toolkit.uid)
 
-    def _unneeded(self) -> Iterator[Instruction]:
+    def _unneeded_sets(self) -> Iterator[Instruction]:
         """Sets to which no node refers, nor will after what was just decided."""
         kept = set(self._needed)
-        for name, facts in self._world.nodes.items():
-            kept |= references(facts.driver_set, record_of(facts.record))
+        for name, facts in self._snapshot.nodes.items():
+            kept |= referenced_sets(facts.driver_set, parse_upgrade_record(facts.record_annotation))
             if name in self._plans:
                 made = self._plans[name]
                 kept |= {made.label, made.wanted.set, *(each.id for each in made.needs)}
-        for key, each in self._world.sets.items():
+        for key, each in self._snapshot.sets.items():
             if key not in kept:
                 yield DeleteSet(name=each.set.name, uid=each.uid)
 
-    def _toolkit(self) -> Iterator[Instruction]:
+    def _toolkit_instructions(self) -> Iterator[Instruction]:
         """One toolkit for the cluster: upstream has one, too, and the ClusterPolicy alone speaks of it.
 
         Where none does any more, it goes after the last driver: pods that still use one may start containers anew.
         """
-        cluster = self._world.governance.cluster
-        managed = [self._world.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]
+        cluster = self._snapshot.selection.cluster
+        managed = [self._snapshot.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]
         if cluster is not None and cluster.toolkit.enabled and managed:
             yield ApplyToolkit(policy=cluster, runtime=_runtime(managed))
-        elif self._world.toolkit and (not managed if cluster is None else not cluster.toolkit.enabled):
+        elif self._snapshot.has_toolkit and (not managed if cluster is None else not cluster.toolkit.enabled):
             yield DeleteToolkit()
 
 
-def _owner(facts: NodeFacts, policy: DriverPolicy | None, label: str) -> str | None:
+def _owner(facts: DriverNodeFacts, policy: DriverPolicy | None, label: str) -> str | None:
     """Which NVIDIADriver a node's driver is of; empty for none any more, None if that is not for Tessera to say."""
     if not label and facts.driver_set:
         return ""
     return policy.name if policy is not None and policy.kind == NVIDIA_DRIVERS.kind and label else None
 
 
-def _runtime(nodes: Iterable[NodeFacts]) -> Runtime:
+def _runtime(nodes: Iterable[DriverNodeFacts]) -> Runtime:
     """CRI-O or Docker if all nodes have it; gpu-operator, too, takes containerd where one node does."""
     names = {each.runtime for each in nodes}
     return {frozenset({"cri-o"}): CRIO, frozenset({"docker"}): DOCKER}.get(frozenset(names), CONTAINERD)
 
 
-def _unfinished(facts: NodeFacts) -> Record | None:
+def _unfinished_record(facts: DriverNodeFacts) -> UpgradeRecord | None:
     """The rollout's record of a node that it has not given back."""
-    record, state = record_of(facts.record), state_of(facts.upgrade_state)
+    record, state = parse_upgrade_record(facts.record_annotation), parse_upgrade_state(facts.upgrade_state)
     if record is None:
         return None
-    return record if state.active or (state is State.FAILED and not record.restored) else None
+    return record if state.active or (state is UpgradeState.FAILED and not record.restored) else None
 
 
-def _told_policies(world: World, statuses: Mapping[str, DriverStatus | None]) -> Iterator[Instruction]:
-    for told, verdict in world.governance.verdicts(statuses):
-        patch = status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(world.now))
+def _policy_status_writes(
+    snapshot: ClusterSnapshot, statuses: Mapping[str, DriverStatus | None]
+) -> Iterator[Instruction]:
+    for told, verdict in snapshot.selection.verdicts(statuses):
+        patch = status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(snapshot.now))
         if patch is not None:
             metadata = told.obj["metadata"]
-            yield TellPolicy(resource=told.resource, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch)
+            yield WritePolicyStatus(
+                resource=told.resource, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch
+            )

@@ -7,24 +7,24 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.driver.driver_sets import DriverSet
-from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.pod_facts import NodePods
 from tessera.driver.planning.instructions import Instruction
-from tessera.driver.planning.strategy import Situation
-from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.planning.strategy import StrategyInputs
+from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.node_view import Wanted
 
 
-class Existing(msgspec.Struct, frozen=True, kw_only=True):
+class ExistingSet(msgspec.Struct, frozen=True, kw_only=True):
     """A DaemonSet of ours that is not being deleted."""
 
     set: DriverSet
     uid: str
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known.
 
     Attributes:
@@ -42,21 +42,21 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         now: seconds since 1970.
     """
 
-    nodes: Mapping[str, NodeFacts]
+    nodes: Mapping[str, DriverNodeFacts]
     pods: Mapping[str, NodePods] = {}
-    governance: Governance = Governance()
-    sets: Mapping[str, Existing] = {}
+    selection: PolicySelection = PolicySelection()
+    sets: Mapping[str, ExistingSet] = {}
     answers: Callable[[ImageQuery], Resolution | None] = lambda _query: None
-    situation: Callable[[DriverPolicy, PoolKey], Situation] = lambda _policy, _pool: Situation()
+    situation: Callable[[DriverPolicy, PoolKey], StrategyInputs] = lambda _policy, _pool: StrategyInputs()
     unpullable: Mapping[str, str] = {}
-    failed: Mapping[str, str] = {}
-    notes: Mapping[str, str] = {}
+    failed_sets: Mapping[str, str] = {}
+    rollout_notes: Mapping[str, str] = {}
     user: Callable[[str], str] = lambda _node: ""
-    toolkit: bool = False
+    has_toolkit: bool = False
     now: float = 0.0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a round.
 
     Attributes:
@@ -70,7 +70,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     instructions: tuple[Instruction, ...] = ()
     wanted: Mapping[str, Wanted] = {}
-    ask: tuple[ImageQuery, ...] = ()
-    build: tuple[tuple[DriverPolicy, PoolKey], ...] = ()
+    lookups: tuple[ImageQuery, ...] = ()
+    builds: tuple[tuple[DriverPolicy, PoolKey], ...] = ()
     statuses: Mapping[str, DriverStatus | None] = {}
-    used: Mapping[str, DriverPolicy] = {}
+    policies: Mapping[str, DriverPolicy] = {}

@@ -25,7 +25,7 @@ class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
-class Label(msgspec.Struct, frozen=True, kw_only=True):
+class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
     """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen.
 
     ``owner`` is the NVIDIADriver that it is of, under upstream's label; empty takes that away, None leaves it as it is.
@@ -38,7 +38,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
 
 
-class Tell(msgspec.Struct, frozen=True, kw_only=True):
+class WriteStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Writes a node's annotation; None takes it away."""
 
     node: str
@@ -46,7 +46,7 @@ class Tell(msgspec.Struct, frozen=True, kw_only=True):
     status: DriverStatus | None
 
 
-class Show(msgspec.Struct, frozen=True, kw_only=True):
+class WriteCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Writes the condition of a node's driver, as JSON; None takes it away."""
 
     node: str
@@ -54,7 +54,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     condition: dict[str, Any] | None
 
 
-class Validate(msgspec.Struct, frozen=True, kw_only=True):
+class CreateValidationPod(msgspec.Struct, frozen=True, kw_only=True):
     """Has a node's driver proven to work; ``nri_plugin`` as in the policy of the toolkit."""
 
     node: str
@@ -81,7 +81,7 @@ class DeleteToolkit(msgspec.Struct, frozen=True):
     """Removes it."""
 
 
-class TellPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class WritePolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Writes the status of an administrator's object: a merge patch."""
 
     resource: Resource[dict[str, Any]]
@@ -91,33 +91,42 @@ class TellPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Instruction = (
-    CreateSet | DeleteSet | Label | Tell | Show | Validate | DeletePod | ApplyToolkit | DeleteToolkit | TellPolicy
+    CreateSet
+    | DeleteSet
+    | LabelNode
+    | WriteStatus
+    | WriteCondition
+    | CreateValidationPod
+    | DeletePod
+    | ApplyToolkit
+    | DeleteToolkit
+    | WritePolicyStatus
 )
 
 
-def node_of(instruction: Instruction) -> str:
+def written_node(instruction: Instruction) -> str:
     """The node that is written; empty for what writes none."""
-    return instruction.node if isinstance(instruction, Label | Tell | Show) else ""
+    return instruction.node if isinstance(instruction, LabelNode | WriteStatus | WriteCondition) else ""
 
 
-def key_of(instruction: Instruction) -> str:
+def instruction_key(instruction: Instruction) -> str:
     """What is never written twice at a time."""
     match instruction:
         case CreateSet(set=made):
             return f"set/{made.name}"
         case DeleteSet(name=name):
             return f"set/{name}"
-        case Label(node=node):
+        case LabelNode(node=node):
             return f"label/{node}"
-        case Tell(node=node):
+        case WriteStatus(node=node):
             return f"told/{node}"
-        case Show(node=node):
+        case WriteCondition(node=node):
             return f"condition/{node}"
-        case Validate(node=node):
+        case CreateValidationPod(node=node):
             return f"validation/{node}"
         case DeletePod(uid=uid):
             return f"pod/{uid}"
         case ApplyToolkit() | DeleteToolkit():
             return "toolkit"
-        case TellPolicy(resource=resource, name=name):
+        case WritePolicyStatus(resource=resource, name=name):
             return f"policy/{resource.kind}/{name}"

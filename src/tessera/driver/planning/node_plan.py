@@ -21,11 +21,11 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus, Phase, Rejected, Strategy
-from tessera.driver.driver_sets import Choice, DriverSet
-from tessera.driver.nodes.node_state import Seen, fault_of, may_validate, progress_of
-from tessera.driver.nodes.pod_facts import Progress
+from tessera.driver.driver_sets import DriverChoice, DriverSet
+from tessera.driver.nodes.node_state import NodeState, can_validate, driver_fault, driver_progress
+from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
-from tessera.driver.planning.strategy import Verdict
+from tessera.driver.planning.strategy import StrategyResult
 from tessera.driver.rollout.node_view import Wanted
 
 #: Orders of strategies, best first; the second is that of a policy that wants built drivers.
@@ -65,79 +65,81 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     validate: bool = False
 
 
-def unmanaged(seen: Seen) -> NodePlan:
-    """A node whose drivers are nobody's business here: what Tessera put there is taken away once nobody uses it."""
-    return _left(seen, "No policy asks for a driver any more.") or NodePlan(
+def plan_unmanaged(state: NodeState) -> NodePlan:
+    """Plan for a node that no policy selects: remove our driver once unused."""
+    return _keep_while_in_use(state, "No policy asks for a driver any more.") or NodePlan(
         label="", status=None, wanted=Wanted(policy="")
     )
 
 
-def without(seen: Seen, reason: str) -> NodePlan:
-    """A managed node that is to have no driver of Tessera's, for a reason that people gave."""
-    return _left(seen, reason) or _none(seen, Strategy.BLOCKED, Phase.BLOCKED, reason)
+def plan_without_driver(state: NodeState, reason: str) -> NodePlan:
+    """Plan for a managed node without a driver of ours; ``reason`` is the administrator's."""
+    return _keep_while_in_use(state, reason) or _plan_no_set(state, Strategy.BLOCKED, Phase.BLOCKED, reason)
 
 
-def _left(seen: Seen, reason: str) -> NodePlan | None:
-    """The driver that a node has, for as long as pods use it; None if none does."""
-    current = seen.fitting
-    if current is None or not seen.in_use:
+def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
+    """Keeps the current driver while pods use it; None if no pod does."""
+    current = state.fitting_set
+    if current is None or not state.in_use:
         return None
-    phase, progress = progress_of(seen, current)
-    stays = f"Its driver stays until pod {seen.user} has ended."
-    status = _status(seen, current, phase, f"{reason} {stays} {progress}".strip(), ())
+    phase, progress = driver_progress(state, current)
+    stays = f"Its driver stays until pod {state.gpu_pod} has ended."
+    status = _status(state, current, phase, f"{reason} {stays} {progress}".strip(), ())
     return NodePlan(label=current.id, status=msgspec.structs.replace(status, leaving=True), wanted=Wanted(policy=""))
 
 
-def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
-    """A node that a policy governs.
+def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) -> NodePlan:
+    """Plan for a node that a policy selects.
 
     Args:
-        seen: the node.
-        policy: what governs it.
-        verdict: what would be best now.
+        state: the node.
+        policy: the policy that selects the node.
+        result: the best strategy now.
     """
-    choice = verdict.choice
-    if choice is None and verdict.ask and seen.told is not None:
-        return _undecided(seen, policy, seen.told)
+    choice = result.choice
+    if choice is None and result.lookups and state.status is not None:
+        return _keep_status(state, policy, state.status)
     if choice is None:
-        return _keep(seen, policy, Phase.WAITING, verdict.waiting)
+        return _keep_without_choice(state, policy, Phase.WAITING, result.waiting)
     if choice.strategy is Strategy.PREINSTALLED:
-        phase = Phase.READY if seen.facts.offers else Phase.WAITING
-        waits = "" if seen.facts.offers else " The node offers no cards yet."
-        ours = _left(seen, choice.reason) if seen.serves else None  # else the pods use the host's already
-        return ours or _none(seen, Strategy.PREINSTALLED, phase, choice.reason + waits)
+        phase = Phase.READY if state.facts.offers_gpus else Phase.WAITING
+        waits = "" if state.facts.offers_gpus else " The node offers no cards yet."
+        ours = (
+            _keep_while_in_use(state, choice.reason) if state.serves else None
+        )  # else the pods use the host's already
+        return ours or _plan_no_set(state, Strategy.PREINSTALLED, phase, choice.reason + waits)
     if choice.set is None:
-        return _keep(seen, policy, Phase.BLOCKED, choice.reason, choice)
-    return _towards(seen, policy, choice, choice.set)
+        return _keep_without_choice(state, policy, Phase.BLOCKED, choice.reason, choice)
+    return _plan_target(state, policy, choice, choice.set)
 
 
-def _towards(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet) -> NodePlan:
-    coming = seen.upgrading
+def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, target: DriverSet) -> NodePlan:
+    coming = state.upgrading_set
     if coming is not None:
-        begun = seen.begun
+        begun = state.upgrade_target
         if begun is not None and begun.same_driver(target):
             target = begun
-        return _told(seen, coming, _rollout(policy, target), needs=(target,), choice=choice)
-    current = seen.fitting
+        return _plan_with_set(state, coming, _wanted(policy, target), needs=(target,), choice=choice)
+    current = state.fitting_set
     if current is None:
-        return _change(seen, policy, choice, target)
-    broken = _is_broken(seen)
+        return _switch_now(state, policy, choice, target)
+    broken = _is_broken(state)
     if current.id == target.id or (current.same_driver(target) and not broken):
-        return _stay(seen, policy, current, choice)
+        return _keep_set(state, policy, current, choice)
     updated = _is_update(current, target)
     better = _rank(policy, target.strategy) < _rank(policy, current.strategy)
-    if not seen.serves:
-        if updated or broken or (better and seen.rebooted):
-            if seen.in_use:  # the rollout has the pods leave first
-                return _told(seen, current, _rollout(policy, target), needs=(target,), choice=choice)
-            return _change(seen, policy, choice, target)
-        return _stay(seen, policy, current, choice, offered=target if better else None)
+    if not state.serves:
+        if updated or broken or (better and state.rebooted):
+            if state.in_use:  # the rollout has the pods leave first
+                return _plan_with_set(state, current, _wanted(policy, target), needs=(target,), choice=choice)
+            return _switch_now(state, policy, choice, target)
+        return _keep_set(state, policy, current, choice, offered=target if better else None)
     if updated:
-        return _told(seen, current, _rollout(policy, target), needs=(target,), choice=choice)
+        return _plan_with_set(state, current, _wanted(policy, target), needs=(target,), choice=choice)
     if not better and _rank(policy, target.strategy) > _rank(policy, current.strategy):
-        return _stay(seen, policy, current, choice)
-    wanted = _rollout(policy, target, when_idle=True)
-    return _told(seen, current, wanted, needs=(target,), choice=choice, offered=target)
+        return _keep_set(state, policy, current, choice)
+    wanted = _wanted(policy, target, when_idle=True)
+    return _plan_with_set(state, current, wanted, needs=(target,), choice=choice, offered=target)
 
 
 def _is_update(current: DriverSet, target: DriverSet) -> bool:
@@ -145,10 +147,10 @@ def _is_update(current: DriverSet, target: DriverSet) -> bool:
     return (current.settings, current.version) != (target.settings, target.version)
 
 
-def _is_broken(seen: Seen) -> bool:
+def _is_broken(state: NodeState) -> bool:
     """Whether the driver does not come: its image is not pulled, or its container ends again and again."""
-    driver = seen.driver
-    return driver is not None and (driver.progress is Progress.FAILED or bool(driver.fault))
+    driver = state.driver_pod
+    return driver is not None and (driver.progress is DriverPodProgress.FAILED or bool(driver.fault))
 
 
 def _rank(policy: DriverPolicy, strategy: Strategy) -> int:
@@ -158,34 +160,36 @@ def _rank(policy: DriverPolicy, strategy: Strategy) -> int:
 # Plans
 
 
-def _change(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet) -> NodePlan:
+def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, target: DriverSet) -> NodePlan:
     """Another set now: nothing serves. The old pod goes first, even one that is only just being made."""
-    others = [each for each in seen.pods.drivers if each.set != target.id]
-    named = seen.current is not None and seen.current.id != target.id
+    others = [each for each in state.pods.drivers if each.set != target.id]
+    named = state.current_set is not None and state.current_set.id != target.id
     label = CHANGING if others or named else target.id
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
-    phase, more = (Phase.STARTING, "") if label == CHANGING else progress_of(seen, target)
-    status = _status(seen, target, phase, f"{reason} {more}".strip(), choice.rejected)
+    phase, more = (Phase.STARTING, "") if label == CHANGING else driver_progress(state, target)
+    status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
     left_alone = Wanted(policy=_name(policy))  # what the rollout began with another kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
 
 
-def _stay(
-    seen: Seen, policy: DriverPolicy, current: DriverSet, choice: Choice, offered: DriverSet | None = None
+def _keep_set(
+    state: NodeState, policy: DriverPolicy, current: DriverSet, choice: DriverChoice, offered: DriverSet | None = None
 ) -> NodePlan:
-    return _told(seen, current, _same(seen, policy, current), choice=choice, offered=offered)
+    return _plan_with_set(state, current, _wanted_current(state, policy, current), choice=choice, offered=offered)
 
 
-def _undecided(seen: Seen, policy: DriverPolicy, told: DriverStatus) -> NodePlan:
+def _keep_status(state: NodeState, policy: DriverPolicy, status: DriverStatus) -> NodePlan:
     """A registry is being asked, as after a start of the controller: until it has answered, nothing new is said."""
-    kept = _keep(seen, policy, told.phase, told.reason)
+    kept = _keep_without_choice(state, policy, status.phase, status.reason)
     wanted = msgspec.structs.replace(kept.wanted, undecided=True)
-    return msgspec.structs.replace(kept, wanted=wanted, status=told, validate=False)
+    return msgspec.structs.replace(kept, wanted=wanted, status=status, validate=False)
 
 
-def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: Choice | None = None) -> NodePlan:
+def _keep_without_choice(
+    state: NodeState, policy: DriverPolicy, phase: Phase, reason: str, choice: DriverChoice | None = None
+) -> NodePlan:
     """Nothing better is known: what fits stays, and what does not is taken away."""
-    current = seen.upgrading or seen.fitting
+    current = state.upgrading_set or state.fitting_set
     rejected = choice.rejected if choice is not None else ()
     if current is None:
         strategy = Strategy.BLOCKED
@@ -194,60 +198,60 @@ def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: C
             phase=phase,
             since="",
             version=policy.source.version,
-            pool=seen.facts.pool.text if seen.facts.pool is not None else "",
+            pool=state.facts.pool.text if state.facts.pool is not None else "",
             reason=reason,
             rejected=rejected,
-            boot=seen.boot,
+            boot=state.status_boot,
         )
         return NodePlan(label="", status=status, wanted=Wanted(policy=_name(policy)))
-    begun = seen.begun if seen.upgrading is not None else None
-    wanted = _same(seen, policy, current) if begun is None else _rollout(policy, begun)
-    if seen.record is None and _is_broken(seen):
-        status = _status(seen, current, Phase.FAILED, f"{fault_of(seen)} {reason}", rejected)
+    begun = state.upgrade_target if state.upgrading_set is not None else None
+    wanted = _wanted_current(state, policy, current) if begun is None else _wanted(policy, begun)
+    if state.record is None and _is_broken(state):
+        status = _status(state, current, Phase.FAILED, f"{driver_fault(state)} {reason}", rejected)
         return NodePlan(label=current.id, status=status, wanted=wanted)
-    return _told(seen, current, wanted, choice=choice, more=reason)
+    return _plan_with_set(state, current, wanted, choice=choice, more=reason)
 
 
-def _told(
-    seen: Seen,
+def _plan_with_set(
+    state: NodeState,
     current: DriverSet,
     wanted: Wanted,
     *,
     needs: tuple[DriverSet, ...] = (),
-    choice: Choice | None,
+    choice: DriverChoice | None,
     offered: DriverSet | None = None,
     more: str = "",
 ) -> NodePlan:
     """A node that has a set, which goes on."""
-    phase, progress = progress_of(seen, current)
-    if seen.record is not None:
+    phase, progress = driver_progress(state, current)
+    if state.record is not None:
         phase = Phase.UPGRADING
-    progress = " ".join(each for each in (_sentence(seen.rollout), progress) if each)
+    progress = " ".join(each for each in (_sentence(state.rollout_note), progress) if each)
     same = choice is not None and choice.set is not None and choice.set.strategy is current.strategy
     chosen = choice.reason if choice is not None and same else more
-    before = seen.told.rejected if seen.told is not None and seen.told.set == current.id else ()
+    before = state.status.rejected if state.status is not None and state.status.set == current.id else ()
     rejected = choice.rejected if choice is not None and same else before
     reason = " ".join(each for each in (progress, chosen) if each)
-    status = _status(seen, current, phase, reason, rejected)
+    status = _status(state, current, phase, reason, rejected)
     if offered is not None:
         status = msgspec.structs.replace(status, offered=f"{offered.strategy.value}: {offered.image}")
-    validate = seen.facts.driver_set == current.id and may_validate(seen, current)
-    return NodePlan(label=seen.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
+    validate = state.facts.driver_set == current.id and can_validate(state, current)
+    return NodePlan(label=state.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
 
 
-def _none(seen: Seen, strategy: Strategy, phase: Phase, reason: str) -> NodePlan:
+def _plan_no_set(state: NodeState, strategy: Strategy, phase: Phase, reason: str) -> NodePlan:
     status = DriverStatus(
         strategy=strategy,
         phase=phase,
         since="",
-        pool=seen.facts.pool.text if seen.facts.pool is not None else "",
+        pool=state.facts.pool.text if state.facts.pool is not None else "",
         reason=reason,
-        boot=seen.boot,
+        boot=state.status_boot,
     )
     return NodePlan(label="", status=status, wanted=Wanted(policy=""))
 
 
-def _status(seen: Seen, of: DriverSet, phase: Phase, reason: str, rejected: tuple[Rejected, ...]) -> DriverStatus:
+def _status(state: NodeState, of: DriverSet, phase: Phase, reason: str, rejected: tuple[Rejected, ...]) -> DriverStatus:
     return DriverStatus(
         strategy=of.strategy,
         phase=phase,
@@ -259,11 +263,11 @@ def _status(seen: Seen, of: DriverSet, phase: Phase, reason: str, rejected: tupl
         set=of.id,
         reason=reason,
         rejected=rejected,
-        boot=seen.boot,
+        boot=state.status_boot,
     )
 
 
-def _rollout(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> Wanted:
+def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> Wanted:
     return Wanted(
         policy=_name(policy),
         set=target.id,
@@ -273,9 +277,9 @@ def _rollout(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False
     )
 
 
-def _same(seen: Seen, policy: DriverPolicy, current: DriverSet) -> Wanted:
+def _wanted_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> Wanted:
     """The set that the node has; anew, by way of the rollout, if its driver cannot come back under pods."""
-    return Wanted(policy=_name(policy), set=current.id, again=seen.held)
+    return Wanted(policy=_name(policy), set=current.id, again=state.unload_blocked)
 
 
 def _name(policy: DriverPolicy) -> str:

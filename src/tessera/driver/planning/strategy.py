@@ -22,9 +22,9 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import Rejected, Strategy
-from tessera.driver.driver_sets import Choice, make_set
+from tessera.driver.driver_sets import DriverChoice, make_set
 from tessera.driver.image_tags import mirrored
-from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
@@ -32,7 +32,7 @@ from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 Answers = Callable[[ImageQuery], Resolution | None]
 
 
-class BuildState(Enum):
+class PoolBuildState(Enum):
     """How the one build of a pool's image stands."""
 
     NONE = "none"
@@ -41,14 +41,14 @@ class BuildState(Enum):
     OVERDUE = "overdue"
 
 
-class Build(msgspec.Struct, frozen=True, kw_only=True):
+class PoolBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The one build of a pool's image, and a sentence about it."""
 
-    state: BuildState = BuildState.NONE
+    state: PoolBuildState = PoolBuildState.NONE
     reason: str = ""
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What else decides.
 
     Attributes:
@@ -59,14 +59,14 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         patient: a registry that does not answer may still be waited for.
     """
 
-    build: Build = Build()
+    build: PoolBuild = PoolBuild()
     unpullable: Mapping[str, str] = {}
     foreign: str = ""
     toolkit: str = ""
-    patient: bool = True
+    may_wait: bool = True
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
@@ -77,21 +77,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         silent: a registry that may have something better, or anything at all, does not answer.
     """
 
-    choice: Choice | None = None
+    choice: DriverChoice | None = None
     waiting: str = ""
-    ask: tuple[ImageQuery, ...] = ()
-    build: bool = False
-    silent: bool = False
+    lookups: tuple[ImageQuery, ...] = ()
+    build_wanted: bool = False
+    registry_silent: bool = False
 
 
-class _Step(msgspec.Struct, frozen=True):
+class _Option(msgspec.Struct, frozen=True):
     """One way to a driver, in order."""
 
     strategy: Strategy
     query: ImageQuery
 
 
-def choose(facts: NodeFacts, policy: DriverPolicy, answers: Answers, situation: Situation | None = None) -> Verdict:
+def choose_strategy(
+    facts: DriverNodeFacts, policy: DriverPolicy, answers: Answers, situation: StrategyInputs | None = None
+) -> StrategyResult:
     """The strategy for a node.
 
     Args:
@@ -103,19 +105,21 @@ def choose(facts: NodeFacts, policy: DriverPolicy, answers: Answers, situation: 
     Returns:
         A choice, or what is waited for.
     """
-    situation = situation or Situation()
+    situation = situation or StrategyInputs()
     host = facts.preinstalled or situation.foreign
     if host:
-        return _chosen(Choice(strategy=Strategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}."))
+        return _chosen(
+            DriverChoice(strategy=Strategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}.")
+        )
     if facts.pool is None:
         reason = f"Which image fits is not known: {'; '.join(facts.missing)}."
-        return _chosen(Choice(strategy=Strategy.BLOCKED, set=None, reason=reason))
-    return _Chooser(policy, facts.pool, answers, situation).verdict()
+        return _chosen(DriverChoice(strategy=Strategy.BLOCKED, set=None, reason=reason))
+    return _StrategySearch(policy, facts.pool, answers, situation).result()
 
 
-def queries(policy: DriverPolicy, pool: PoolKey) -> list[ImageQuery]:
+def image_queries(policy: DriverPolicy, pool: PoolKey) -> list[ImageQuery]:
     """All that may be asked for a pool under a policy, best first."""
-    return [step.query for step in _steps(policy, pool)]
+    return [step.query for step in _options(policy, pool)]
 
 
 def version_branch(version: str) -> str:
@@ -125,61 +129,61 @@ def version_branch(version: str) -> str:
     return first if exact else ""
 
 
-def _steps(policy: DriverPolicy, pool: PoolKey) -> list[_Step]:
+def _options(policy: DriverPolicy, pool: PoolKey) -> list[_Option]:
     if policy.source.verbatim:
         first = Strategy.PRECOMPILED if policy.use_precompiled else Strategy.BUILT
         other = Strategy.MIRROR if policy.use_precompiled else Strategy.BUILT
         sources = [(first, policy.source), *((other, each) for each in mirrored(policy.source, policy.mirrors))]
         return [
-            _Step(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
+            _Option(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
             for strategy, source in sources
         ]
-    ready, built = list(_ready_made(policy, pool)), list(_built(policy, pool))
+    ready, built = list(_precompiled(policy, pool)), list(_built(policy, pool))
     return ready + built if policy.use_precompiled else built + ready
 
 
-def _ready_made(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Step]:
+def _precompiled(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     kinds = [ImageKind.PRECOMPILED] + [ImageKind.PRECOMPILED_BRANCH] * bool(version_branch(policy.source.version))
     named = {
         ImageKind.PRECOMPILED: Strategy.PRECOMPILED,
         ImageKind.PRECOMPILED_BRANCH: Strategy.PRECOMPILED_BRANCH,
     }
     for kind in kinds:
-        yield _Step(named[kind], ImageQuery(source=policy.source, pool=pool, kind=kind))
-    for source in _elsewhere(policy):
+        yield _Option(named[kind], ImageQuery(source=policy.source, pool=pool, kind=kind))
+    for source in _other_sources(policy):
         for kind in kinds:
-            yield _Step(Strategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
+            yield _Option(Strategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
 
 
-def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Step]:
+def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     for source in (policy.source, *mirrored(policy.source, policy.mirrors)):
-        yield _Step(Strategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
+        yield _Option(Strategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
 
 
-def _elsewhere(policy: DriverPolicy) -> tuple[ImageSource, ...]:
+def _other_sources(policy: DriverPolicy) -> tuple[ImageSource, ...]:
     """The mirrors, and the repository with what was built in this cluster."""
     places = dict.fromkeys([*policy.mirrors, *([policy.build_repository] if policy.build_repository else [])])
     return mirrored(policy.source, [place for place in places if place != policy.source.repository])
 
 
-def _chosen(choice: Choice) -> Verdict:
-    return Verdict(choice=choice)
+def _chosen(choice: DriverChoice) -> StrategyResult:
+    return StrategyResult(choice=choice)
 
 
-class _Chooser:
+class _StrategySearch:
     """Goes through the steps of one node and notes why each is not taken."""
 
-    def __init__(self, policy: DriverPolicy, pool: PoolKey, answers: Answers, situation: Situation) -> None:
+    def __init__(self, policy: DriverPolicy, pool: PoolKey, answers: Answers, situation: StrategyInputs) -> None:
         self._policy = policy
         self._pool = pool
         self._answers = answers
-        self._situation = situation
+        self._inputs = situation
         self._rejected = [Rejected(strategy=Strategy.PREINSTALLED, reason="Nothing says that the host has a driver.")]
         self._silent: list[str] = []
-        self._order = False
+        self._build_wanted = False
 
-    def verdict(self) -> Verdict:
-        steps = _steps(self._policy, self._pool)
+    def result(self) -> StrategyResult:
+        steps = _options(self._policy, self._pool)
         ready = [step for step in steps if step.strategy is not Strategy.BUILT]
         built = [step for step in steps if step.strategy is Strategy.BUILT]
         if not self._policy.use_precompiled:
@@ -188,28 +192,28 @@ class _Chooser:
             self._try(ready) or self._wait_for_answer() or self._wait_for_build() or self._try(built) or self._blocked()
         )
 
-    def _try(self, steps: Sequence[_Step]) -> Verdict | None:
+    def _try(self, steps: Sequence[_Option]) -> StrategyResult | None:
         """The first of the steps that is possible; all of them are asked for at once."""
         ask = tuple(step.query for step in steps if self._answers(step.query) is None)
         for step in steps:
             answer = self._answers(step.query)
             if answer is None:
-                return Verdict(waiting=f"Asks {_place(step.query.source)} for an image.", ask=ask)
+                return StrategyResult(waiting=f"Asks {_place(step.query.source)} for an image.", lookups=ask)
             if answer.outcome is Outcome.UNREACHABLE:
-                self._silent.append(_told(answer))
+                self._silent.append(_failure_text(answer))
             if answer.outcome is not Outcome.FOUND:
-                self._reject(step.strategy, _told(answer))
-            elif self._situation.unpullable.get(answer.pinned or answer.reference):
+                self._reject(step.strategy, _failure_text(answer))
+            elif self._inputs.unpullable.get(answer.pinned or answer.reference):
                 image = answer.pinned or answer.reference
-                self._reject(step.strategy, f"{image} cannot be pulled: {self._situation.unpullable[image]}.")
+                self._reject(step.strategy, f"{image} cannot be pulled: {self._inputs.unpullable[image]}.")
             else:
                 return self._take(step, answer, ask)
         return None
 
-    def _take(self, step: _Step, answer: Resolution, ask: tuple[ImageQuery, ...]) -> Verdict:
+    def _take(self, step: _Option, answer: Resolution, ask: tuple[ImageQuery, ...]) -> StrategyResult:
         if step.strategy is Strategy.BUILT and not self._policy.use_precompiled:
             self._reject(Strategy.PRECOMPILED, "The policy says usePrecompiled: false.")
-        toolkit = self._situation.toolkit if step.strategy is Strategy.BUILT else ""
+        toolkit = self._inputs.toolkit if step.strategy is Strategy.BUILT else ""
         made = make_set(
             self._policy,
             self._pool,
@@ -219,43 +223,53 @@ class _Chooser:
             toolkit=toolkit,
         )
         stale = " The registry does not answer now; this is what it said last." if answer.stale else ""
-        choice = Choice(
+        choice = DriverChoice(
             strategy=step.strategy,
             set=made,
             reason=_WHY[step.strategy].format(reference=answer.reference) + stale,
-            rejected=self._noted(),
+            rejected=self._merge_rejected(),
         )
-        return Verdict(choice=choice, ask=ask, build=self._order, silent=bool(self._silent))
+        return StrategyResult(
+            choice=choice, lookups=ask, build_wanted=self._build_wanted, registry_silent=bool(self._silent)
+        )
 
-    def _wait_for_build(self) -> Verdict | None:
+    def _wait_for_build(self) -> StrategyResult | None:
         """Waits for the one build of the pool, where the policy says where to put it."""
-        build = self._situation.build
+        build = self._inputs.build
         if not self._policy.build_repository or self._policy.source.verbatim:
             return None
-        if build.state in {BuildState.FAILED, BuildState.OVERDUE}:
+        if build.state in {PoolBuildState.FAILED, PoolBuildState.OVERDUE}:
             self._reject(Strategy.MIRROR, build.reason)
-            self._order = build.state is BuildState.OVERDUE
+            self._build_wanted = build.state is PoolBuildState.OVERDUE
             return None
         where = f"{self._policy.build_repository}/{self._policy.source.image}"
-        return Verdict(waiting=build.reason or f"Waits for the one build of this kernel into {where}.", build=True)
+        return StrategyResult(
+            waiting=build.reason or f"Waits for the one build of this kernel into {where}.", build_wanted=True
+        )
 
-    def _wait_for_answer(self) -> Verdict | None:
-        if not self._silent or not self._situation.patient:
+    def _wait_for_answer(self) -> StrategyResult | None:
+        if not self._silent or not self._inputs.may_wait:
             return None
-        return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
+        return StrategyResult(
+            waiting=f"Waits for a registry: {self._silent[0]}", build_wanted=self._build_wanted, registry_silent=True
+        )
 
-    def _blocked(self) -> Verdict:
+    def _blocked(self) -> StrategyResult:
         if self._silent:
-            return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
+            return StrategyResult(
+                waiting=f"Waits for a registry: {self._silent[0]}",
+                build_wanted=self._build_wanted,
+                registry_silent=True,
+            )
         last = self._rejected[-1].reason
         reason = f"No image fits {self._pool.text}. {last}"
-        choice = Choice(strategy=Strategy.BLOCKED, set=None, reason=reason, rejected=self._noted())
-        return Verdict(choice=choice, build=self._order)
+        choice = DriverChoice(strategy=Strategy.BLOCKED, set=None, reason=reason, rejected=self._merge_rejected())
+        return StrategyResult(choice=choice, build_wanted=self._build_wanted)
 
     def _reject(self, strategy: Strategy, reason: str) -> None:
         self._rejected.append(Rejected(strategy=strategy, reason=reason))
 
-    def _noted(self) -> tuple[Rejected, ...]:
+    def _merge_rejected(self) -> tuple[Rejected, ...]:
         """One reason for each strategy, the first; mirrors keep theirs together."""
         by_strategy: dict[Strategy, list[str]] = {}
         for each in self._rejected:
@@ -271,7 +285,7 @@ _WHY: Mapping[Strategy, str] = {
 }
 
 
-def _told(answer: Resolution) -> str:
+def _failure_text(answer: Resolution) -> str:
     """Why an answer is no image, with the reference that counts."""
     counted = [each for each in answer.tried if each.outcome is answer.outcome]
     if not counted:

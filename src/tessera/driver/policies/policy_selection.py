@@ -21,14 +21,14 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.driver.policy_status import Verdict, conflicting, disabled, ignored, of_nodes, refused, unmanaged
-from tessera.driver.nodes.node_facts import opted_out
+from tessera.driver.nodes.node_facts import opt_out_reason
 from tessera.kube.resources.meta import Resource
 
 Obj = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]
 
 
-class Objects(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyObjects(msgspec.Struct, frozen=True, kw_only=True):
     """What administrators wrote.
 
     Attributes:
@@ -39,10 +39,10 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster_policies: Sequence[Obj] | None = None
     nvidia_drivers: Sequence[Obj] | None = None
-    followed: Mapping[str, DriverPolicy] = {}
+    last_valid: Mapping[str, DriverPolicy] = {}
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """An object, and what is to be told of it apart from its nodes.
 
     Attributes:
@@ -64,7 +64,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.resource.kind}/{self.obj['metadata']['name']}"
 
 
-class Governance(msgspec.Struct, frozen=True, kw_only=True):
+class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     """What follows.
 
     Attributes:
@@ -75,33 +75,33 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
         left: nodes that people have labelled so that Tessera leaves their driver alone; no policy waits for them.
         told: the objects whose status is ours to write.
         assignment: of NVIDIADriver objects.
-        followed: to be remembered, see :class:`Objects`.
+        followed: to be remembered, see :class:`PolicyObjects`.
     """
 
     frozen: str = ""
     cluster: DriverPolicy | None = None
     nodes: Mapping[str, DriverPolicy] = {}
     unassigned: Mapping[str, str] = {}
-    left: frozenset[str] = frozenset()
-    told: tuple[Told, ...] = ()
+    opted_out: frozenset[str] = frozenset()
+    reports: tuple[PolicyReport, ...] = ()
     assignment: Assignment = Assignment()
-    followed: Mapping[str, DriverPolicy] = {}
+    last_valid: Mapping[str, DriverPolicy] = {}
 
     @property
     def policies(self) -> Mapping[str, DriverPolicy]:
         """The policies that govern a node, by ``kind/name``."""
         return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
 
-    def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[Told, Verdict]]:
+    def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, Verdict]]:
         """What is to be told of each object, now that each node's status is known."""
-        return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.told]
+        return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.reports]
 
-    def _of_nodes(self, told: Told, statuses: Mapping[str, DriverStatus | None]) -> Verdict:
+    def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> Verdict:
         mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
         nobody = "it selects no node that has a card"
         if told.resource is CLUSTER_POLICIES:  # also the nodes of the NVIDIADriver objects that it calls for, or lacks
             mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
-        counted = {node: statuses.get(node) for node in mine if node not in self.left}
+        counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
         if mine and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
         verdict = of_nodes(counted, told.notices, nobody=nobody)
@@ -111,7 +111,7 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
         return verdict
 
 
-def govern(objects: Objects, nodes: Labels) -> Governance:
+def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
     """Divides the nodes with cards among policies.
 
     Args:
@@ -119,46 +119,54 @@ def govern(objects: Objects, nodes: Labels) -> Governance:
         nodes: labels of the nodes with cards, by name.
     """
     if objects.cluster_policies is None:
-        return Governance(frozen="The API server has no ClusterPolicy objects.", followed=objects.followed)
+        return PolicySelection(frozen="The API server has no ClusterPolicy objects.", last_valid=objects.last_valid)
     winner, others = governing(objects.cluster_policies)
     if winner is None:
-        return Governance(told=_disabled(objects))
-    left = frozenset(name for name, labels in nodes.items() if opted_out(labels))
+        return PolicySelection(reports=_disabled_reports(objects))
+    left = frozenset(name for name, labels in nodes.items() if opt_out_reason(labels))
     name = winner["metadata"]["name"]
-    late = tuple(Told(resource=CLUSTER_POLICIES, obj=each, verdict=ignored(name)) for each in others)
+    late = tuple(PolicyReport(resource=CLUSTER_POLICIES, obj=each, verdict=ignored(name)) for each in others)
     other = left_to(winner)
     if other:
-        return Governance(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", told=late)
-    return msgspec.structs.replace(_under(winner, late, objects, nodes), left=left)
+        return PolicySelection(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", reports=late)
+    return msgspec.structs.replace(_select_under(winner, late, objects, nodes), opted_out=left)
 
 
-def _under(winner: Obj, late: tuple[Told, ...], objects: Objects, nodes: Labels) -> Governance:
+def _select_under(
+    winner: Obj, late: tuple[PolicyReport, ...], objects: PolicyObjects, nodes: Labels
+) -> PolicySelection:
     cluster, told = _read_cluster(winner, objects)
-    followed = _followed(cluster)
+    followed = _by_name(cluster)
     if cluster is None:
-        return Governance(frozen="The ClusterPolicy has mistakes.", told=(told, *late), followed=objects.followed)
+        return PolicySelection(
+            frozen="The ClusterPolicy has mistakes.", reports=(told, *late), last_valid=objects.last_valid
+        )
     if not cluster.enabled:
         verdict = told.verdict or unmanaged(told.notices)
         told = msgspec.structs.replace(told, verdict=verdict)
-        return Governance(told=(told, *late, *_disabled(objects)), followed=followed)
+        return PolicySelection(reports=(told, *late, *_disabled_reports(objects)), last_valid=followed)
     if not cluster.use_driver_crd:
         governed = dict.fromkeys(nodes, cluster)
-        return Governance(cluster=cluster, nodes=governed, told=(told, *late, *_disabled(objects)), followed=followed)
-    return _by_objects(cluster, (told, *late), objects, nodes)
+        return PolicySelection(
+            cluster=cluster, nodes=governed, reports=(told, *late, *_disabled_reports(objects)), last_valid=followed
+        )
+    return _select_by_nvidia_drivers(cluster, (told, *late), objects, nodes)
 
 
-def _by_objects(cluster: DriverPolicy, told: tuple[Told, ...], objects: Objects, nodes: Labels) -> Governance:
+def _select_by_nvidia_drivers(
+    cluster: DriverPolicy, told: tuple[PolicyReport, ...], objects: PolicyObjects, nodes: Labels
+) -> PolicySelection:
     if objects.nvidia_drivers is None:
         frozen = "The ClusterPolicy has useNvidiaDriverCRD, and the API server has no NVIDIADriver objects."
-        return Governance(frozen=frozen, cluster=cluster, told=told, followed=objects.followed)
-    read = [_read_driver(each, cluster, objects) for each in objects.nvidia_drivers if not _leaves(each)]
+        return PolicySelection(frozen=frozen, cluster=cluster, reports=told, last_valid=objects.last_valid)
+    read = [_read_driver(each, cluster, objects) for each in objects.nvidia_drivers if not _is_being_deleted(each)]
     if any(policy is None for policy, _ in read):
         own = tuple(each for _, each in read)
-        return Governance(
+        return PolicySelection(
             frozen="An NVIDIADriver has mistakes, and which nodes it is for is not known.",
             cluster=cluster,
-            told=(*told, *own),
-            followed=objects.followed,
+            reports=(*told, *own),
+            last_valid=objects.last_valid,
         )
     drivers = [policy for policy, _ in read if policy is not None]
     found = assign(drivers, nodes)
@@ -168,42 +176,42 @@ def _by_objects(cluster: DriverPolicy, told: tuple[Told, ...], objects: Objects,
         for node in nodes
         if node not in found.nodes
     }
-    return Governance(
+    return PolicySelection(
         cluster=cluster,
         nodes=found.nodes,
         unassigned=unassigned,
-        told=(*told, *(each for _, each in read)),
+        reports=(*told, *(each for _, each in read)),
         assignment=found,
-        followed=_followed(cluster, *drivers),
+        last_valid=_by_name(cluster, *drivers),
     )
 
 
-def _read_cluster(obj: Obj, objects: Objects) -> tuple[DriverPolicy | None, Told]:
+def _read_cluster(obj: Obj, objects: PolicyObjects) -> tuple[DriverPolicy | None, PolicyReport]:
     try:
         read = read_cluster_policy(obj)
     except FileRefused as error:
-        told = Told(resource=CLUSTER_POLICIES, obj=obj, verdict=refused(error.problems))
-        return objects.followed.get(told.name), told
-    return read.policy, Told(resource=CLUSTER_POLICIES, obj=obj, notices=read.notices)
+        told = PolicyReport(resource=CLUSTER_POLICIES, obj=obj, verdict=refused(error.problems))
+        return objects.last_valid.get(told.name), told
+    return read.policy, PolicyReport(resource=CLUSTER_POLICIES, obj=obj, notices=read.notices)
 
 
-def _read_driver(obj: Obj, cluster: DriverPolicy, objects: Objects) -> tuple[DriverPolicy | None, Told]:
+def _read_driver(obj: Obj, cluster: DriverPolicy, objects: PolicyObjects) -> tuple[DriverPolicy | None, PolicyReport]:
     try:
         read = read_nvidia_driver(obj, cluster)
     except FileRefused as error:
-        told = Told(resource=NVIDIA_DRIVERS, obj=obj, verdict=refused(error.problems))
-        return objects.followed.get(told.name), told
-    return read.policy, Told(resource=NVIDIA_DRIVERS, obj=obj, notices=read.notices)
+        told = PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, verdict=refused(error.problems))
+        return objects.last_valid.get(told.name), told
+    return read.policy, PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, notices=read.notices)
 
 
-def _disabled(objects: Objects) -> tuple[Told, ...]:
+def _disabled_reports(objects: PolicyObjects) -> tuple[PolicyReport, ...]:
     drivers = objects.nvidia_drivers or ()
-    return tuple(Told(resource=NVIDIA_DRIVERS, obj=each, verdict=disabled()) for each in drivers)
+    return tuple(PolicyReport(resource=NVIDIA_DRIVERS, obj=each, verdict=disabled()) for each in drivers)
 
 
-def _leaves(obj: Obj) -> bool:
+def _is_being_deleted(obj: Obj) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def _followed(*policies: DriverPolicy | None) -> dict[str, DriverPolicy]:
+def _by_name(*policies: DriverPolicy | None) -> dict[str, DriverPolicy]:
     return {f"{each.kind}/{each.name}": each for each in policies if each is not None}

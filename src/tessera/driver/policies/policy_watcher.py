@@ -20,7 +20,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.policies.policy_selection import Governance, Labels, Objects, govern
+from tessera.driver.policies.policy_selection import Labels, PolicyObjects, PolicySelection, select_policy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.persistent_config_map import KeptMap
@@ -35,7 +35,7 @@ CONFIG_MAP = "driver-policies"
 KEY = "policies.json"
 
 
-class PolicyMemory:
+class ValidPolicies:
     """What was followed last, by ``kind/name``.
 
     Args:
@@ -49,35 +49,35 @@ class PolicyMemory:
     def __init__(
         self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, may_act: Callable[[], bool]
     ) -> None:
-        self._followed: Mapping[str, DriverPolicy] = {}
+        self._last_valid: Mapping[str, DriverPolicy] = {}
         self._map = KeptMap(
             client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng, may_act=may_act
         )
 
     async def load(self) -> None:
         """Reads what an earlier controller followed; insists until the server answers."""
-        self._followed = followed_in((await self._map.load()).get(KEY, "{}"))
+        self._last_valid = decode_policies((await self._map.load()).get(KEY, "{}"))
 
     async def run(self) -> None:
         """Writes down what is followed, until cancelled."""
         await self._map.run()
 
     @property
-    def followed(self) -> Mapping[str, DriverPolicy]:
+    def last_valid(self) -> Mapping[str, DriverPolicy]:
         """What each object said when it last had no mistakes."""
-        return self._followed
+        return self._last_valid
 
-    def follow(self, policies: Mapping[str, DriverPolicy]) -> None:
+    def update(self, policies: Mapping[str, DriverPolicy]) -> None:
         """From now on these are followed."""
-        if policies != self._followed:
-            self._followed = dict(policies)
+        if policies != self._last_valid:
+            self._last_valid = dict(policies)
             self._map.changed()
 
     def _data(self) -> Mapping[str, str]:
-        return {KEY: msgspec.json.encode(self._followed, order="sorted").decode()}
+        return {KEY: msgspec.json.encode(self._last_valid, order="sorted").decode()}
 
 
-def followed_in(text: str) -> Mapping[str, DriverPolicy]:
+def decode_policies(text: str) -> Mapping[str, DriverPolicy]:
     """What a ConfigMap says was followed; nothing if it cannot be read."""
     try:
         return msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
@@ -89,7 +89,7 @@ def followed_in(text: str) -> Mapping[str, DriverPolicy]:
 Obj = dict[str, Any]
 
 
-class Policies:
+class PolicyWatcher:
     """ClusterPolicy and NVIDIADriver objects.
 
     Args:
@@ -107,19 +107,19 @@ class Policies:
         *,
         rng: random.Random,
         may_act: Callable[[], bool],
-        stirred: Callable[[Iterable[str]], None],
+        changed: Callable[[Iterable[str]], None],
     ) -> None:
         self._cluster_policies: Informer[Obj] = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
         self._drivers: Informer[Obj] = Informer(client, NVIDIA_DRIVERS, clock=clock, rng=rng)
-        self._memory = PolicyMemory(client, clock, namespace=NAMESPACE, rng=rng, may_act=may_act)
-        self._stirred = stirred
-        self._cluster_policies.add_handler(partial(self._seen, CLUSTER_POLICIES))
-        self._drivers.add_handler(partial(self._seen, NVIDIA_DRIVERS))
+        self._valid = ValidPolicies(client, clock, namespace=NAMESPACE, rng=rng, may_act=may_act)
+        self._changed = changed
+        self._cluster_policies.add_handler(partial(self._on_object, CLUSTER_POLICIES))
+        self._drivers.add_handler(partial(self._on_object, NVIDIA_DRIVERS))
 
     async def run(self) -> None:
         """Mirrors, and writes down what is followed, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self._cluster_policies.run(), self._drivers.run(), self._memory.run()):
+            for part in (self._cluster_policies.run(), self._drivers.run(), self._valid.run()):
                 group.create_task(part)
 
     async def wait_read(self) -> None:
@@ -128,25 +128,25 @@ class Policies:
             while not mirror.synced and not _is_absent(mirror):
                 mirror.reflector.looked.clear()
                 await mirror.reflector.looked.wait()
-        await self._memory.load()
+        await self._valid.load()
 
-    def govern(self, nodes: Labels) -> Governance:
+    def select_policy(self, nodes: Labels) -> PolicySelection:
         """Which policy governs which node now; what is followed by that is remembered.
 
         Args:
             nodes: labels of the nodes with cards, by name.
         """
-        objects = Objects(
+        objects = PolicyObjects(
             cluster_policies=_objects(self._cluster_policies),
             nvidia_drivers=_objects(self._drivers),
-            followed=self._memory.followed,
+            last_valid=self._valid.last_valid,
         )
-        governance = govern(objects, nodes)
-        self._memory.follow(governance.followed)
+        governance = select_policy(objects, nodes)
+        self._valid.update(governance.last_valid)
         return governance
 
-    def _seen(self, kind: Resource[Obj], event: Event[Obj]) -> None:
-        self._stirred((f"policy/{kind.kind}/{event.object['metadata']['name']}",))
+    def _on_object(self, kind: Resource[Obj], event: Event[Obj]) -> None:
+        self._changed((f"policy/{kind.kind}/{event.object['metadata']['name']}",))
 
 
 def _objects(mirror: Informer[Obj]) -> list[Obj] | None:

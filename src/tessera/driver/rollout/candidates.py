@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 
 from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.driver.nodes.upgrade_record import CHANGING, State
+from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeState
 from tessera.driver.rollout.drain import obstacle
 from tessera.driver.rollout.node_view import NodeView, Pull
 
@@ -16,7 +16,7 @@ from tessera.driver.rollout.node_view import NodeView, Pull
 def in_progress(view: NodeView) -> bool:
     """Whether a node is under way, or on its way back."""
     record = view.record
-    failed = view.state is State.FAILED and record is not None and not record.restored
+    failed = view.state is UpgradeState.FAILED and record is not None and not record.restored
     return view.state.active or failed or view.current == CHANGING
 
 
@@ -147,7 +147,7 @@ def order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
 def _rests(view: NodeView) -> bool:
     """Whether a node has failed with what it should have; one that was only occupied is tried anew when it is not."""
     record = view.record
-    if view.state is not State.FAILED or record is None or record.target != view.wanted.set:
+    if view.state is not UpgradeState.FAILED or record is None or record.target != view.wanted.set:
         return False
     return bool(view.gpu_pods) or not record.occupied
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.api.driver.driver_policy import Drain, UpgradePolicy
-from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, Record, State
+from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod
 from tessera.driver.rollout.node_patches import Step, fail, onward, write
 from tessera.driver.rollout.node_view import NodeView, PodView
@@ -85,16 +85,19 @@ def _leaving(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings:
     return Leaving(pods=tuple(pods), stuck=stuck)
 
 
-def cordon(view: NodeView, record: Record, policy: UpgradePolicy, now: float) -> Step:
+def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> Step:
     """Keeps new pods away; a node that somebody else cordoned is only noted."""
-    following = State.JOBS if policy.wait_for_completion.pod_selector else State.PODS
-    state, after = State.RESTART if record.restart_only else following, msgspec.structs.replace(record, since=now)
+    following = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
+    state, after = (
+        UpgradeState.RESTART if record.restart_only else following,
+        msgspec.structs.replace(record, since=now),
+    )
     if view.foreign_cordon:
         return Step(patch=write(view, state, after, annotations={INITIAL_ANNOTATION: "true"}))
     return Step(patch=write(view, state, after, annotations={CORDONED_ANNOTATION: "true"}, unschedulable=True))
 
 
-def jobs(view: NodeView, record: Record, policy: UpgradePolicy, now: float) -> Step:
+def jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> Step:
     """Waits for pods that are to end by themselves; a timeout of 0 is for ever."""
     try:
         pods = awaited(view, policy)
@@ -104,25 +107,25 @@ def jobs(view: NodeView, record: Record, policy: UpgradePolicy, now: float) -> S
     until = record.since + timeout if timeout else None
     if pods and (until is None or now < until):
         return Step(until=until, waits=f"pod {pods[0].text} is to end first{_more(len(pods))}")
-    return Step(patch=onward(view, State.PODS, now))
+    return Step(patch=onward(view, UpgradeState.PODS, now))
 
 
-def pods(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+def pods(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
     """Evicts pods with cards; if they cannot go, the drain may be able to."""
     leaving = holding_cards(view, policy)
     if not leaving.pods:
-        return Step(patch=onward(view, State.RESTART, now))
+        return Step(patch=onward(view, UpgradeState.RESTART, now))
     cause = _hopeless(leaving, record, policy.pod_deletion.timeout_seconds, now, blocked)
     if cause and policy.drain.enable:
-        return Step(patch=onward(view, State.DRAIN, now))
+        return Step(patch=onward(view, UpgradeState.DRAIN, now))
     timeout = policy.pod_deletion.timeout_seconds
     return fail(view, cause, now, occupied=True) if cause else _evict(view, leaving, record, timeout, blocked)
 
 
-def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+def drain(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
     """Evicts everything that a drain takes."""
     if not policy.drain.enable:
-        return Step(patch=onward(view, State.PODS, now))
+        return Step(patch=onward(view, UpgradeState.PODS, now))
     try:
         leaving = drained(view, policy.drain)
     except ValueError as error:
@@ -136,10 +139,10 @@ def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blo
         )
     if view.gpu_pods:
         return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now, occupied=True)
-    return Step(patch=onward(view, State.RESTART, now))
+    return Step(patch=onward(view, UpgradeState.RESTART, now))
 
 
-def _hopeless(leaving: Leaving, record: Record, timeout: int, now: float, blocked: Mapping[str, str]) -> str:
+def _hopeless(leaving: Leaving, record: UpgradeRecord, timeout: int, now: float, blocked: Mapping[str, str]) -> str:
     """Why evictions end; empty while they go on. A timeout of 0 is for ever, as for ``kubectl drain``."""
     if leaving.stuck:
         return leaving.stuck
@@ -153,7 +156,7 @@ def _refused(leaving: Leaving, blocked: Mapping[str, str]) -> str:
     return next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
 
 
-def _evict(view: NodeView, leaving: Leaving, record: Record, timeout: int, blocked: Mapping[str, str]) -> Step:
+def _evict(view: NodeView, leaving: Leaving, record: UpgradeRecord, timeout: int, blocked: Mapping[str, str]) -> Step:
     evict = tuple(
         EvictPod(node=view.name, namespace=pod.namespace, name=pod.name, uid=pod.uid)
         for pod in leaving.pods

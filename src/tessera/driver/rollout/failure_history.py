@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.driver.nodes.upgrade_record import State
+from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import proven
 from tessera.driver.rollout.instructions import Forget, Remember
 from tessera.driver.rollout.node_view import NodeView
@@ -89,7 +89,7 @@ def lesson(view: NodeView, known: Failures, now: float) -> Remember | Forget | N
         if _failed(known, record.target, view.name):
             return None
         return Remember(set=record.target, policy=view.wanted.policy, node=view.name, cause=view.failure, at=now)
-    works = view.state is State.DONE and proven(view, view.current)
+    works = view.state is UpgradeState.DONE and proven(view, view.current)
     return Forget(set=view.current) if works and _failed(known, view.current, view.name) else None
 
 
@@ -98,7 +98,10 @@ def stalled(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
     failed = [
         (view.name, view.record.cause)
         for view in nodes
-        if view.state is State.FAILED and view.record is not None and view.record.again and not view.record.occupied
+        if view.state is UpgradeState.FAILED
+        and view.record is not None
+        and view.record.same_set
+        and not view.record.occupied
     ]
     if len(failed) < max(1, policy.failure_budget):
         return ""

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.driver.nodes.upgrade_record import State
+from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import Room, content, in_progress, order, proven, refusal, wants
 from tessera.driver.rollout.failure_history import Failures, lesson, stalled
 from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
@@ -152,7 +152,7 @@ class _Round:
         return Counts(
             in_progress=sum(view.state.active for view in self._nodes),
             done=sum(content(view) and view.wanted.set != "" and not in_progress(view) for view in self._nodes),
-            failed=sum(view.state is State.FAILED for view in self._nodes),
+            failed=sum(view.state is UpgradeState.FAILED for view in self._nodes),
             available=sum(not self._may(view) for view in wanting),
             pending=sum(self._may(view) for view in wanting),
         )
@@ -183,7 +183,7 @@ class _Round:
 
     def _goes_on(self, view: NodeView) -> bool:
         """Whether a node that was not changed yet may still be."""
-        again = view.record is not None and view.record.again
+        again = view.record is not None and view.record.same_set
         return self._policy.auto_upgrade and (again or not self.stopped)
 
     def _carry_on(self, view: NodeView, due: Step) -> None:
@@ -212,7 +212,7 @@ class _Round:
                 self.notes[view.name] = self._stops(view)
             elif takes and has_image:
                 self.instructions.append(begin(view, self._now))
-            elif view.state is not State.REQUIRED:
+            elif view.state is not UpgradeState.REQUIRED:
                 self.instructions.append(require(view))
 
     def _place(self, view: NodeView, room: Room) -> tuple[bool, bool]:
@@ -243,18 +243,18 @@ class _Round:
 
     def _tell_anew(self, view: NodeView) -> None:
         """A node that is not begun tells neither of an order that is over, nor of a set that nobody wants any more."""
-        goes_on, failed = self._policy.auto_upgrade, view.state is State.FAILED
-        outdated = failed or (view.state is State.REQUIRED and not goes_on)
+        goes_on, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
+        outdated = failed or (view.state is UpgradeState.REQUIRED and not goes_on)
         if outdated and not view.requested and not view.wanted.undecided:
             self.instructions.append(require(view) if goes_on else settle(view))
 
     def _settle(self, view: NodeView) -> None:
         """A node that has what it should have says so."""
         known = view.name not in self._busy and not view.wanted.undecided
-        failed = view.state is State.FAILED
+        failed = view.state is UpgradeState.FAILED
         idle = known and not in_progress(view) and (not failed or view.record is None)
         left_by_others = failed and view.works
-        if idle and content(view) and (view.state is State.REQUIRED or view.requested or left_by_others):
+        if idle and content(view) and (view.state is UpgradeState.REQUIRED or view.requested or left_by_others):
             self.instructions.append(settle(view))
 
     def _may(self, view: NodeView) -> bool:

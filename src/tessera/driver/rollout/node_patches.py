@@ -9,9 +9,9 @@ from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
-    Record,
-    State,
-    text_of,
+    UpgradeRecord,
+    UpgradeState,
+    encode_upgrade_record,
 )
 from tessera.driver.rollout.instructions import EvictPod, PatchNode
 from tessera.driver.rollout.node_view import NodeView
@@ -38,8 +38,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(
     view: NodeView,
-    state: State,
-    record: Record | None,
+    state: UpgradeState,
+    record: UpgradeRecord | None,
     *,
     labels: Mapping[str, str | None] | None = None,
     annotations: Mapping[str, str | None] | None = None,
@@ -49,7 +49,7 @@ def write(
     warning: bool = False,
 ) -> PatchNode:
     """State and record of a node, and what changes with them; with a ``reason`` an event tells ``note``."""
-    kept = None if record is None else text_of(record)
+    kept = None if record is None else encode_upgrade_record(record)
     return PatchNode(
         node=view.name,
         uid=view.uid,
@@ -63,7 +63,7 @@ def write(
     )
 
 
-def onward(view: NodeView, state: State, now: float, **changes: object) -> PatchNode:
+def onward(view: NodeView, state: UpgradeState, now: float, **changes: object) -> PatchNode:
     """The next state, with ``changes`` of the record."""
     assert view.record is not None
     return write(view, state, msgspec.structs.replace(view.record, since=now, **changes))
@@ -81,7 +81,7 @@ def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> S
     cause = cause[:FAILURE_CAUSE]
     record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
     return Step(
-        patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
+        patch=write(view, UpgradeState.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
         cause=cause if record.blames_set else "",
     )
 
@@ -90,7 +90,7 @@ def finish(view: NodeView, note: str) -> PatchNode:
     """Gives the node back: no pause, no cordon of ours, no record. An empty ``note`` tells nobody."""
     return write(
         view,
-        State.DONE,
+        UpgradeState.DONE,
         None,
         labels=unpaused(view) if view.paused else {},
         annotations={CORDONED_ANNOTATION: None, INITIAL_ANNOTATION: None},

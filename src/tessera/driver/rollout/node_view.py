@@ -6,7 +6,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.driver.node_status import DRAIN_SKIP_LABEL, PAUSED
-from tessera.driver.nodes.upgrade_record import Record, State
+from tessera.driver.nodes.upgrade_record import UpgradeRecord, UpgradeState
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +150,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     wanted: Wanted
     current: str
-    state: State = State.NONE
-    record: Record | None = None
+    state: UpgradeState = UpgradeState.NONE
+    record: UpgradeRecord | None = None
     unschedulable: bool = False
     cordoned_by_us: bool = False
     cordoned_before: bool = False
@@ -185,7 +185,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def failure(self) -> str:
         """Why the driver set that it was to get failed here; empty if it did not."""
         record = self.record
-        return record.cause if self.state is State.FAILED and record is not None and record.blames_set else ""
+        return record.cause if self.state is UpgradeState.FAILED and record is not None and record.blames_set else ""
 
     @property
     def driver(self) -> DriverPod | None:

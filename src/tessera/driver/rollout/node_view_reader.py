@@ -23,8 +23,8 @@ from tessera.driver.nodes.upgrade_record import (
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,
-    record_of,
-    state_of,
+    parse_upgrade_record,
+    parse_upgrade_state,
 )
 from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
 from tessera.kube.resources import Node, Pod
@@ -68,8 +68,8 @@ def node_view(
         version=meta.resource_version,
         wanted=wanted,
         current=current,
-        state=state_of(labels.get(UPGRADE_STATE_LABEL, "")),
-        record=record_of(notes.get(RECORD_ANNOTATION, "")),
+        state=parse_upgrade_state(labels.get(UPGRADE_STATE_LABEL, "")),
+        record=parse_upgrade_record(notes.get(RECORD_ANNOTATION, "")),
         unschedulable=node.spec.unschedulable,
         cordoned_by_us=CORDONED_ANNOTATION in notes,
         cordoned_before=INITIAL_ANNOTATION in notes,

@@ -3,29 +3,35 @@
 import msgspec
 
 from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, text_of
+from tessera.driver.nodes.upgrade_record import (
+    CHANGING,
+    RECORD_ANNOTATION,
+    UpgradeRecord,
+    UpgradeState,
+    encode_upgrade_record,
+)
 from tessera.driver.rollout.instructions import PatchNode
 from tessera.driver.rollout.node_patches import Step, finish, onward, relabel
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.replacement import LET_GO_SECONDS, START_SECONDS
 
 
-def turns_back(view: NodeView, record: Record, *, goes_on: bool) -> str:
+def turns_back(view: NodeView, record: UpgradeRecord, *, goes_on: bool) -> str:
     """Why a node does not go on; empty if it does. What was validated is finished."""
-    if view.state is State.UNCORDON:
+    if view.state is UpgradeState.UNCORDON:
         return ""
     if view.wanted.set != record.target:
         return f"driver set {view.wanted.set} is wanted now, not {record.target}"
     if not goes_on and not record.changed and not record.requested:
         return "autoUpgrade was switched off, or the rollout was stopped"
-    if view.state is State.CORDON and view.cordoned_before and not view.unschedulable:
+    if view.state is UpgradeState.CORDON and view.cordoned_before and not view.unschedulable:
         return "it was begun because somebody had cordoned it, and is in service again"
     return ""
 
 
 def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
     """Sends a node back that did not fail."""
-    patch = onward(view, State.UNCORDON, now, returning=True)
+    patch = onward(view, UpgradeState.UNCORDON, now, returning=True)
     note = f"the node goes back to its driver: {why}"
     return msgspec.structs.replace(patch, reason="DriverUpgrade", note=note)
 
@@ -34,7 +40,7 @@ def adopt(view: NodeView, now: float) -> PatchNode:
     """Somebody gave the node another set, as after a boot into another kernel: there is no way back any more."""
     return onward(
         view,
-        State.RESTART,
+        UpgradeState.RESTART,
         now,
         previous="",
         target=view.current,
@@ -45,7 +51,7 @@ def adopt(view: NodeView, now: float) -> PatchNode:
     )
 
 
-def go_back(view: NodeView, record: Record, now: float) -> Step:
+def go_back(view: NodeView, record: UpgradeRecord, now: float) -> Step:
     """Brings the node back to its previous set, and gives it back once that works."""
     back = record.previous
     if back and view.current == record.target != back:
@@ -61,19 +67,19 @@ def go_back(view: NodeView, record: Record, now: float) -> Step:
     return Step(patch=finish(view, f"driver set {view.current} works"))
 
 
-def rest(view: NodeView, record: Record) -> Step:
+def rest(view: NodeView, record: UpgradeRecord) -> Step:
     """A node that failed and came back waits, until it is to have what it has; one without its own until that works."""
-    content = view.wanted.set == view.current and not view.wanted.again and (view.works or not record.again)
+    content = view.wanted.set == view.current and not view.wanted.again and (view.works or not record.same_set)
     if content or not view.wanted.set:
         return Step(patch=finish(view, ""))
-    if record.again:
+    if record.same_set:
         return Step(waits=f"its driver did not come back: {record.cause}")
     if record.occupied:
         return Step(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
     return Step(waits=f"driver set {record.target} failed here: {record.cause}")
 
 
-def _leave_target(view: NodeView, record: Record, now: float) -> Step:
+def _leave_target(view: NodeView, record: UpgradeRecord, now: float) -> Step:
     if not record.restart_only:
         if not view.paused:
             return Step(patch=relabel(view, PAUSE_LABEL, PAUSED, now))
@@ -83,7 +89,7 @@ def _leave_target(view: NodeView, record: Record, now: float) -> Step:
     return Step(patch=relabel(view, DRIVER_SET_LABEL, CHANGING, now))
 
 
-def _forward(view: NodeView, record: Record, now: float) -> Step:
+def _forward(view: NodeView, record: UpgradeRecord, now: float) -> Step:
     """Waits for the previous driver; where that does not come and another set is wanted, takes that: nothing serves."""
     until = record.since + START_SECONDS
     other = view.wanted.set not in {record.target, view.current}
@@ -92,7 +98,7 @@ def _forward(view: NodeView, record: Record, now: float) -> Step:
         return Step(
             patch=onward(
                 view,
-                State.RESTART,
+                UpgradeState.RESTART,
                 now,
                 previous=view.current,
                 target=view.wanted.set,
@@ -107,14 +113,14 @@ def _forward(view: NodeView, record: Record, now: float) -> Step:
     return Step(until=until if other else None, waits=waits)
 
 
-def _given_back(view: NodeView, record: Record) -> PatchNode:
+def _given_back(view: NodeView, record: UpgradeRecord) -> PatchNode:
     """In service again, and still told as failed; or without its own driver still, which pods may let come."""
-    absent = record.again and not view.works
+    absent = record.same_set and not view.works
     patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")
-    kept = text_of(msgspec.structs.replace(record, restored=True))
+    kept = encode_upgrade_record(msgspec.structs.replace(record, restored=True))
     return msgspec.structs.replace(
         patch,
-        labels={**patch.labels, UPGRADE_STATE_LABEL: State.FAILED.value},
+        labels={**patch.labels, UPGRADE_STATE_LABEL: UpgradeState.FAILED.value},
         annotations={**patch.annotations, RECORD_ANNOTATION: kept},
         reason="DriverUpgradeFailed" if absent else "DriverRolledBack",
         warning=True,

@@ -82,7 +82,7 @@ class Rollout:
         self._under_way = UnderWay(rng)
 
     async def recall(self) -> None:
-        """Reads what earlier rollouts left behind; to be awaited before the first :meth:`see`.
+        """Reads what earlier rollouts left behind; to be awaited before the first :meth:`advance`.
 
         Raises:
             ApiError: the server refused.

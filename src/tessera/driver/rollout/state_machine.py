@@ -44,8 +44,8 @@ from tessera.driver.nodes.upgrade_record import (
     ENABLED_ANNOTATION,
     INITIAL_ANNOTATION,
     REQUESTED_ANNOTATION,
-    Record,
-    State,
+    UpgradeRecord,
+    UpgradeState,
 )
 from tessera.driver.rollout.drain import cordon, drain, jobs, pods
 from tessera.driver.rollout.instructions import PatchNode
@@ -60,17 +60,17 @@ __all__ = ["Step", "begin", "refuse", "require", "settle", "step"]
 
 def require(view: NodeView) -> PatchNode:
     """Tells that another driver is wanted; nothing else happens to the node."""
-    return write(view, State.REQUIRED, None)
+    return write(view, UpgradeState.REQUIRED, None)
 
 
 def settle(view: NodeView) -> PatchNode:
     """Tells that nothing is wanted any more."""
-    return write(view, State.DONE, None, annotations={REQUESTED_ANNOTATION: None})
+    return write(view, UpgradeState.DONE, None, annotations={REQUESTED_ANNOTATION: None})
 
 
 def begin(view: NodeView, now: float) -> PatchNode:
     """Takes a node into the upgrade."""
-    record = Record(
+    record = UpgradeRecord(
         previous=view.current,
         target=view.wanted.set,
         since=now,
@@ -83,23 +83,23 @@ def begin(view: NodeView, now: float) -> PatchNode:
     cordoned = {INITIAL_ANNOTATION: "true"} if view.foreign_cordon else {}
     return write(
         view,
-        State.CORDON,
+        UpgradeState.CORDON,
         record,
         annotations={REQUESTED_ANNOTATION: None, ENABLED_ANNOTATION: "true", **cordoned},
         reason="DriverUpgrade",
-        note=f"driver set {view.current} is {'brought back' if record.again else f'replaced by {view.wanted.set}'}",
+        note=f"driver set {view.current} is {'brought back' if record.same_set else f'replaced by {view.wanted.set}'}",
     )
 
 
 def refuse(view: NodeView, cause: str, now: float) -> PatchNode:
     """Notes that a node's upgrade failed before it was touched."""
     cause = cause[:FAILURE_CAUSE]
-    record = Record(
+    record = UpgradeRecord(
         previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
     )
     return write(
         view,
-        State.FAILED,
+        UpgradeState.FAILED,
         record,
         annotations={REQUESTED_ANNOTATION: None},
         reason="DriverUpgradeFailed",
@@ -128,9 +128,9 @@ def step(
     record = view.record
     if record is None:
         return _without_record(view)
-    if view.state is State.FAILED and record.restored:
+    if view.state is UpgradeState.FAILED and record.restored:
         return Step() if view.wanted.undecided else rest(view, record)
-    if not view.state.active and view.state is not State.FAILED:
+    if not view.state.active and view.state is not UpgradeState.FAILED:
         return Step(patch=abandon(view, "somebody took away the label of its state"))
     if not view.wanted.set:
         return Step(patch=abandon(view, "nothing is to be installed on it any more"))
@@ -157,19 +157,21 @@ def _without_record(view: NodeView) -> Step:
     return Step()
 
 
-def _in_state(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+def _in_state(
+    view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
+) -> Step:
     match view.state:
-        case State.CORDON:
+        case UpgradeState.CORDON:
             return cordon(view, record, policy, now)
-        case State.JOBS:
+        case UpgradeState.JOBS:
             return jobs(view, record, policy, now)
-        case State.PODS:
+        case UpgradeState.PODS:
             return pods(view, record, policy, now, blocked)
-        case State.DRAIN:
+        case UpgradeState.DRAIN:
             return drain(view, record, policy, now, blocked)
-        case State.RESTART:
+        case UpgradeState.RESTART:
             return restart(view, record, now)
-        case State.VALIDATION:
+        case UpgradeState.VALIDATION:
             return validation(view, record, now)
         case _:
             return uncordon(view, record)
