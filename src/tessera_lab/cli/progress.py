@@ -1,19 +1,24 @@
-"""Steps on a terminal: a live line with its seconds while one is under way, a line with its time when it is done.
+"""Steps on a terminal: a live line with its seconds while a step runs, a line with its time when it is done.
 
-Times stand in one column, and lines fit a terminal of 80. Without a terminal only the finished lines are written, so
-that a log stays readable.
+Times stand in one column, and lines fit a terminal of 80 columns. Without a terminal only the finished lines are
+written, so that a log stays readable. Hand-written because the live line is all that is needed: ``rich`` with its
+dependencies is 13 MB, and its import takes 124 ms.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 
 import msgspec
 
-from tessera.cli.base.console import colours, say_coloured
+from tessera.cli.base.console import colours, say_coloured, say_live
 from tessera.clock import Clock
 
 #: Columns of a step's text.
 WIDTH = 66
+#: Pictures of the turning sign before a step that runs, and seconds between two of them.
+_FRAMES, _REDRAW_SECONDS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 0.1
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -58,18 +63,23 @@ class Progress:
 
     @contextmanager
     def _spinner(self, text: str) -> Iterator[None]:
+        """Redraws one line with the seconds that passed, from a thread, until the block ends."""
         if not self.live:
             yield
             return
-        from rich.progress import Progress as Live
-        from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
-        from rich.text import Text
+        started, ended = self._clock.monotonic(), threading.Event()
 
-        class Seconds(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                return Text(f"{task.elapsed or 0:5.1f} s")
+        def redraw() -> None:
+            for frame in cycle(_FRAMES):
+                say_live(f"  {frame} {text:<{WIDTH}} {self._clock.monotonic() - started:6.1f} s")
+                if ended.wait(_REDRAW_SECONDS):
+                    return
 
-        columns = (TextColumn(" "), SpinnerColumn(), TextColumn(f"{{task.description:<{WIDTH}}}"), Seconds())
-        with Live(*columns, transient=True) as live:
-            live.add_task(text, total=None)
+        drawing = threading.Thread(target=redraw, daemon=True)
+        drawing.start()
+        try:
             yield
+        finally:
+            ended.set()
+            drawing.join()
+            say_live("")

@@ -39,6 +39,12 @@ def say_coloured(*lines: str) -> None:
     )
 
 
+def say_live(line: str) -> None:
+    """Writes a line in place of the terminal's current one, and stays in it; an empty line clears it."""
+    sys.stdout.write(f"\r\x1b[K{text.one_line(line, LINE_SHOWN)}")
+    sys.stdout.flush()
+
+
 def say_document(document: str, *, err: bool = False) -> None:
     """Writes a text of several lines that a command made: a manifest, a file for a build, a program's table."""
     _write(text.lines(document.removesuffix("\n").expandtabs(), sys.maxsize - 1), err=err)
