@@ -139,13 +139,13 @@ def test_nobody_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: 
     async def story(cluster: Cluster) -> None:
         async def laid(node: Node) -> None:
             node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
-            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.counted_too_many = ("nvidia.com/mig-7g.40gb",)
             node.start()
             node.label("2x2g.10gb-3x1g.5gb")
             await node.until(lambda: "pod default/web: evicted when the node stops" in node.status.message)
             await node.clock.sleep(10)
             assert await cluster.there()
-            node.overcounted = ()
+            node.counted_too_many = ()
             node.changes.notify()
             await node.clock.sleep(0.1)
             assert not await cluster.there()
@@ -159,7 +159,7 @@ def test_a_node_that_goes_on_counting_does_not_keep_its_pods(play: Play, tmp_pat
     async def story(cluster: Cluster) -> None:
         async def laid(node: Node) -> None:
             node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
-            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.counted_too_many = ("nvidia.com/mig-7g.40gb",)
             node.start()
             node.label("2x2g.10gb-3x1g.5gb")
             await node.clock.sleep(EVICTION_DELAY_LIMIT - 1)

@@ -13,6 +13,7 @@ from tessera.agent.mig_config.events import (
     CallFailed,
     CallFailure,
     CallSucceeded,
+    CardEvent,
     CardGoal,
     CardInstruction,
     CardRead,
@@ -20,10 +21,10 @@ from tessera.agent.mig_config.events import (
     CreateGi,
     DestroyCi,
     DestroyGi,
-    DeviceUser,
     EvictionAnswered,
     EvictUsers,
     FenceSet,
+    GoalSet,
     InstancePlace,
     InSync,
     ListUsers,
@@ -33,6 +34,7 @@ from tessera.agent.mig_config.events import (
     Reset,
     SetFence,
     SetMigMode,
+    UserPod,
     UsersListed,
     Wait,
 )
@@ -54,6 +56,7 @@ class Bench:
         cards: the simulated hardware; card 0 is played.
         done: every instruction so far.
         now: the time, moved by tests.
+        events: what the machine is told at the next step.
         refusals: why a pod may not be evicted, by name; others go at once when asked.
         strict: what must never happen is checked at every call.
     """
@@ -64,25 +67,25 @@ class Bench:
         self.cards = SimulatedMachine(f"2x{model}", seed="node-1", mig=mig, passthrough=passthrough)
         self.uuid = self.cards.uuids()[0]
         self.policy = policy
-        self.tenants: dict[str, tuple[DeviceUser, ...]] = {}
+        self.tenants: dict[str, tuple[UserPod, ...]] = {}
         self.fence: frozenset[str] = frozenset()
         self.role = CardOwner.STATIC
         self.goal: CardGoal | None = None
         self.refusals: dict[str, str] = {}
         self.done: list[CardInstruction] = []
         self.now = 0.0
+        self.events: list[CardEvent] = []
         self.machine = self.born()
 
     def born(self, ours: Iterable[InstancePlace] = ()) -> CardStateMachine:
         """A machine as it is after the process started, with what the journal says."""
-        machine = CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
-        machine.aim(self.goal)
-        return machine
+        self.events = [GoalSet(self.goal)]
+        return CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
 
     def aim(self, counts: Mapping[str, int], *, mig: bool = True, role: CardOwner = CardOwner.STATIC) -> None:
         """What the layout wants of the card from now on."""
         self.goal = CardGoal(role=role, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
-        self.machine.aim(self.goal)
+        self.events.append(GoalSet(self.goal))
 
     def kill(self) -> None:
         """The process dies and another takes over: no fence, no memory but the journal."""
@@ -93,9 +96,8 @@ class Bench:
 
     def step(self) -> CardInstruction:
         """One look, one instruction, which is carried out."""
-        self.machine.apply(OwnerRead(self.role))
-        self.machine.apply(self.seen())
-        step = self.machine.step(self.now)
+        events, self.events = [*self.events, OwnerRead(self.role), self.seen()], []
+        step = self.machine.decide(events, self.now)
         self.done.append(step)
         self._carry_out(step)
         return step
@@ -136,15 +138,15 @@ class Bench:
         match step:
             case SetFence(uuids=uuids):
                 self.fence = uuids
-                self.machine.apply(FenceSet(uuids))
+                self.events.append(FenceSet(uuids))
             case ListUsers():
-                self.machine.apply(UsersListed(dict(self.tenants)))
+                self.events.append(UsersListed(dict(self.tenants)))
             case EvictUsers(users=tenants):
                 for each in tenants:
                     refusal = self.refusals.get(each.name)
                     if refusal is None:
                         self.ends(each.name)
-                    self.machine.apply(EvictionAnswered(each.pod, refusal, self.now))
+                    self.events.append(EvictionAnswered(each.pod, refusal, self.now))
             case Wait() | InSync() | ReleaseCard() | RequestReboot():
                 pass
             case call:
@@ -152,11 +154,11 @@ class Bench:
                     self.perform(call)
                 except NvmlError as error:
                     kinds = {InUse: CallFailure.BUSY, ResetRequired: CallFailure.NEEDS_RESET}
-                    self.machine.apply(
+                    self.events.append(
                         CallFailed(call, kinds.get(type(error), CallFailure.REFUSED), str(error), self.now)
                     )
                 else:
-                    self.machine.apply(CallSucceeded(call))
+                    self.events.append(CallSucceeded(call))
 
     def perform(self, call: CardInstruction) -> None:
         """Makes a call, after checking that it may be made at all."""
@@ -220,7 +222,7 @@ class Bench:
     def hold(self, name: str, device: str) -> None:
         """A pod is given a device."""
         assert device not in self.fence, f"{name} was given {device}, which is fenced"
-        self.tenants[device] = (*self.tenants.get(device, ()), DeviceUser("default", name, PodUid(f"uid-{name}")))
+        self.tenants[device] = (*self.tenants.get(device, ()), UserPod("default", name, PodUid(f"uid-{name}")))
 
     def ends(self, name: str) -> None:
         """A pod ends and holds nothing more."""

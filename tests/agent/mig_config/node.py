@@ -15,6 +15,10 @@ from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.mig_config.drain import DeviceDrainer
+from tessera.agent.mig_config.executor import MigExecutor
+from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.reboot import RebootRequests
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutState, LayoutStatus
 from tessera.api.mig_layouts.layouts_file import parse_layouts
@@ -112,6 +116,19 @@ class WatchedNvml(MortalNvml):
         return answer
 
 
+class RecordingChanges(ChangeNotifier):
+    """ChangeNotifier of a node that notes every status of its layout: each new one is a change."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def notify(self) -> None:
+        """See :meth:`.ChangeNotifier.notify`."""
+        self._node.record_status()
+        super().notify()
+
+
 class Node:
     """The node.
 
@@ -120,7 +137,7 @@ class Node:
         kubelet: who holds what.
         told: every status so far.
         reboots: boot ids from which a reboot was asked for.
-        overcounted: resources of which the Node object counts too many.
+        counted_too_many: resources of which the Node object counts too many.
         boot: the boot id now.
     """
 
@@ -148,7 +165,7 @@ class Node:
         #: GPU instances that are told to be destroyed: their card and id.
         self.gone: list[tuple[str, int]] = []
         self.reboots: list[str] = []
-        self.overcounted: tuple[str, ...] = ()
+        self.counted_too_many: tuple[str, ...] = ()
         self.boot = "boot-1"
         self.evictor = evictor
         self.may_reboot = may_reboot
@@ -162,25 +179,26 @@ class Node:
 
     def start(self, *, last: int = 0, after: bool = False) -> None:
         """Starts the process; it dies at its ``last``-th call of NVML."""
-        self.changes = ChangeNotifier()
+        self.layouts = None
+        self.changes = RecordingChanges(self)
         self.roles = CardOwnership(self.folder / "roles.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
         self.stocktaker = InventoryReader(self.hardware, self.changes)
+        users = DeviceDrainer(self.kubelet, self, self.evictor)
+        users.advertiser = self
+        journal = LayoutJournal(self.folder / "layouts.json")
+        reboots = None
+        if self.may_reboot:
+            reboots = RebootRequests(
+                self._reboot, node=self, journal=journal, users=users, hardware=self.hardware, clock=self.clock
+            )
         self.layouts = LayoutReconciler(
-            hardware=self.hardware,
-            stocktaker=self.stocktaker,
-            roles=self.roles,
-            wish=lambda: self.wished,
-            kubelet=self.kubelet,
-            live=lambda: list(self.pods.values()),
-            bound=self._bound,
-            evictor=self.evictor,
-            reboot=self._reboot if self.may_reboot else None,
-            boot_id=lambda: self.boot,
-            journal=self.folder / "layouts.json",
-            told=self.told.append,
-            instance_gone=lambda uuid, gi_id: self.gone.append((uuid, gi_id)),
-            overcounted=lambda: self.overcounted,
+            config=self,
+            inventory=self.stocktaker,
+            ownership=self.roles,
+            executor=MigExecutor(self.hardware, journal=journal, listener=self, clock=self.clock),
+            users=users,
+            reboots=reboots,
             changes=self.changes,
             clock=self.clock,
         )
@@ -190,6 +208,12 @@ class Node:
     async def _process(self, layouts: LayoutReconciler) -> None:
         await self.stocktaker.refresh()
         await layouts.run()
+
+    def record_status(self) -> None:
+        """Notes the status if it is another one now."""
+        status = self.layouts.status if self.layouts is not None else None
+        if status is not None and status != (self.told[-1] if self.told else LayoutStatus()):
+            self.told.append(status)
 
     async def end(self) -> None:
         """The process is killed."""
@@ -205,8 +229,34 @@ class Node:
         await asyncio.wait([self.task])
         self.start()
 
-    async def _bound(self) -> Sequence[Pod]:
+    # What the layouts ask of the node -----------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> DesiredLayout:
+        return self.wished
+
+    @property
+    def lately_given(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def overcounted(self) -> Sequence[str]:
+        return self.counted_too_many
+
+    def live_pods(self) -> Sequence[Pod]:
         return list(self.pods.values())
+
+    async def list_bound_pods(self) -> Sequence[Pod]:
+        return self.live_pods()
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def card_reset(self, gpu: str) -> None:
+        assert gpu in self.machine.uuids()
+
+    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
+        self.gone.append((gpu, gi_id))
 
     async def _reboot(self) -> None:
         if self.reboot_fails:

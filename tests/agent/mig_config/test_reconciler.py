@@ -391,7 +391,7 @@ def test_without_the_policy_a_reset_that_cannot_be_had_is_told(play: Callable[..
     play(story, mig=False, passthrough=True)
 
 
-# Roles -------------------------------------------------------------------------------------------------------------
+# Ownership -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(play: Callable[..., None]) -> None:

@@ -12,8 +12,10 @@ from tessera.agent.mig_config.events import (
     CreateGi,
     DestroyCi,
     EvictUsers,
+    GoalSet,
     InstancePlace,
     InSync,
+    ListUsers,
     ReleaseCard,
     RequestReboot,
     Reset,
@@ -157,10 +159,8 @@ def test_nothing_is_destroyed_while_nobody_says_who_holds_what(bench: Benches) -
     card = bench()
     card.make(("7g.40gb", 0))
     card.aim(SEED)
-    card.machine.apply(card.seen())
-    card.machine.step(0.0)
-    card.machine.apply(UsersUnknown("kubelet does not answer", 2.0))
-    step = card.machine.step(0.0)
+    assert card.machine.decide([*card.events, card.seen()], 0.0) == ListUsers()
+    step = card.machine.decide([UsersUnknown("kubelet does not answer", 2.0)], 0.0)
     assert isinstance(step, Wait)
     assert (step.until, step.reason) == (2.0, "HoldersUnknown")
 
@@ -533,7 +533,7 @@ def test_a_card_without_a_goal_is_left_as_it_is_in_the_middle_of_anything(bench:
     for _ in range(4):
         card.step()
     before = card.starts()
-    card.machine.aim(None)
+    card.events.append(GoalSet(None))
     assert card.run() == InSync()
     assert card.fence == frozenset()
     assert card.starts() == before

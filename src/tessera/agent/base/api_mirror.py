@@ -68,6 +68,11 @@ class ApiMirror:
         """The node; ``None`` while there is no such object."""
         return self.nodes.cache.get(self._name)
 
+    def boot_id(self) -> str:
+        """The node's boot id; empty while there is no such object."""
+        node = self.node()
+        return node.status.node_info.boot_id if node is not None else ""
+
     def instaslice(self) -> Instaslice | None:
         """The node's Instaslice object; ``None`` if it has none."""
         return self.objects.cache.get(f"{self._namespace}/{self._name}")

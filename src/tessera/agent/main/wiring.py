@@ -25,8 +25,11 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryRules
+from tessera.agent.mig_config.drain import DeviceDrainer
+from tessera.agent.mig_config.executor import MigExecutor
+from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.reboot import RebootRequests
 from tessera.agent.mig_config.reconciler import LayoutReconciler
-from tessera.agent.mig_config.status import LayoutStatus
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
@@ -101,10 +104,12 @@ class Components:
         self.following = self._made_following()
         self.health = self._made_health()
         self.mps = self._made_mps()
+        self.drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
         self.on_demand = self._made_on_demand()
         self.holders = DeviceUsers(kubelet, self.mirror.live_pods)
         self.shelf = self._made_shelf()
+        self.drainer.advertiser = self.shelf
         self.memory = self._made_memory()
         self.report = NodeReport(
             following=self.following,
@@ -172,7 +177,7 @@ class Components:
             hardware=self.hardware,
             policy=HealthPolicy.from_environment(self.options.environment),
             marks_file=self.options.state_dir / "health.json",
-            boot_id=self._boot_id,
+            boot_id=self.mirror.boot_id,
             clock=self.clock,
             changes=self.changes,
             tell=self._tell_node,
@@ -201,23 +206,24 @@ class Components:
         return ProcessLauncher(root=root, driver_root=self._driver_root, environment=environment)
 
     def _made_layouts(self, reboot: Callable[[], Awaitable[None]] | None) -> LayoutReconciler:
+        journal = LayoutJournal(self.options.state_dir / "layout.json")
+        reboots = None
+        if reboot is not None:
+            reboots = RebootRequests(
+                reboot,
+                node=self.mirror,
+                journal=journal,
+                users=self.drainer,
+                hardware=self.hardware,
+                clock=self.clock,
+            )
         return LayoutReconciler(
-            hardware=self.hardware,
-            stocktaker=self.stock,
-            roles=self.roles,
-            wish=lambda: self.following.layout,
-            kubelet=self._kubelet,
-            live=self.mirror.live_pods,
-            bound=self.mirror.list_bound_pods,
-            evictor=Evictor(self._client) if self.options.mig_evict else None,
-            reboot=reboot,
-            boot_id=self._boot_id,
-            journal=self.options.state_dir / "layout.json",
-            told=self._layout_told,
-            lately_given=lambda: self.shelf.lately_given,
-            was_reset=self.health.card_reset,
-            instance_gone=self.health.instance_destroyed,
-            overcounted=lambda: self.shelf.overcounted,
+            config=self.following,
+            inventory=self.stock,
+            ownership=self.roles,
+            executor=MigExecutor(self.hardware, journal=journal, listener=self.health, clock=self.clock),
+            users=self.drainer,
+            reboots=reboots,
             changes=self.changes,
             clock=self.clock,
         )
@@ -306,10 +312,6 @@ class Components:
 
     # What the parts ask of each other ---------------------------------------------------------------------------
 
-    def _boot_id(self) -> str:
-        node = self.mirror.node()
-        return node.status.node_info.boot_id if node is not None else ""
-
     def _leaving(self) -> frozenset[str]:
         return frozenset(card.uuid for card in self.stock.inventory.gpus if self.roles.is_leaving(card.uuid))
 
@@ -333,10 +335,6 @@ class Components:
     async def _forget(self, resources: Sequence[str]) -> None:
         patch = removal_patch(resources)
         await self._client.merge_patch(NODES, self.options.node_name, patch, subresource="status")
-
-    def _layout_told(self, status: LayoutStatus) -> None:
-        _log.info("layout %s: %s, %s", status.layout or "(none)", status.state.value, status.message)
-        self.changes.notify()
 
     def _tell_node(self, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
         node = self.mirror.node()

@@ -1,258 +1,264 @@
-"""Drives one card: looks, asks the machine, does what it says, and says what became of it. No card waits for another.
+"""Brings one card to its goal: reads it, asks the state machine, carries the instruction out.
 
-While nothing is to be done the card is read now and then, since NVML has no event for instances that somebody else
-makes or destroys; a new reading of the node's stock that differs is looked into at once. The stock is taken again when
-the calls of a burst are over, before a fence shrinks: what is gone must not be offered for a moment.
+No card waits for another.
 
-Pods are evicted once the Node shows that what they hold is not to be had any more: those that take their place would be
-sent to it again, and refused by kubelet for good.
+NVML has no event for instances that somebody else makes or destroys, so a finished card is read now and then; a new
+reading of the node's inventory that differs is looked into at once. The inventory is read again when the calls of a
+burst are over and before a fence shrinks: a destroyed device must not be offered for a moment.
+
+Pods are evicted only once the Node no longer counts the devices that they hold. Otherwise the pods that replace them
+would be sent to the same node, and kubelet would refuse them for good.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.evictions import Blocked, Evictor
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.mig_config.device_users import DeviceUserLookup
+from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import (
+    CardEvent,
     CardGoal,
     CardInstruction,
-    DeviceUser,
     EvictionAnswered,
     EvictUsers,
     FenceSet,
+    GoalSet,
     InSync,
     ListUsers,
     OwnerRead,
     ReleaseCard,
     RequestReboot,
     SetFence,
+    UserPod,
     UsersListed,
     UsersUnknown,
     Wait,
 )
-from tessera.agent.mig_config.executor import CardExecutor
+from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
 from tessera.agent.mig_config.status import APPLIED, APPLYING, CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuUuid
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a card that is as it shall be is read again.
+#: Seconds after which a card that is as its goal asks is read again.
 DRIFT_RECHECK = 60.0
-#: Seconds after which is asked again who holds what, or a file is written again.
+#: Seconds after which users are listed again, or a file is written again.
 RETRY_PAUSE = 2.0
-#: Seconds after which pods are evicted although the Node still counts what they hold: three of kubelet's node status.
+#: Seconds after which pods are evicted although the Node still counts their devices: three of kubelet's node status.
 EVICTION_DELAY_LIMIT = 30.0
 
 
+class NodeLayout(Protocol):
+    """The layout of the whole node, as one of its cards sees it."""
+
+    def goal_of(self, uuid: str) -> CardGoal | None:
+        """What the layout asks of a card; ``None`` to leave it as it is."""
+        ...
+
+    async def request_reboot(self, reason: str) -> CardStatus:
+        """Asks for a reboot of the node; returns the status of the card that needs it."""
+        ...
+
+
 class CardReconciler:
-    """One card.
+    """Works on one card.
 
     Args:
-        uuid: the card's.
-        machine: says what to do.
-        hands: read and change the card.
-        goal: what the card shall be now; ``None`` to leave it as it is.
-        roles: who has the card.
-        stocktaker: the node's stock, taken again after changes.
-        tenants: who holds what.
-        evictor: evicts pods, where the policy says so.
-        overcounted: resources of which the Node still counts devices that are fenced.
-        save: writes the journal; raises OSError when it cannot.
-        reboot: asks for a reboot of the node for the reason given and says what came of it.
-        told: called when there is something new to say of the card.
-        changes: wakes this driver, and everybody else after a change here.
+        machine: decides.
+        layout: the node's.
+        executor: reads and changes the card.
+        inventory: the node's cards, read again after changes.
+        ownership: which side has the card.
+        users: who uses which device.
+        changes: wakes this reconciler, and all others after a change here.
         clock: for waits.
 
     Attributes:
-        fence: UUIDs of the card and its MIG devices that nobody may be given.
-        verdict: what is to be said of the card; ``None`` where it is left as it is.
-        wants_reboot: only a reboot of the node helps the card.
+        fence: UUIDs of the card and its MIG devices that must not be allocated.
+        status: the card's status; ``None`` where it is left as it is.
+        needs_reboot: only a reboot of the node helps the card.
     """
 
     def __init__(
         self,
-        uuid: str,
-        *,
         machine: CardStateMachine,
-        hands: CardExecutor,
-        goal: Callable[[], CardGoal | None],
-        roles: CardOwnership,
-        stocktaker: InventoryReader,
-        tenants: DeviceUserLookup,
-        evictor: Evictor | None,
-        overcounted: Callable[[], Sequence[str]],
-        save: Callable[[], None],
-        reboot: Callable[[str], Awaitable[CardStatus]],
-        told: Callable[[], None],
+        *,
+        layout: NodeLayout,
+        executor: MigExecutor,
+        inventory: InventoryReader,
+        ownership: CardOwnership,
+        users: DeviceDrainer,
         changes: ChangeNotifier,
         clock: Clock,
     ) -> None:
-        self.uuid = uuid
-        self.machine = machine
         self.fence: frozenset[str] = frozenset()
-        self.verdict: CardStatus | None = None
-        self.wants_reboot = False
-        self._hands = hands
-        self._goal = goal
-        self._roles = roles
-        self._stocktaker = stocktaker
-        self._tenants = tenants
-        self._evictor = evictor
-        self._overcounted = overcounted
-        self._save = save
-        self._reboot = reboot
-        self._told = told
+        self.status: CardStatus | None = None
+        self.needs_reboot = False
+        self._uuid = GpuUuid(machine.uuid)
+        self._machine = machine
+        self._layout = layout
+        self._executor = executor
+        self._inventory = inventory
+        self._ownership = ownership
+        self._users = users
         self._changes = changes
         self._clock = clock
+        #: Events since the last decision.
+        self._events: list[CardEvent] = []
+        #: A call was made since the inventory was read.
         self._changed = False
-        self._judged: CardGoal | None = None
-        self._shown_by: float | None = None
+        #: The goal of the last decision.
+        self._goal: CardGoal | None = None
+        #: When evictions begin although the Node still counts the devices; ``None`` while it counts none too many.
+        self._evict_at: float | None = None
 
     async def run(self) -> None:
         """Works until cancelled."""
         while True:
-            seen, known = self._changes.count, self._facts(tenants=True)
-            goal, role = self._goal(), self._roles.owner(self.uuid)
-            if goal != self._judged:
-                self._judged, self._shown_by = goal, None
-                self._say(None if goal is None else CardStatus(LayoutState.PENDING, APPLYING))
-            self.machine.aim(goal)
-            self.machine.apply(OwnerRead(role))
+            seen, inputs = self._changes.count, self._inputs(users=True)
+            goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
+            if goal != self._goal:
+                self._goal, self._evict_at = goal, None
+                self._set_status(None if goal is None else CardStatus(LayoutState.PENDING, APPLYING))
+            events, self._events = [*self._events, GoalSet(goal), OwnerRead(role)], []
             if goal is not None and role is CardOwner.STATIC:
-                self.machine.apply(await self._hands.look())
-            step = self.machine.step(self._clock.monotonic())
-            if isinstance(step, Wait | InSync | RequestReboot):
-                await self._rest(step, seen, known)
+                events.append(await self._executor.read(self._uuid))
+            instruction = self._machine.decide(events, self._clock.monotonic())
+            if isinstance(instruction, Wait | InSync | RequestReboot):
+                await self._rest(instruction, seen, inputs)
             else:
-                await self._carry_out(step)
+                await self._carry_out(instruction)
 
-    async def _carry_out(self, step: CardInstruction) -> None:
-        match step:
+    async def _carry_out(self, instruction: CardInstruction) -> None:
+        match instruction:
             case SetFence(uuids=uuids):
-                if uuids >= self.fence or await self._take_stock():
+                if uuids >= self.fence or await self._refresh_inventory():
                     self.fence = uuids
-                    self.machine.apply(FenceSet(uuids))
+                    self._events.append(FenceSet(uuids))
                     self._changes.notify()
             case ListUsers():
-                self.machine.apply(await self._ask())
-            case EvictUsers(users=tenants):
-                await self._evict(tenants)
+                self._events.append(await self._list_users())
+            case EvictUsers(users=users):
+                await self._evict(users)
             case ReleaseCard():
-                await self._let_go()
+                await self._release()
             case Wait() | InSync() | RequestReboot():
-                raise AssertionError(f"{step} is no instruction to carry out")
+                raise AssertionError(f"{instruction} is no instruction to carry out")
             case call:
-                if self.verdict is None or self.verdict.state is LayoutState.SUCCESS:
-                    self._say(CardStatus(LayoutState.PENDING, APPLYING))
+                if self.status is None or self.status.state is LayoutState.SUCCESS:
+                    self._set_status(CardStatus(LayoutState.PENDING, APPLYING))
                 self._changed = True
-                self.machine.apply(await self._hands.attempt(call))
+                self._events.append(await self._executor.execute(self._uuid, call, self._machine.managed))
 
-    async def _ask(self) -> UsersListed | UsersUnknown:
+    async def _list_users(self) -> UsersListed | UsersUnknown:
         try:
-            return UsersListed(await self._tenants.now())
+            return UsersListed(await self._users.list())
         except ConnectionError as error:
-            text = f"it is not known who holds what: {error}"
+            text = f"the users of the devices are not known: {error}"
             return UsersUnknown(text, self._clock.monotonic() + RETRY_PAUSE)
 
-    async def _evict(self, tenants: Sequence[DeviceUser]) -> None:
-        """Asks for the evictions, unless the Node would be sent new pods in place of those."""
+    async def _evict(self, users: Sequence[UserPod]) -> None:
+        """Asks for the evictions, unless the Node would be sent new pods in place of the evicted ones."""
         seen = self._changes.count
-        if left := self._seconds_until_shown():
-            pods, counted = ", ".join(map(str, tenants)), ", ".join(self._overcounted())
-            text = f"{self.machine.name}: {pods}: evicted when the node stops counting the card's {counted}"
-            self._say(CardStatus(LayoutState.PENDING, "CardsInUse", text))
+        if left := self._seconds_until_eviction():
+            pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted())
+            text = f"{self._machine.name}: {pods}: evicted when the node stops counting the card's {resources}"
+            self._set_status(CardStatus(LayoutState.PENDING, "CardsInUse", text))
             await self._changes.wait(seen, min(left, RETRY_PAUSE))
             return
-        for each in tenants:
-            assert self._evictor is not None
-            answer = await self._evictor.evict(each.namespace, each.name, each.pod)
-            refusal = answer.text if isinstance(answer, Blocked) else None
-            self.machine.apply(EvictionAnswered(each.pod, refusal, self._clock.monotonic()))
+        for user in users:
+            refusal = await self._users.evict(user)
+            self._events.append(EvictionAnswered(user.pod, refusal, self._clock.monotonic()))
 
-    def _seconds_until_shown(self) -> float:
-        """How long to wait at most until the Node shows what is fenced; 0 if it does, or never did in time."""
-        if not self._overcounted():
-            self._shown_by = None
+    def _seconds_until_eviction(self) -> float:
+        """How long to wait for a Node that counts the fenced devices; 0 once it does not, or did not in time."""
+        if not self._users.overcounted():
+            self._evict_at = None
             return 0.0
         now = self._clock.monotonic()
-        if self._shown_by is None:
-            self._shown_by = now + EVICTION_DELAY_LIMIT
-        return max(0.0, self._shown_by - now)
+        if self._evict_at is None:
+            self._evict_at = now + EVICTION_DELAY_LIMIT
+        return max(0.0, self._evict_at - now)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         try:
-            self._save()
-            self._roles.hand_over(self.uuid)
+            self._save_managed()
+            self._ownership.hand_over(self._uuid)
         except OSError as error:
-            self._say(_unwritable(error))
+            self._set_status(_unwritable(error))
             await self._clock.sleep(RETRY_PAUSE)
             return
         self._changes.notify()
 
-    async def _take_stock(self) -> bool:
-        """Lets everybody see what the calls have changed; returns whether everybody does."""
+    def _save_managed(self) -> None:
+        self._executor.journal.save_managed(self._uuid, self._machine.managed)
+
+    async def _refresh_inventory(self) -> bool:
+        """Shows everybody what the calls have changed; returns whether it could be read."""
         if self._changed:
             try:
-                await self._stocktaker.refresh()
+                await self._inventory.refresh()
             except NvmlError as error:
-                _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
+                _log.warning("cards cannot be read after a change of card %s: %s", self._uuid, error)
                 await self._clock.sleep(RETRY_PAUSE)
                 return False
             self._changed = False
         return True
 
-    async def _rest(self, step: Wait | InSync | RequestReboot, seen: int, known: tuple[object, ...]) -> None:
-        """Says what became of the card, and waits until something differs from what was known before the last look."""
-        if not await self._take_stock():
+    async def _rest(self, instruction: Wait | InSync | RequestReboot, seen: int, inputs: tuple[object, ...]) -> None:
+        """Reports the status, and waits until an input differs from those before the last decision."""
+        if not await self._refresh_inventory():
             return
-        self.wants_reboot = isinstance(step, RequestReboot)
-        waits = not isinstance(step, InSync)
-        until = await self._conclude(step)
-        while (known if waits else known[:-1]) == self._facts(tenants=waits):
+        self.needs_reboot = isinstance(instruction, RequestReboot)
+        waits = not isinstance(instruction, InSync)
+        until = await self._report(instruction)
+        while (inputs if waits else inputs[:-1]) == self._inputs(users=waits):
             left = None if until is None else until - self._clock.monotonic()
             if left is not None and left <= 0:
                 return
             await self._changes.wait(seen, left)
             seen = self._changes.count
 
-    async def _conclude(self, step: Wait | InSync | RequestReboot) -> float | None:
+    async def _report(self, instruction: Wait | InSync | RequestReboot) -> float | None:
+        """Sets the status; returns when to decide again, ``None`` for at the next change."""
         now = self._clock.monotonic()
-        match step:
+        match instruction:
             case Wait(until=until):
-                state = LayoutState.FAILED if step.failed else LayoutState.PENDING
-                self._say(CardStatus(state, step.reason, step.text))
+                state = LayoutState.FAILED if instruction.failed else LayoutState.PENDING
+                self._set_status(CardStatus(state, instruction.reason, instruction.text))
                 return until
             case RequestReboot(until=until):
-                self._say(await self._reboot(step.text))
+                self._set_status(await self._layout.request_reboot(instruction.text))
                 return until
             case InSync():
                 try:
-                    self._save()
+                    self._save_managed()
                 except OSError as error:
-                    self._say(_unwritable(error))
+                    self._set_status(_unwritable(error))
                     return now + RETRY_PAUSE
-                if self._judged is None:
+                if self._goal is None:
                     return None
-                self._say(CardStatus(LayoutState.SUCCESS, APPLIED))
+                self._set_status(CardStatus(LayoutState.SUCCESS, APPLIED))
                 return now + DRIFT_RECHECK
 
-    def _facts(self, *, tenants: bool) -> tuple[object, ...]:
-        """What a rest ends for when it changes; who holds what matters only to who waits, and stands last."""
-        goal, role = self._goal(), self._roles.owner(self.uuid)
+    def _inputs(self, *, users: bool) -> tuple[object, ...]:
+        """Inputs whose change ends a rest. The users matter to a waiting card only, and are the last element."""
+        goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
         acts = goal is not None and role is CardOwner.STATIC
-        card = self._stocktaker.inventory.gpu(self.uuid) if acts else None
-        return (goal, role, card, self._tenants.known()) if tenants else (goal, role, card)
+        card = self._inventory.inventory.gpu(self._uuid) if acts else None
+        return (goal, role, card, self._users.snapshot()) if users else (goal, role, card)
 
-    def _say(self, verdict: CardStatus | None) -> None:
-        if verdict != self.verdict:
-            self.verdict = verdict
-            self._told()
+    def _set_status(self, status: CardStatus | None) -> None:
+        if status != self.status:
+            self.status = status
+            self._changes.notify()
 
 
 def _unwritable(error: OSError) -> CardStatus:
-    return CardStatus(LayoutState.FAILED, "StateUnwritable", f"what was done to the cards cannot be noted: {error}")
+    return CardStatus(LayoutState.FAILED, "StateUnwritable", f"the journal of changes cannot be written: {error}")

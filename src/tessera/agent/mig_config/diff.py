@@ -21,11 +21,11 @@ from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.events import (
     CardGoal,
     CardRead,
-    DeviceUser,
     InstancePlace,
     ReleaseCard,
     Reset,
     SetMigMode,
+    UserPod,
 )
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout_planning import Infeasible
@@ -47,7 +47,7 @@ class CardUsage(msgspec.Struct, frozen=True):
     """
 
     uuid: str
-    users: Mapping[str, tuple[DeviceUser, ...]]
+    users: Mapping[str, tuple[UserPod, ...]]
     processes: Mapping[int | None, tuple[int, ...]]
 
     def uses_instance(self, instance: Instance) -> bool:

@@ -1,4 +1,7 @@
-"""The words of a card's way to its layout: facts that go into the machine, instructions that come out. Values only."""
+"""Events that go into the state machine of one card, and the instructions that come out of it. Values only.
+
+:mod:`tessera.agent.mig_config.state_machine` decides, :mod:`tessera.agent.mig_config.card_reconciler` acts.
+"""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,13 +15,13 @@ from tessera.nvml.interface import Instance, MigUuid
 
 
 class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout wants of one card.
+    """What a layout asks of one card.
 
     Attributes:
-        role: who shall have the card; the rest counts for static cards only.
-        mig_enabled: MIG mode shall be on.
-        counts: instances by profile for the whole card.
-        path: the entry of the layout that says so; empty for what no entry says.
+        role: which side gets the card; the other attributes count for static cards only.
+        mig_enabled: MIG mode must be on.
+        counts: number of instances by profile, for the whole card.
+        path: the entry of the layout that asks for it; empty if no entry does.
     """
 
     role: CardOwner = CardOwner.STATIC
@@ -34,8 +37,8 @@ class InstancePlace(msgspec.Struct, frozen=True, order=True):
     start: int
 
 
-class DeviceUser(msgspec.Struct, frozen=True, order=True):
-    """A pod that holds a card or a MIG device; all empty for one that is just being admitted."""
+class UserPod(msgspec.Struct, frozen=True, order=True):
+    """A pod that holds a card or a MIG device. All attributes are empty for a pod that is just being admitted."""
 
     namespace: str = ""
     name: str = ""
@@ -45,18 +48,24 @@ class DeviceUser(msgspec.Struct, frozen=True, order=True):
         return f"pod {self.namespace}/{self.name}" if self.pod else "a pod that is being admitted"
 
 
-# Facts --------------------------------------------------------------------------------------------------------------
+# Events -------------------------------------------------------------------------------------------------------------
+
+
+class GoalSet(msgspec.Struct, frozen=True):
+    """The layout asks this of the card; ``None`` leaves the card as it is."""
+
+    goal: CardGoal | None
 
 
 class CardRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The card was read.
+    """NVML described the card.
 
     Attributes:
         mig_enabled: MIG mode now.
         mig_pending: MIG mode after the next reset.
-        geometry: the card's table; ``None`` while MIG mode is off.
+        geometry: the card's table of profiles; ``None`` while MIG mode is off.
         instances: its GPU instances.
-        users: PIDs that NVML lists, by GPU instance; under ``None`` those on the whole card.
+        processes: PIDs that NVML lists, by GPU instance; under ``None`` those on the whole card.
     """
 
     mig_enabled: bool
@@ -67,50 +76,50 @@ class CardRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardReadFailed(msgspec.Struct, frozen=True):
-    """The card did not answer; to be asked again at ``retry``."""
+    """NVML could not describe the card; the next attempt is due at ``retry`` (monotonic seconds)."""
 
     text: str
     retry: float
 
 
 class FenceSet(msgspec.Struct, frozen=True):
-    """From now on nobody is given these UUIDs, of the card and of its MIG devices."""
+    """From now on no pod is given these UUIDs, of the card and of its MIG devices."""
 
     uuids: frozenset[str]
 
 
 class UsersListed(msgspec.Struct, frozen=True):
-    """Who holds what, asked behind the fence: nothing fenced can have got a holder since."""
+    """The users of each device, asked for after the fence was set: no fenced device can have got a user since."""
 
-    users: Mapping[str, tuple[DeviceUser, ...]]
+    users: Mapping[str, tuple[UserPod, ...]]
 
 
 class UsersUnknown(msgspec.Struct, frozen=True):
-    """Nobody said who holds what; to be asked again at ``retry``."""
+    """API server or kubelet did not list the users; the next attempt is due at ``retry`` (monotonic seconds)."""
 
     text: str
     retry: float
 
 
 class OwnerRead(msgspec.Struct, frozen=True):
-    """Who has the card now."""
+    """Which side has the card now."""
 
     role: CardOwner
 
 
 class CallFailure(Enum):
-    """Why a call failed, as far as it matters for what comes next."""
+    """Why a call failed, as far as the next step depends on it."""
 
     #: Something still uses it.
     BUSY = "busy"
-    #: Anything else.
+    #: Any other reason.
     REFUSED = "refused"
     #: The card must be reset before it works again.
     NEEDS_RESET = "needs-reset"
 
 
 class CallSucceeded(msgspec.Struct, frozen=True):
-    """A call succeeded; what it led to is seen when the card is read."""
+    """A call succeeded; the next reading of the card shows its result."""
 
     call: "Call"
 
@@ -125,7 +134,13 @@ class CallFailed(msgspec.Struct, frozen=True):
 
 
 class EvictionAnswered(msgspec.Struct, frozen=True):
-    """The API server answered at ``now``; ``refusal`` is why the pod may not be evicted now, ``None`` if it will go."""
+    """The API server answered at ``now`` (monotonic seconds).
+
+    Attributes:
+        pod: the pod to be evicted.
+        refusal: why the pod cannot be evicted now; ``None`` if it will end.
+        now: when the answer came.
+    """
 
     pod: PodUid
     refusal: str | None
@@ -133,12 +148,13 @@ class EvictionAnswered(msgspec.Struct, frozen=True):
 
 
 CardEvent = (
-    CardRead
+    GoalSet
+    | OwnerRead
+    | CardRead
     | CardReadFailed
     | FenceSet
     | UsersListed
     | UsersUnknown
-    | OwnerRead
     | CallSucceeded
     | CallFailed
     | EvictionAnswered
@@ -148,13 +164,13 @@ CardEvent = (
 
 
 class SetMigMode(msgspec.Struct, frozen=True):
-    """Turn MIG mode on or off. The card has no instance and nobody holds it."""
+    """Turn MIG mode on or off. The card has no instance and no user."""
 
     enabled: bool
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """Reset this card, and no other. Nobody holds it or a part of it, and no process is listed on it."""
+    """Reset this card, and no other. No pod holds it or a part of it, and no process is listed on it."""
 
 
 class CreateGi(msgspec.Struct, frozen=True):
@@ -172,7 +188,7 @@ class CreateCi(msgspec.Struct, frozen=True):
 
 
 class DestroyCi(msgspec.Struct, frozen=True):
-    """Destroy a compute instance that is fenced and that nobody holds."""
+    """Destroy a compute instance that is fenced and has no user."""
 
     place: InstancePlace
     gi_id: int
@@ -191,40 +207,45 @@ Call = SetMigMode | Reset | CreateGi | CreateCi | DestroyCi | DestroyGi
 
 
 class SetFence(msgspec.Struct, frozen=True):
-    """Let exactly these UUIDs, of the card and of its MIG devices, be given to nobody."""
+    """Let no pod be given exactly these UUIDs, of the card and of its MIG devices."""
 
     uuids: frozenset[str]
 
 
 class ListUsers(msgspec.Struct, frozen=True):
-    """Find out who holds what, from kubelet and the API server themselves."""
+    """Ask API server and kubelet who uses which device."""
 
 
 class EvictUsers(msgspec.Struct, frozen=True):
-    """Ask the API server to evict these pods: each holds something that must go."""
+    """Ask the API server to evict these pods: each holds a device that the layout removes."""
 
-    users: tuple[DeviceUser, ...]
+    users: tuple[UserPod, ...]
 
 
 class ReleaseCard(msgspec.Struct, frozen=True):
-    """The static side needs the card no longer."""
+    """Hand the card over: the static side no longer needs it."""
 
 
 class RequestReboot(msgspec.Struct, frozen=True):
-    """Only a reboot of the node can help the card; ``text`` says why. Else it is looked at again at ``until``."""
+    """Ask for a reboot of the node: nothing else helps the card.
+
+    Attributes:
+        text: why, for people.
+        until: when to look at the card again if the node still runs (monotonic seconds).
+    """
 
     text: str
     until: float
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to do before ``until`` (monotonic seconds; ``None``: before the next fact), for this reason.
+    """Do nothing before ``until``.
 
     Attributes:
-        until: when the card is to be looked at again in any case.
+        until: when to look at the card again, monotonic seconds; ``None``: at the next event.
         reason: CamelCase, for machines: ``CardsInUse``, ``LayoutRetrying``.
-        text: for people: who or what is waited for.
-        failed: what was tried has failed often enough to be called a failure; it is tried again all the same.
+        text: for people: the pods or processes that hold the card, or the error.
+        failed: it failed often enough to be reported as a failure; it is tried again all the same.
     """
 
     until: float | None
@@ -234,7 +255,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class InSync(msgspec.Struct, frozen=True):
-    """The card is as it shall be."""
+    """Do nothing: the card is as its goal asks."""
 
 
 CardInstruction = Call | SetFence | ListUsers | EvictUsers | ReleaseCard | RequestReboot | Wait | InSync

@@ -1,11 +1,11 @@
-"""Does on one card what its machine says, and tells the machine what it saw: the only place that touches the cards.
+"""Reads cards and changes them through NVML: the only module of this folder that touches the hardware.
 
-The journal is on disk before every call. Right before something is destroyed NVML is asked for the processes on it once
-more: NVML refuses to destroy what is in use as well, but a process that has just begun would lose its device.
+The journal is on disk before every call. NVML is asked for processes right before something is destroyed: NVML refuses
+to destroy what is in use as well, but a process that has just begun would lose its device.
 """
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.agent.mig_config.events import (
@@ -19,9 +19,12 @@ from tessera.agent.mig_config.events import (
     CreateGi,
     DestroyCi,
     DestroyGi,
+    InstancePlace,
     Reset,
     SetMigMode,
 )
+from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.retry import backoff
 from tessera.clock import Clock
 from tessera.mig.geometry import Geometry
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -30,128 +33,138 @@ from tessera.nvml.interface import GpuInfo, GpuUuid, MigModeResult
 
 _log = logging.getLogger(__name__)
 
-#: First and longest delay in seconds before a card that does not answer is asked again.
+#: First and longest delay in seconds before a card that does not answer is read again.
 UNREADABLE_FIRST, UNREADABLE_MOST = 1.0, 30.0
 
 
-class CardExecutor:
-    """Reads and changes one card.
+class HardwareListener(Protocol):
+    """Is told what became of cards; the health monitor drops faults of hardware that is gone."""
+
+    def card_reset(self, gpu: str) -> None:
+        """A card was reset."""
+        ...
+
+    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
+        """A GPU instance was destroyed; the next one of that id is another."""
+        ...
+
+
+class MigExecutor:
+    """Reads and changes the node's cards.
 
     Args:
-        uuid: the card's.
         hardware: the node's cards.
-        save: writes the journal; raises OSError when it cannot, and then no call is made.
-        was_reset: told after every reset of the card.
-        instance_gone: told of every GPU instance that was destroyed.
-        clock: for retries.
+        journal: saved before every call.
+        listener: told of resets and of destroyed GPU instances.
+        clock: the time.
     """
 
     def __init__(
-        self,
-        uuid: GpuUuid,
-        *,
-        hardware: AsyncNvml,
-        save: Callable[[], None],
-        was_reset: Callable[[str], None],
-        instance_gone: Callable[[str, int], None],
-        clock: Clock,
+        self, hardware: AsyncNvml, *, journal: LayoutJournal, listener: HardwareListener, clock: Clock
     ) -> None:
-        self._uuid = uuid
-        self._was_reset = was_reset
-        self._instance_gone = instance_gone
+        self.journal = journal
         self._hardware = hardware
-        self._save = save
+        self._listener = listener
         self._clock = clock
-        self._geometry: Geometry | None = None
-        self._silent = 0
+        #: Tables of cards, read once; only of cards whose MIG mode is on.
+        self._geometries: dict[GpuUuid, Geometry] = {}
+        #: Failed readings in a row, by card; a card that answers is not in it.
+        self._failed_reads: dict[GpuUuid, int] = {}
 
-    async def look(self) -> CardRead | CardReadFailed:
-        """Reads the card."""
+    async def read(self, uuid: GpuUuid) -> CardRead | CardReadFailed:
+        """Reads a card."""
         try:
-            seen = await self._read()
+            found = await self._read(uuid)
         except (NvmlError, ValueError) as error:
-            self._silent += 1
-            delay = min(UNREADABLE_MOST, UNREADABLE_FIRST * 2.0 ** min(self._silent - 1, 16))
-            _log.warning("card %s cannot be read, next try in %.0f s: %s", self._uuid, delay, error)
+            failures = self._failed_reads[uuid] = self._failed_reads.get(uuid, 0) + 1
+            delay = backoff(UNREADABLE_FIRST, UNREADABLE_MOST, failures)
+            _log.warning("card %s cannot be read, next attempt in %.0f s: %s", uuid, delay, error)
             return CardReadFailed(str(error), self._clock.monotonic() + delay)
-        self._silent = 0
-        return seen
+        self._failed_reads.pop(uuid, None)
+        return found
 
-    async def attempt(self, call: Call) -> CallSucceeded | CallFailed:
-        """Makes a call; what it led to is seen at the next look."""
+    async def execute(self, uuid: GpuUuid, call: Call, managed: frozenset[InstancePlace]) -> CallSucceeded | CallFailed:
+        """Makes a call; the next reading shows its result.
+
+        Args:
+            uuid: the card's.
+            call: what to do.
+            managed: the card's places that a layout made or kept, to be saved first.
+        """
         try:
-            self._save()
-            await self._perform(call)
+            self.journal.save_managed(uuid, managed)
+            await self._perform(uuid, call)
         except InUse as error:
-            return self._failed(call, CallFailure.BUSY, error)
+            return self._failed(uuid, call, CallFailure.BUSY, error)
         except ResetRequired as error:
-            return self._failed(call, CallFailure.NEEDS_RESET, error)
+            return self._failed(uuid, call, CallFailure.NEEDS_RESET, error)
         except NotFound as error:
             if not isinstance(call, DestroyCi | DestroyGi):
-                return self._failed(call, CallFailure.REFUSED, error)
+                return self._failed(uuid, call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
-            return self._failed(call, CallFailure.REFUSED, error)
+            return self._failed(uuid, call, CallFailure.REFUSED, error)
         return CallSucceeded(call)
 
-    async def _read(self) -> CardRead:
-        info = await self._info()
+    async def _read(self, uuid: GpuUuid) -> CardRead:
+        info = await self._info(uuid)
         if info.lost:
-            raise GpuLost(f"card {self._uuid}")
-        users: dict[int | None, list[int]] = {}
-        for each in await self._hardware.processes(self._uuid):
-            users.setdefault(each.gi_id, []).append(each.pid)
+            raise GpuLost(f"card {uuid}")
+        processes: dict[int | None, list[int]] = {}
+        for each in await self._hardware.processes(uuid):
+            processes.setdefault(each.gi_id, []).append(each.pid)
         if not info.mig_enabled:
-            self._geometry = None
-        elif self._geometry is None:
-            self._geometry = geometry_of(info, await self._hardware.gi_profiles(self._uuid))
+            self._geometries.pop(uuid, None)
+        elif uuid not in self._geometries:
+            self._geometries[uuid] = geometry_of(info, await self._hardware.gi_profiles(uuid))
         return CardRead(
             mig_enabled=info.mig_enabled,
             mig_pending=info.mig_pending,
-            geometry=self._geometry,
-            instances=tuple(await self._hardware.instances(self._uuid)) if info.mig_enabled else (),
-            processes={gi_id: tuple(pids) for gi_id, pids in users.items()},
+            geometry=self._geometries.get(uuid),
+            instances=tuple(await self._hardware.instances(uuid)) if info.mig_enabled else (),
+            processes={gi_id: tuple(pids) for gi_id, pids in processes.items()},
         )
 
-    async def _info(self) -> GpuInfo:
+    async def _info(self, uuid: GpuUuid) -> GpuInfo:
         for info in await self._hardware.devices():
-            if info.uuid == self._uuid:
+            if info.uuid == uuid:
                 return info
-        raise NotFound(f"card {self._uuid}: the driver no longer lists it; drain the node and reboot it")
+        raise NotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
 
-    async def _perform(self, call: Call) -> None:
-        uuid, hardware = self._uuid, self._hardware
+    async def _perform(self, uuid: GpuUuid, call: Call) -> None:
+        hardware = self._hardware
         match call:
             case SetMigMode(enabled=enabled):
-                await self._nobody_computes("MIG mode cannot change")
-                await self._set_mode(enabled=enabled)
+                await self._check_idle(uuid, "MIG mode cannot change")
+                await self._set_mode(uuid, enabled=enabled)
             case Reset():
-                await self._nobody_computes("it cannot be reset")
+                await self._check_idle(uuid, "it cannot be reset")
                 await hardware.reset(uuid)
-                self._was_reset(uuid)
+                self._listener.card_reset(uuid)
             case CreateGi(place=place):
                 await hardware.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):
                 await hardware.create_compute_instance(uuid, gi_id, index)
             case DestroyCi(gi_id=gi_id, ci_id=ci_id):
-                await self._nobody_computes(f"{call.mig_uuid} cannot be destroyed", gi_id)
+                await self._check_idle(uuid, f"{call.mig_uuid} cannot be destroyed", gi_id)
                 await hardware.destroy_compute_instance(uuid, gi_id, ci_id)
             case DestroyGi(gi_id=gi_id):
                 await hardware.destroy_gpu_instance(uuid, gi_id)
-                self._instance_gone(uuid, gi_id)
+                self._listener.instance_destroyed(uuid, gi_id)
 
-    async def _set_mode(self, *, enabled: bool) -> None:
-        result = await self._hardware.set_mig_mode(self._uuid, enabled)
+    async def _set_mode(self, uuid: GpuUuid, *, enabled: bool) -> None:
+        result = await self._hardware.set_mig_mode(uuid, enabled)
         if result is MigModeResult.IN_USE:
-            raise InUse(f"MIG mode of {self._uuid} stays pending: a process that is not listed holds the card")
+            raise InUse(f"MIG mode of {uuid} stays pending: a process that is not listed holds the card")
         if result is MigModeResult.RESET_REQUIRED:
-            raise ResetRequired(f"MIG mode of {self._uuid} stays pending")
+            raise ResetRequired(f"MIG mode of {uuid} stays pending")
 
-    async def _nobody_computes(self, what: str, gi_id: int | None = None) -> None:
-        users = [each.pid for each in await self._hardware.processes(self._uuid) if gi_id in (None, each.gi_id)]
+    async def _check_idle(self, uuid: GpuUuid, consequence: str, gi_id: int | None = None) -> None:
+        """Raises InUse if a process computes on the card, or on one GPU instance of it."""
+        users = [each.pid for each in await self._hardware.processes(uuid) if gi_id in (None, each.gi_id)]
         if users:
-            raise InUse(f"card {self._uuid}: {what} while process {', '.join(map(str, users))} computes on it")
+            raise InUse(f"card {uuid}: {consequence} while process {', '.join(map(str, users))} computes on it")
 
-    def _failed(self, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
+    def _failed(self, uuid: GpuUuid, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
-        _log.log(level, "%s on card %s failed: %s", type(call).__name__, self._uuid, error)
+        _log.log(level, "%s on card %s failed: %s", type(call).__name__, uuid, error)
         return CallFailed(call, failure, str(error), self._clock.monotonic())

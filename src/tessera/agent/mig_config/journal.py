@@ -1,14 +1,14 @@
-"""What the work on a layout must not forget when its process is killed.
+"""The journal of MIG layouts on disk: what the agent must remember after it was killed, and hardware cannot tell.
 
-Little, since hardware is the truth: which instances a layout made or kept, so that they go when the card is handed to
-slices on demand; and that the node was rebooted for a layout already, so that it is not rebooted for ever. Written by
-atomic rename before every call that changes a card; not flushed, since instances do not outlive the machine either. A
-reboot that is about to be asked for is flushed: it must be remembered after it. A file that cannot be read is worth an
-empty one: instances then stay as foreign ones, and a reboot may be asked for once more.
+It holds which instances a layout made or kept, so that they are destroyed when the card is handed to slices on demand,
+and that the node was rebooted for a layout, so that it is not rebooted again and again. The file is replaced by an
+atomic rename before every call that changes a card. It is not flushed then, since instances do not outlive the machine
+either; before a reboot it is flushed. A file that cannot be read counts as empty: its instances stay as foreign ones,
+and one more reboot may be asked for.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,14 +19,14 @@ from tessera.agent.mig_config.events import InstancePlace
 
 
 class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered.
+    """The content of the journal.
 
     Attributes:
-        layout: the layout's name, for who reads the file.
-        digest: of its name and entries; another one is another layout.
-        attempts: how many processes began to work on this layout and did not see it in force.
+        layout: the layout's name, for whoever reads the file.
+        digest: names the layout by its name and entries; another digest is another layout.
+        attempts: how many processes began to apply this layout and did not see it in force.
         rebooted_from: boot id in which a reboot was asked for this layout; empty if none was.
-        ours: places of instances that a layout made or kept, by card.
+        managed: places of instances that a layout made or kept, by card.
     """
 
     layout: str = ""
@@ -36,21 +36,55 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
     managed: Mapping[str, tuple[InstancePlace, ...]] = msgspec.field(default_factory=dict, name="ours")
 
 
-def digest_of(wish: DesiredLayout) -> str:
-    """Names a layout by its name and its entries, whatever cards there are and why it is wished."""
-    return hashlib.sha256(msgspec.json.encode([wish.name, wish.entries])).hexdigest()[:16]
+def digest_of(layout: DesiredLayout) -> str:
+    """Names a layout by its name and its entries, whatever cards there are and why it is desired."""
+    return hashlib.sha256(msgspec.json.encode([layout.name, layout.entries])).hexdigest()[:16]
 
 
-class LayoutJournal(StateFile[LayoutRecord]):
-    """The journal's file; who cannot save must not touch the cards.
+class LayoutJournal:
+    """The journal and its file. Whoever cannot write it must not touch the cards.
+
+    Every method that writes raises OSError when the file cannot be written; the record stays as it was then.
 
     Args:
         path: the file. One agent at a time writes it.
+
+    Attributes:
+        record: the content, equal to the last one that was written.
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, LayoutRecord)
+        self._file = StateFile(path, LayoutRecord)
+        self.record = self._file.load() or LayoutRecord()
 
-    def load(self) -> LayoutRecord:
-        """What was last saved; empty if there is no readable file."""
-        return super().load() or LayoutRecord()
+    def begin(self, layout: DesiredLayout, *, resumes: bool) -> None:
+        """Counts an attempt: the first one for a new layout, another one if a new process resumes the work.
+
+        Args:
+            layout: what is applied from now on.
+            resumes: this process has not worked on any layout yet.
+        """
+        digest, last = digest_of(layout), self.record
+        if digest != last.digest:
+            self._write(LayoutRecord(layout=layout.name, digest=digest, attempts=1, managed=last.managed))
+        elif resumes:
+            self._write(msgspec.structs.replace(last, attempts=last.attempts + 1))
+
+    def clear_attempts(self) -> None:
+        """Forgets the attempts, once the layout is in force."""
+        self._write(msgspec.structs.replace(self.record, attempts=0))
+
+    def save_managed(self, uuid: str, places: Collection[InstancePlace]) -> None:
+        """Notes the places of one card that a layout made or kept."""
+        managed = dict(self.record.managed) | {uuid: tuple(sorted(places))}
+        self._write(
+            msgspec.structs.replace(self.record, managed={card: each for card, each in managed.items() if each})
+        )
+
+    def save_reboot(self, boot_id: str) -> None:
+        """Notes, flushed to disk, the boot id in which a reboot is asked for; empty if it was refused."""
+        self._write(msgspec.structs.replace(self.record, rebooted_from=boot_id), flush=True)
+
+    def _write(self, record: LayoutRecord, *, flush: bool = False) -> None:
+        self._file.save(record, flush=flush)
+        self.record = record

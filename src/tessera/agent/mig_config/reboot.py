@@ -1,110 +1,116 @@
-"""Whether the node may be rebooted for a card that cannot be reset: once for a layout, and on top of nobody.
+"""Reboots the node for a card that cannot be reset: once for a layout, and only while nobody uses a card.
 
-Rules: the other cards come first; no pod and no process may be on any card of the node; the reboot is remembered, on
-disk and flushed, before it is asked for; a layout for which the node was rebooted once and that still needs it has
-failed. Cordon and drain are not done here: whoever lets the node be rebooted decides what else runs on it.
+Rules: the other cards are finished first. No pod and no process may be on any card of the node. The journal notes the
+reboot, flushed to disk, before it is asked for. A layout that still needs a reboot after one has failed. Tessera does
+not cordon or drain here: whoever allows reboots decides what else runs on the node.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from tessera.agent.mig_config.device_users import DeviceUserLookup
-from tessera.agent.mig_config.journal import LayoutRecord
+from tessera.agent.mig_config.drain import DeviceDrainer
+from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.agent.mig_config.status import CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 
-#: Seconds after which a node that was asked to reboot and still runs is said not to reboot.
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a node that was asked to reboot and still runs counts as one that does not reboot.
 REBOOT_TIMEOUT = 600.0
 
 
+class BootIdSource(Protocol):
+    """Knows the node's boot id."""
+
+    def boot_id(self) -> str:
+        """The node's boot id; empty while it is not known."""
+        ...
+
+
 class RebootRequests:
-    """Asks for reboots.
+    """Asks for reboots of the node.
 
     Args:
         reboot: reboots the node; returns or raises OSError soon, the machine goes down after it.
-        boot_id: the node's boot id, empty while it is not known.
-        journal: what is remembered.
-        remember: notes, for good, the boot id in which a reboot was asked for; raises OSError when it cannot.
-        busy: whether another card is still worked on.
-        tenants: who holds what.
+        node: knows the boot id.
+        journal: remembers reboots.
+        users: who uses which device.
         hardware: the node's cards.
-        clock: for the patience.
+        clock: for :data:`REBOOT_TIMEOUT`.
     """
 
     def __init__(
         self,
         reboot: Callable[[], Awaitable[None]],
         *,
-        boot_id: Callable[[], str],
-        journal: Callable[[], LayoutRecord],
-        remember: Callable[[str], None],
-        busy: Callable[[], bool],
-        tenants: DeviceUserLookup,
+        node: BootIdSource,
+        journal: LayoutJournal,
+        users: DeviceDrainer,
         hardware: AsyncNvml,
         clock: Clock,
     ) -> None:
         self._reboot = reboot
-        self._boot_id = boot_id
+        self._node = node
         self._journal = journal
-        self._remember = remember
-        self._busy = busy
-        self._tenants = tenants
+        self._users = users
         self._hardware = hardware
         self._clock = clock
-        self._asked: float | None = None
-        self._alone = asyncio.Lock()
+        #: When this process asked for a reboot or learned that one was asked for; monotonic seconds.
+        self._asked_at: float | None = None
+        self._lock = asyncio.Lock()
 
-    async def request(self, why: str) -> CardStatus:
-        """Reboots the node if it may be; says what came of it.
+    async def request(self, reason: str, *, others_pending: bool) -> CardStatus:
+        """Reboots the node if that is allowed now; returns the status of the card.
 
         Args:
-            why: which card needs it and for what reason.
+            reason: which card needs it and why.
+            others_pending: another card is still worked on.
         """
-        async with self._alone:
-            boot = self._boot_id()
-            if not boot:
-                return _failed(f"{why}; the node's boot id is not known, so no reboot is asked for")
-            before = self._journal().rebooted_from
-            if before == boot:
-                return self._patient(why)
+        async with self._lock:
+            boot_id = self._node.boot_id()
+            if not boot_id:
+                return _failed(f"{reason}; the node's boot id is not known, so no reboot is asked for")
+            before = self._journal.record.rebooted_from
+            if before == boot_id:
+                return self._wait_for_reboot(reason)
             if before:
-                return _failed(f"{why}; the node was rebooted for this layout once, which did not help")
-            hindrance = await self._hindrance()
-            if hindrance:
-                return CardStatus(LayoutState.PENDING, "CardsInUse", f"{why}; the node's reboot waits for {hindrance}")
-            return await self._ask(boot, why)
+                return _failed(f"{reason}; the node was rebooted for this layout once, which did not help")
+            blocker = "the other cards" if others_pending else await self._find_blocker()
+            if blocker:
+                text = f"{reason}; the node's reboot waits for {blocker}"
+                return CardStatus(LayoutState.PENDING, "CardsInUse", text)
+            return await self._request(boot_id, reason)
 
-    async def _ask(self, boot: str, why: str) -> CardStatus:
+    async def _request(self, boot_id: str, reason: str) -> CardStatus:
         try:
-            self._remember(boot)
-            self._asked = self._clock.monotonic()
+            self._journal.save_reboot(boot_id)
+            self._asked_at = self._clock.monotonic()
             try:
                 await self._reboot()
             except OSError:
-                self._remember("")
+                self._journal.save_reboot("")
                 raise
         except OSError as error:
-            return _failed(f"{why}; the node cannot be rebooted: {error}")
-        return self._patient(why)
+            return _failed(f"{reason}; the node cannot be rebooted: {error}")
+        return self._wait_for_reboot(reason)
 
-    def _patient(self, why: str) -> CardStatus:
+    def _wait_for_reboot(self, reason: str) -> CardStatus:
         now = self._clock.monotonic()
-        if self._asked is None:
-            self._asked = now
-        if now - self._asked > REBOOT_TIMEOUT:
-            return _failed(f"{why}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it")
-        return CardStatus(LayoutState.REBOOTING, "Rebooting", why)
+        if self._asked_at is None:
+            self._asked_at = now
+        if now - self._asked_at > REBOOT_TIMEOUT:
+            return _failed(f"{reason}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it")
+        return CardStatus(LayoutState.REBOOTING, "Rebooting", reason)
 
-    async def _hindrance(self) -> str:
-        """What stands against a reboot now; empty if nothing does."""
-        if self._busy():
-            return "the other cards"
+    async def _find_blocker(self) -> str:
+        """The pods or processes on any card, for people; empty if there are none."""
         try:
-            held = await self._tenants.now()
-            if pods := sorted({str(each) for tenants in held.values() for each in tenants}):
+            found = await self._users.list()
+            if pods := sorted({str(each) for users in found.values() for each in users}):
                 return ", ".join(pods)
             cards = [each.uuid for each in await self._hardware.devices() if not each.lost]
             pids = [str(one.pid) for uuid in cards for one in await self._hardware.processes(uuid)]
@@ -117,8 +123,6 @@ def _failed(text: str) -> CardStatus:
     return CardStatus(LayoutState.FAILED, "ResetRequired", text)
 
 
-_log = logging.getLogger(__name__)
-
 #: Enters the host and asks for the reboot; ``nsenter`` is of util-linux, which every Debian image has.
 ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--", "systemctl", "reboot")
 #: Where programs are, in the container and on the host; nothing else of the container's environment holds there.
@@ -127,14 +131,18 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 SYSTEMCTL_TIMEOUT = 30.0
 
 
-async def reboot_host(*, nsenter: str = "nsenter", patience: float = SYSTEMCTL_TIMEOUT) -> None:
-    """Asks the host to reboot. Returns when it has agreed; it goes down after that.
+async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
+    """Asks the host's systemd to reboot. Returns when systemd has agreed; the host goes down after that.
 
-    A host that does not answer in time counts as asked: the reboot may well come, and must not be asked for again.
+    A host that does not answer in time counts as asked: it may still reboot, and must not be asked again.
+
+    The agent's pod is privileged and sees the host's processes, so it can enter the namespaces of process 1 and call
+    ``systemctl`` there. Services end in order, kubelet's graceful shutdown of pods included where it is set up. Without
+    the host's processes, process 1 is the container's own and has no systemctl; the error says so.
 
     Args:
         nsenter: the program that enters the host.
-        patience: seconds for the answer.
+        seconds: how long the answer may take.
 
     Raises:
         OSError: the host cannot be entered, or refuses.
@@ -151,21 +159,21 @@ async def reboot_host(*, nsenter: str = "nsenter", patience: float = SYSTEMCTL_T
     except OSError as error:
         raise OSError(f"{nsenter} cannot be run: {error.strerror}; it is part of util-linux") from error
     try:
-        async with asyncio.timeout(patience):
-            said, _ = await process.communicate()
+        async with asyncio.timeout(seconds):
+            answer, _ = await process.communicate()
     except TimeoutError:
-        _log.warning("`systemctl reboot` on the host has not answered within %g s; it counts as asked for", patience)
+        _log.warning("`systemctl reboot` on the host has not answered within %g s; it counts as asked for", seconds)
         return
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise OSError(_refusal(said.decode(errors="replace").strip(), process.returncode))
+        raise OSError(_refusal(answer.decode(errors="replace").strip(), process.returncode))
 
 
-def _refusal(said: str, code: int) -> str:
-    text = f"`systemctl reboot` on the host ended with {code}: {said or 'no reason given'}"
-    if "systemctl" in said or "nsenter" in said:
+def _refusal(answer: str, code: int) -> str:
+    text = f"`systemctl reboot` on the host ended with {code}: {answer or 'no reason given'}"
+    if "systemctl" in answer or "nsenter" in answer:
         text += "; it needs a privileged container with hostPID on a host with systemd"
     return text

@@ -1,4 +1,7 @@
-"""What has failed on a card, where, how often, and when it is worth another try. Pure: ``now`` is an argument."""
+"""Failed calls and evictions of one card: how often each was tried, and when it is due again. Pure.
+
+``now`` is an argument everywhere, monotonic seconds.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -10,35 +13,39 @@ from tessera.agent.mig_config.events import (
     CallFailure,
     CreateCi,
     DestroyGi,
-    DeviceUser,
     EvictionAnswered,
     InstancePlace,
     ReleaseCard,
     Reset,
     SetMigMode,
+    UserPod,
 )
 from tessera.api.names import PodUid
 
 #: First and longest delay in seconds before a failed call is tried again.
 RETRY_FIRST, RETRY_MOST = 0.5, 60.0
-#: The same while something still uses what must go, or a process outlives its pod: mostly a matter of moments.
+#: The same while something still uses the card. A process mostly outlives its pod by moments only.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
-#: Tries after which a call that goes on failing is called a failure, some two seconds.
+#: Attempts after which a call that keeps failing is reported as a failure; some two seconds.
 FAILURE_ATTEMPTS = 3
+#: Seconds after which an evicted pod that is still there is evicted again; longer than most grace periods.
+EVICT_AGAIN = 60.0
+#: First and longest delay in seconds after a refused eviction.
+REFUSED_FIRST, REFUSED_MOST = 2.0, 60.0
 
-#: What a failed call is remembered under: where, or the card as a whole.
-Key = InstancePlace | type[SetMigMode] | type[Reset]
+#: What a failed call concerns: one place, or the card as a whole.
+CallKey = InstancePlace | type[SetMigMode] | type[Reset]
 
 
 class FailedCall(msgspec.Struct, frozen=True):
-    """What failed at a place, or of the card as a whole.
+    """A call that failed at a place or for the card as a whole.
 
     Attributes:
-        tries: how often in a row.
-        until: when the next try is due.
-        text: why, for people.
-        failure: the kind of it.
-        undo: a compute instance could not be made, so its GPU instance goes.
+        attempts: failures in a row.
+        retry_at: when the next attempt is due.
+        text: why it failed, for people.
+        failure: the kind of failure.
+        discard: a compute instance could not be created, so its GPU instance must be destroyed.
     """
 
     attempts: int
@@ -48,95 +55,71 @@ class FailedCall(msgspec.Struct, frozen=True):
     discard: bool = False
 
     def is_failure(self, *, in_use: bool) -> bool:
-        """Whether it is a failure by now; that something is in use is none as long as it is known who uses it."""
+        """Whether to report a failure by now. A busy device is none as long as its users are known."""
         return self.attempts >= FAILURE_ATTEMPTS and not (in_use and self.failure is CallFailure.BUSY)
 
 
 class CallRetries:
-    """The troubles of one card."""
+    """The failed calls of one card."""
 
     def __init__(self) -> None:
-        self._troubles: dict[Key, FailedCall] = {}
+        #: By place or kind of call. Each is still to be made; :meth:`prune` drops the others.
+        self._failed: dict[CallKey, FailedCall] = {}
 
-    def record(self, fact: CallFailed) -> None:
-        """Notes a failed call."""
-        key = _key(fact.call)
+    def record(self, event: CallFailed) -> None:
+        """Counts a failed call."""
+        key = _key(event.call)
         if key is None:
             return
-        before = self._troubles.get(key)
-        tries = before.attempts + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is CallFailure.BUSY else (RETRY_FIRST, RETRY_MOST)
-        undo = isinstance(fact.call, CreateCi) or bool(
-            before and before.discard and not isinstance(fact.call, DestroyGi)
-        )
-        self._troubles[key] = FailedCall(tries, fact.now + backoff(first, most, tries), fact.text, fact.failure, undo)
+        before = self._failed.get(key)
+        attempts = before.attempts + 1 if before else 1
+        first, most = (BUSY_FIRST, BUSY_MOST) if event.failure is CallFailure.BUSY else (RETRY_FIRST, RETRY_MOST)
+        still_there = bool(before and before.discard and not isinstance(event.call, DestroyGi))
+        discard = isinstance(event.call, CreateCi) or still_there
+        retry_at = event.now + backoff(first, most, attempts)
+        self._failed[key] = FailedCall(attempts, retry_at, event.text, event.failure, discard)
 
     def allows(self, call: Call | ReleaseCard, now: float) -> bool:
         """Whether a call may be made now."""
         key = _key(call)
-        return key is None or key not in self._troubles or self._troubles[key].retry_at <= now
+        return key is None or key not in self._failed or self._failed[key].retry_at <= now
 
     def must_discard(self, place: InstancePlace) -> bool:
-        """Whether the GPU instance at a place goes because its compute instance could not be made."""
-        return place in self._troubles and self._troubles[place].discard
+        """Whether the GPU instance at a place must go because its compute instance could not be created."""
+        return place in self._failed and self._failed[place].discard
 
-    def most_attempted(self) -> tuple[Key, FailedCall] | None:
-        """The one that was tried most often."""
-        return max(self._troubles.items(), key=lambda item: item[1].attempts, default=None)
+    def most_attempted(self) -> tuple[CallKey, FailedCall] | None:
+        """The call that failed most often in a row."""
+        return max(self._failed.items(), key=lambda item: item[1].attempts, default=None)
 
     def retry_times(self) -> Iterator[float]:
-        """When next tries are due."""
-        return (each.retry_at for each in self._troubles.values())
+        """When the next attempts are due."""
+        return (each.retry_at for each in self._failed.values())
 
     def prune(self, open_places: frozenset[InstancePlace] | None, present: frozenset[InstancePlace]) -> None:
-        """Drops the troubles of what stands as it shall.
+        """Drops the failed calls of places that are finished.
 
         Args:
-            open_places: where something is left to do; ``None`` to keep all: what failed before a reset may fail
-                after it.
-            present: where an instance is; what is gone need not be taken down.
+            open_places: where something is left to do; ``None`` to keep all, since what failed before a reset may
+                fail after it.
+            present: where an instance is. A GPU instance that is gone need not be discarded.
         """
-        self._troubles = {
-            key: trouble if key in present else msgspec.structs.replace(trouble, discard=False)
-            for key, trouble in self._troubles.items()
+        self._failed = {
+            key: failed if key in present else msgspec.structs.replace(failed, discard=False)
+            for key, failed in self._failed.items()
             if open_places is None or key in open_places
         }
 
     def clear(self) -> None:
-        """Forgets all: everything is tried at once."""
-        self._troubles.clear()
+        """Forgets all failures, so that everything is tried at once."""
+        self._failed.clear()
 
 
-def describe_call(call: Call | ReleaseCard) -> str:
-    """A call, for people."""
-    where = (
-        "" if isinstance(call, SetMigMode | Reset | ReleaseCard) else f" of {call.place.profile} at {call.place.start}"
-    )
-    return f"{type(call).__name__}{where}"
-
-
-def backoff(first: float, most: float, tries: int) -> float:
-    """Doubling delays in seconds."""
-    return min(most, first * 2.0 ** min(tries - 1, 16))
-
-
-def _key(call: Call | ReleaseCard) -> Key | None:
-    if isinstance(call, SetMigMode | Reset):
-        return type(call)
-    return None if isinstance(call, ReleaseCard) else call.place
-
-
-#: Seconds after which an evicted pod that is still there is evicted again; longer than most grace periods.
-EVICT_AGAIN = 60.0
-#: First and longest delay in seconds after a refused eviction.
-REFUSED_FIRST, REFUSED_MOST = 2.0, 60.0
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """How often it was refused, when it may be asked for again, why it was refused last."""
+class _EvictionAttempt(msgspec.Struct, frozen=True):
+    """Evictions of one pod: refusals in a row, when the next is due, why the last was refused, if it was."""
 
     refusals: int
-    until: float
+    retry_at: float
     refusal: str | None
 
 
@@ -144,35 +127,55 @@ class EvictionRetries:
     """The evictions asked for on behalf of one card."""
 
     def __init__(self) -> None:
-        self._asked: dict[PodUid, _Asked] = {}
+        #: By pod. Only pods that the last list of users has.
+        self._attempts: dict[PodUid, _EvictionAttempt] = {}
 
-    def record(self, fact: EvictionAnswered) -> None:
-        """Notes an answer."""
-        before = self._asked.get(fact.pod)
-        refusals = 0 if fact.refusal is None else (before.refusals if before else 0) + 1
-        wait = EVICT_AGAIN if fact.refusal is None else backoff(REFUSED_FIRST, REFUSED_MOST, refusals)
-        self._asked[fact.pod] = _Asked(refusals, fact.now + wait, fact.refusal)
+    def record(self, event: EvictionAnswered) -> None:
+        """Counts an answer of the API server."""
+        before = self._attempts.get(event.pod)
+        refusals = 0 if event.refusal is None else (before.refusals if before else 0) + 1
+        wait = EVICT_AGAIN if event.refusal is None else backoff(REFUSED_FIRST, REFUSED_MOST, refusals)
+        self._attempts[event.pod] = _EvictionAttempt(refusals, event.now + wait, event.refusal)
 
     def prune(self, pods: Collection[PodUid]) -> None:
-        """Forgets the pods that are no longer there."""
-        self._asked = {pod: asked for pod, asked in self._asked.items() if pod in pods}
+        """Forgets the pods that are not among these."""
+        self._attempts = {pod: attempt for pod, attempt in self._attempts.items() if pod in pods}
 
     def clear(self) -> None:
-        """Forgets all."""
-        self._asked.clear()
+        """Forgets all evictions."""
+        self._attempts.clear()
 
-    def due(self, tenants: Sequence[DeviceUser], now: float) -> tuple[DeviceUser, ...]:
-        """Those of the tenants that are to be asked now; who is just being admitted cannot be asked yet."""
-        known = self._asked
-        return tuple(each for each in tenants if each.pod and (each.pod not in known or known[each.pod].until <= now))
+    def due(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
+        """The pods to evict now. A pod that is just being admitted is unknown yet and cannot be evicted."""
+        asked = self._attempts
+        return tuple(each for each in users if each.pod and (each.pod not in asked or asked[each.pod].retry_at <= now))
 
     def retry_times(self) -> Iterator[float]:
-        """When pods may be asked again."""
-        return (each.until for each in self._asked.values())
+        """When the next evictions are due."""
+        return (each.retry_at for each in self._attempts.values())
 
-    def describe(self, tenant: DeviceUser) -> str:
-        """What was answered for a tenant, to be put behind its name."""
-        asked = self._asked.get(tenant.pod)
-        if asked is None:
+    def describe(self, user: UserPod) -> str:
+        """The last answer about a pod, to be put behind its name; empty if its eviction was not asked for."""
+        attempt = self._attempts.get(user.pod)
+        if attempt is None:
             return ""
-        return " (evicted)" if asked.refusal is None else f" (not evicted yet: {asked.refusal})"
+        return " (evicted)" if attempt.refusal is None else f" (not evicted yet: {attempt.refusal})"
+
+
+def describe_call(call: Call | ReleaseCard) -> str:
+    """The name of a call and its place, for people."""
+    where = ""
+    if not isinstance(call, SetMigMode | Reset | ReleaseCard):
+        where = f" of {call.place.profile} at {call.place.start}"
+    return f"{type(call).__name__}{where}"
+
+
+def backoff(first: float, most: float, attempts: int) -> float:
+    """The delay after so many attempts in seconds: ``first``, doubled with each further attempt, at most ``most``."""
+    return min(most, first * 2.0 ** min(attempts - 1, 16))
+
+
+def _key(call: Call | ReleaseCard) -> CallKey | None:
+    if isinstance(call, SetMigMode | Reset):
+        return type(call)
+    return None if isinstance(call, ReleaseCard) else call.place

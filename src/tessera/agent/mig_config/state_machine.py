@@ -1,20 +1,20 @@
-"""The way of one static card to its layout: pure, facts in, the one next instruction out.
+"""Brings one static card to the goal of its layout: events in, the one next instruction out. Pure.
 
-Whoever executes the instructions reads the card again after each and applies what he saw, so nothing is believed but
-the hardware: a process that was killed between any two calls goes on where the card stands, from no more
-than the card, the goal and the places that a layout made. Rules:
+The caller reads the card again before every decision, so only the hardware is believed: a process that was killed
+between any two calls goes on from the card, the goal and the places that a layout manages. Rules:
 
-1.  What is to be destroyed is fenced first, so that no pod is given it. Only after kubelet has been asked again behind
-    the fence, and nobody holds it and no process is listed on it, it goes.
-2.  Idle work comes first: idle instances go, all that already fits is made, and only then is waited for the rest.
-3.  Who holds what must go is waited for. If the policy says so, pods are evicted, once nothing else is left to do.
-4.  A call that failed is tried again after a growing delay. A compute instance that cannot be made takes its GPU
-    instance down with it before the next try. What goes on failing is called a failure, and tried on.
-5.  A fence grows at once and shrinks only when there is nothing to call: what is gone stays fenced until the node's
-    stock has been taken again.
-6.  A reset needs the card for itself. After some tries it is called impossible, and only then is a reboot an answer.
+1.  Fence first: no pod may be given what is about to be destroyed. Destroy it only after API server and kubelet were
+    asked behind the fence, no pod holds it, and NVML lists no process on it.
+2.  Idle work first: destroy idle instances, create all that already fits, and only then wait for the rest.
+3.  Wait for the pods that hold what the layout removes. If the policy allows it, evict them once nothing else is left
+    to do.
+4.  Try a failed call again after a growing delay. If a compute instance cannot be created, destroy its GPU instance
+    before the next attempt. Report a call that keeps failing as a failure, and keep trying.
+5.  A fence grows at once. It shrinks only when there is nothing to call: destroyed devices stay fenced until the
+    inventory was read again.
+6.  A reset needs the whole card. After some attempts it counts as impossible, and only then is a reboot an answer.
 
-The machine knows no clock (``now`` is an argument), no NVML, no kubelet and no API server.
+The state machine knows no clock (``now`` is an argument, monotonic seconds), no NVML, no kubelet and no API server.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,10 +35,10 @@ from tessera.agent.mig_config.events import (
     CreateGi,
     DestroyCi,
     DestroyGi,
-    DeviceUser,
     EvictionAnswered,
     EvictUsers,
     FenceSet,
+    GoalSet,
     InstancePlace,
     InSync,
     ListUsers,
@@ -48,6 +48,7 @@ from tessera.agent.mig_config.events import (
     Reset,
     SetFence,
     SetMigMode,
+    UserPod,
     UsersListed,
     UsersUnknown,
     Wait,
@@ -57,28 +58,28 @@ from tessera.agent.mig_config.retry import (
     BUSY_MOST,
     RETRY_FIRST,
     RETRY_MOST,
+    CallKey,
     CallRetries,
     EvictionRetries,
     FailedCall,
-    Key,
     backoff,
     describe_call,
 )
 from tessera.nvml.interface import Instance
 
-#: Seconds after which a card is looked at again although no fact changed while pods hold what must go.
+#: Seconds after which a card is read again without any event while pods hold what the layout removes.
 HELD_RECHECK = 30.0
 
 
 class CardStateMachine:
-    """One card on its way. Not concurrent: one event loop applies facts and asks for steps.
+    """Decides about one card. Not concurrent: one event loop calls it.
 
     Args:
         uuid: the card's.
-        name: how people know it, ``GPU 0 (GPU-…)``.
-        ours: places on it that a layout made or kept, as the journal has them.
-        may_evict: pods that hold what must go are evicted.
-        may_reboot: a reboot is an answer to a card that cannot be reset.
+        name: the card's name in messages, ``GPU 0 (GPU-…)``.
+        managed: places on it that a layout made or kept, from the journal.
+        may_evict: pods that hold what the layout removes are evicted.
+        may_reboot: the node may be rebooted for a card that cannot be reset.
     """
 
     def __init__(
@@ -90,217 +91,230 @@ class CardStateMachine:
         may_evict: bool = False,
         may_reboot: bool = False,
     ) -> None:
-        self._uuid = uuid
-        self._name = name
-        self._ours = frozenset(managed)
+        self.uuid = uuid
+        self.name = name
         self._may_evict = may_evict
         self._may_reboot = may_reboot
+        #: Places that a layout made or kept. Of those, only places that the last reading shows, or of an instance that
+        #: is about to be created.
+        self._managed = frozenset(managed)
+        #: What the layout asks; retries count for this goal only.
         self._goal: CardGoal | None = None
+        #: Which side has the card; no call is made while it is not the static side.
         self._role = CardOwner.STATIC
-        self._seen: CardRead | CardReadFailed | None = None
+        #: The last reading; ``None`` before the first.
+        self._card: CardRead | CardReadFailed | None = None
+        #: The devices that no pod can be given, as the caller confirmed; what a call destroys is always in it.
         self._fence: frozenset[str] = frozenset()
-        self._holders: UsersListed | UsersUnknown | None = None
-        self._troubles = CallRetries()
-        self._requests = EvictionRetries()
+        #: The users of each device. ``None`` if they were not asked for since the fence was set or time passed.
+        self._users: UsersListed | UsersUnknown | None = None
+        #: Calls that failed and are still to be made.
+        self._calls_failed = CallRetries()
+        #: Evictions asked for, of pods that still hold a device.
+        self._evictions = EvictionRetries()
+        #: A call said that the card must be reset; false again after a reset or a new goal.
         self._needs_reset = False
-        self._done: Call | None = None
-        self._looks = 0
-
-    @property
-    def name(self) -> str:
-        """How people know the card."""
-        return self._name
+        #: The last call if it succeeded. If the next reading asks for the same call, it changed nothing.
+        self._last_success: Call | None = None
+        #: Decisions in a row that found only processes, no pod, in the way; the delay grows with it.
+        self._waits_for_processes = 0
 
     @property
     def managed(self) -> frozenset[InstancePlace]:
-        """Places on the card that a layout made or kept; to be saved before every call and when there is none."""
-        return self._ours
+        """Places on the card that a layout made or kept. Save them before every call and when there is none."""
+        return self._managed
 
-    def aim(self, goal: CardGoal | None) -> None:
-        """Says what the card shall be; ``None`` to leave it as it is. A new goal is tried at once."""
-        if goal != self._goal:
-            self._goal = goal
-            self._troubles.clear()
-            self._requests.clear()
-            self._needs_reset = False
+    def decide(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
+        """Takes events in and returns the one next instruction.
 
-    # Facts ------------------------------------------------------------------------------------------------------
+        Args:
+            events: everything that happened since the last decision, in order.
+            now: monotonic seconds.
+        """
+        for event in events:
+            self._apply(event)
+        instruction = self._next(now)
+        if isinstance(instruction, Wait | InSync | EvictUsers | RequestReboot):
+            self._users = None  # time passes now, and pods come and go
+        return instruction
 
-    def apply(self, fact: CardEvent) -> None:
-        """Takes in one fact."""
-        match fact:
+    # Events -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, event: CardEvent) -> None:
+        match event:
+            case GoalSet(goal=goal):
+                self._set_goal(goal)
+            case OwnerRead(role=role):
+                self._role = role
             case CardRead() | CardReadFailed():
-                self._seen = fact
-            case FenceSet():
-                self._fence, self._holders = fact.uuids, None
-            case UsersListed():
-                self._requests.prune({each.pod for tenants in fact.users.values() for each in tenants})
-                self._holders = fact
+                self._card = event
+            case FenceSet(uuids=uuids):
+                self._fence, self._users = uuids, None
+            case UsersListed(users=users):
+                self._evictions.prune({each.pod for found in users.values() for each in found})
+                self._users = event
             case UsersUnknown():
-                self._holders = fact
-            case OwnerRead():
-                self._role = fact.role
-            case CallSucceeded():
-                self._done, self._looks = fact.call, 0
-                if isinstance(fact.call, Reset):
+                self._users = event
+            case CallSucceeded(call=call):
+                self._last_success, self._waits_for_processes = call, 0
+                if isinstance(call, Reset):
                     self._needs_reset = False
             case CallFailed():
-                self._failed(fact)
+                self._record_failure(event)
             case EvictionAnswered():
-                self._requests.record(fact)
+                self._evictions.record(event)
 
-    def _failed(self, fact: CallFailed) -> None:
-        self._troubles.record(fact)
-        self._done = None
-        told_by_mode = isinstance(fact.call, SetMigMode)  # which is pending then
-        if fact.failure is CallFailure.NEEDS_RESET and not told_by_mode:
+    def _set_goal(self, goal: CardGoal | None) -> None:
+        """Forgets all delays when the goal changes: a new goal is tried at once."""
+        if goal != self._goal:
+            self._goal = goal
+            self._calls_failed.clear()
+            self._evictions.clear()
+            self._needs_reset = False
+
+    def _record_failure(self, event: CallFailed) -> None:
+        self._calls_failed.record(event)
+        self._last_success = None
+        # After SetMigMode the mode is pending, which the next reading shows.
+        if event.failure is CallFailure.NEEDS_RESET and not isinstance(event.call, SetMigMode):
             self._needs_reset = True
 
     # Decisions --------------------------------------------------------------------------------------------------
 
-    def step(self, now: float) -> CardInstruction:
-        """The one next thing to do."""
-        step = self._step(now)
-        if isinstance(step, Wait | InSync | EvictUsers | RequestReboot):
-            self._holders = None  # time passes now, and pods come and go
-        return step
-
-    def _step(self, now: float) -> CardInstruction:
+    def _next(self, now: float) -> CardInstruction:
         if self._goal is None:
-            return self._settled(InSync())
+            return self._unfenced(InSync())
         if self._role is not CardOwner.STATIC:
             if self._goal.role is not CardOwner.STATIC:
-                return self._settled(InSync())
-            text = f"{self._name}: its slices on demand have not ended"
-            return self._settled(Wait(None, "CardsInUse", text))
-        match self._seen:
+                return self._unfenced(InSync())
+            text = f"{self.name}: its slices on demand have not ended"
+            return self._unfenced(Wait(None, "CardsInUse", text))
+        match self._card:
             case None:
-                return Wait(now + BUSY_FIRST, "Starting", f"{self._name}: has not been read yet")
+                return Wait(now + BUSY_FIRST, "Starting", f"{self.name}: has not been read yet")
             case CardReadFailed():
-                return Wait(self._seen.retry, "NvmlFailed", f"{self._name}: {self._seen.text}", failed=True)
-            case seen:
-                return self._on(seen, self._goal, now)
+                return Wait(self._card.retry, "NvmlFailed", f"{self.name}: {self._card.text}", failed=True)
+            case card:
+                return self._next_for(card, self._goal, now)
 
-    def _on(self, seen: CardRead, goal: CardGoal, now: float) -> CardInstruction:
-        uses = CardUsage(self._uuid, self._tenants(), seen.processes)
-        self._ours &= frozenset(map(place_of, seen.instances))
-        work = diff_card(goal, seen, uses, self._ours, needs_reset=self._needs_reset)
-        if isinstance(work, DiffImpossible):
-            return self._settled(Wait(now + RETRY_MOST, work.reason, f"{self._name}: {work.text}", failed=True))
-        if work.is_empty:
-            self._done = None
-            self._learn(work, seen, goal)
-            return self._settled(InSync())
-        match self._holders:
+    def _next_for(self, card: CardRead, goal: CardGoal, now: float) -> CardInstruction:
+        usage = CardUsage(self.uuid, self._known_users(), card.processes)
+        self._managed &= frozenset(map(place_of, card.instances))
+        diff = diff_card(goal, card, usage, self._managed, needs_reset=self._needs_reset)
+        if isinstance(diff, DiffImpossible):
+            return self._unfenced(Wait(now + RETRY_MOST, diff.reason, f"{self.name}: {diff.text}", failed=True))
+        if diff.is_empty:
+            self._last_success = None
+            self._learn(diff, card, goal)
+            return self._unfenced(InSync())
+        match self._users:
             case UsersListed():
-                self._learn(work, seen, goal)
-                return self._toward(work, seen, uses, now)
+                self._learn(diff, card, goal)
+                return self._work_on(diff, card, usage, now)
             case UsersUnknown(text=text, retry=retry):
-                return Wait(retry, "HoldersUnknown", f"{self._name}: {text}")
+                return Wait(retry, "HoldersUnknown", f"{self.name}: {text}")
             case None:
                 return ListUsers()
 
-    def _toward(self, work: CardDiff, seen: CardRead, uses: CardUsage, now: float) -> CardInstruction:
-        fence = work.devices_to_fence(self._uuid, seen.instances)
+    def _work_on(self, diff: CardDiff, card: CardRead, usage: CardUsage, now: float) -> CardInstruction:
+        fence = diff.devices_to_fence(self.uuid, card.instances)
         if not fence <= self._fence:
             return SetFence(fence | self._fence)
-        for call in self._calls(work, seen, uses):
-            if call == self._done:
-                self._failed(
-                    CallFailed(call, CallFailure.REFUSED, f"{describe_call(call)} succeeded and changed nothing", now)
-                )
-            if self._troubles.allows(call, now):
+        for call in self._possible_calls(diff, card, usage):
+            if call == self._last_success:
+                text = f"{describe_call(call)} succeeded and changed nothing"
+                self._record_failure(CallFailed(call, CallFailure.REFUSED, text, now))
+            if self._calls_failed.allows(call, now):
                 if isinstance(call, CreateGi):
-                    self._ours |= {call.place}
+                    self._managed |= {call.place}
                 return call
         if fence != self._fence:
             return SetFence(fence)
-        return self._blocked(work, seen, uses, now)
+        return self._wait_or_evict(diff, card, usage, now)
 
-    def _calls(self, work: CardDiff, seen: CardRead, uses: CardUsage) -> Iterator[Call | ReleaseCard]:
-        """Everything that could be called now, in the order of rule 2."""
-        yield from (_destroy(each) for each in work.destroy if not uses.uses_instance(each))
-        for each in work.complete:
-            if self._troubles.must_discard(place_of(each)):
+    def _possible_calls(self, diff: CardDiff, card: CardRead, usage: CardUsage) -> Iterator[Call | ReleaseCard]:
+        """Every call that could be made now, in the order of rule 2."""
+        yield from (_destroy(each) for each in diff.destroy if not usage.uses_instance(each))
+        for each in diff.complete:
+            if self._calls_failed.must_discard(place_of(each)):
                 yield DestroyGi(place_of(each), each.gi_id)
-            elif work.geometry is not None:
-                index = work.geometry.profile(each.profile).ci_profile_index
+            elif diff.geometry is not None:
+                index = diff.geometry.profile(each.profile).ci_profile_index
                 yield CreateCi(place_of(each), each.gi_id, index)
-        yield from (CreateGi(InstancePlace(each.profile, each.start)) for each in work.creatable(seen.instances))
-        yield from (_destroy(each) for each in work.clear if not uses.uses_instance(each))
-        if work.final_call is not None and not work.destroy and not uses.uses_card(seen.instances):
-            yield work.final_call
+        yield from (CreateGi(InstancePlace(each.profile, each.start)) for each in diff.creatable(card.instances))
+        yield from (_destroy(each) for each in diff.clear if not usage.uses_instance(each))
+        if diff.final_call is not None and not diff.destroy and not usage.uses_card(card.instances):
+            yield diff.final_call
 
-    def _blocked(self, work: CardDiff, seen: CardRead, uses: CardUsage, now: float) -> CardInstruction:
-        """Nothing can be called now: who must leave, what has failed, what else could help."""
-        tenants, pids = self._in_the_way(work, seen, uses), self._pids(work, seen)
-        if self._may_evict and (due := self._requests.due(tenants, now)):
+    def _wait_or_evict(self, diff: CardDiff, card: CardRead, usage: CardUsage, now: float) -> CardInstruction:
+        """No call can be made now: evict, request a reboot, or wait for users and retries."""
+        users, pids = self._blocking_users(diff, card, usage), self._blocking_processes(diff, card)
+        if self._may_evict and (due := self._evictions.due(users, now)):
             return EvictUsers(due)
-        until = self._until(tenants, pids, now)
-        in_use = bool(tenants or pids)
-        worst = self._troubles.most_attempted()
+        until = self._next_look(users, pids, now)
+        in_use = bool(users or pids)
+        worst = self._calls_failed.most_attempted()
         if worst is not None and worst[1].is_failure(in_use=in_use):
-            return self._failure(*worst, until)
+            return self._report_failure(*worst, until)
         if in_use:
-            return Wait(until, "CardsInUse", self._who(tenants, pids))
-        return Wait(until, "LayoutRetrying", f"{self._name}: {worst[1].text if worst else 'nothing can be called now'}")
+            return Wait(until, "CardsInUse", self._describe_blockers(users, pids))
+        return Wait(until, "LayoutRetrying", f"{self.name}: {worst[1].text if worst else 'no call is possible now'}")
 
-    def _until(self, tenants: list[DeviceUser], pids: list[int], now: float) -> float:
-        """When to look again: the next try, the next eviction, or a while. The end of a pod is a fact of its own."""
-        until = [*self._troubles.retry_times()]
-        self._looks = 0 if tenants else self._looks + 1
-        if tenants:
-            until += [now + HELD_RECHECK, *self._requests.retry_times()]
+    def _next_look(self, users: list[UserPod], pids: list[int], now: float) -> float:
+        """When to look again: at the next retry, the next eviction, or after a pause. The end of a pod is an event."""
+        until = [*self._calls_failed.retry_times()]
+        self._waits_for_processes = 0 if users else self._waits_for_processes + 1
+        if users:
+            until += [now + HELD_RECHECK, *self._evictions.retry_times()]
         elif pids:
-            until.append(now + backoff(BUSY_FIRST, BUSY_MOST, self._looks))
+            until.append(now + backoff(BUSY_FIRST, BUSY_MOST, self._waits_for_processes))
         return min((each for each in until if each > now), default=now + RETRY_FIRST)
 
-    def _failure(self, key: Key, trouble: FailedCall, until: float) -> CardInstruction:
-        for_mode = key is SetMigMode and trouble.failure is not CallFailure.REFUSED
+    def _report_failure(self, key: CallKey, failed: FailedCall, until: float) -> CardInstruction:
+        for_mode = key is SetMigMode and failed.failure is not CallFailure.REFUSED
         if for_mode or key is Reset:
-            text = f"{self._name}: it needs a reset, which cannot be had: {trouble.text}"
+            text = f"{self.name}: it needs a reset, which is not possible: {failed.text}"
             if self._may_reboot:
                 return RequestReboot(text, until)
             return Wait(until, "ResetRequired", f"{text}; end what uses the card, or reboot the node", failed=True)
-        if trouble.failure is CallFailure.BUSY:
-            return Wait(until, "CardsInUse", f"{self._name}: {trouble.text}")
-        return Wait(until, "NvmlFailed", f"{self._name}: tried {trouble.attempts} times: {trouble.text}", failed=True)
+        if failed.failure is CallFailure.BUSY:
+            return Wait(until, "CardsInUse", f"{self.name}: {failed.text}")
+        return Wait(until, "NvmlFailed", f"{self.name}: tried {failed.attempts} times: {failed.text}", failed=True)
 
     # What is known ----------------------------------------------------------------------------------------------
 
-    def _settled(self, then: Wait | InSync) -> CardInstruction:
-        """Nothing may stay fenced where nothing is to be destroyed."""
-        return SetFence(frozenset()) if self._fence else then
+    def _unfenced(self, instruction: Wait | InSync) -> CardInstruction:
+        """The instruction, after the fence is gone: nothing stays fenced where nothing is to be destroyed."""
+        return SetFence(frozenset()) if self._fence else instruction
 
-    def _tenants(self) -> dict[str, tuple[DeviceUser, ...]]:
-        return dict(self._holders.users) if isinstance(self._holders, UsersListed) else {}
+    def _known_users(self) -> dict[str, tuple[UserPod, ...]]:
+        return dict(self._users.users) if isinstance(self._users, UsersListed) else {}
 
-    def _learn(self, work: CardDiff, seen: CardRead, goal: CardGoal) -> None:
-        """Once it is known who stays: what is kept is the layout's, and what stands as it shall has no troubles."""
+    def _learn(self, diff: CardDiff, card: CardRead, goal: CardGoal) -> None:
+        """Once the users are known: kept instances become managed, and finished places lose their retries."""
         if goal.role is CardOwner.STATIC:
-            self._ours |= frozenset(map(place_of, work.keep))
-        for_mode = isinstance(work.final_call, SetMigMode | Reset)
-        self._troubles.prune(None if for_mode else work.places(), frozenset(map(place_of, seen.instances)))
+            self._managed |= frozenset(map(place_of, diff.keep))
+        for_mode = isinstance(diff.final_call, SetMigMode | Reset)
+        self._calls_failed.prune(None if for_mode else diff.places(), frozenset(map(place_of, card.instances)))
 
-    def _in_the_way(self, work: CardDiff, seen: CardRead, uses: CardUsage) -> list[DeviceUser]:
-        touched = seen.instances if work.needs_whole_card else work.to_vacate()
-        uuids = [self._uuid] if work.needs_whole_card else []
+    def _blocking_users(self, diff: CardDiff, card: CardRead, usage: CardUsage) -> list[UserPod]:
+        touched = card.instances if diff.needs_whole_card else diff.to_vacate()
+        uuids = [self.uuid] if diff.needs_whole_card else []
         uuids += [each.mig_uuid for one in touched for each in one.compute_instances]
-        return sorted({tenant for uuid in uuids for tenant in uses.users.get(uuid, ())})
+        return sorted({user for uuid in uuids for user in usage.users.get(uuid, ())})
 
     @staticmethod
-    def _pids(work: CardDiff, seen: CardRead) -> list[int]:
-        touched = {each.gi_id for each in work.to_vacate()}
-        return sorted(
-            pid for gi_id, pids in seen.processes.items() if work.needs_whole_card or gi_id in touched for pid in pids
-        )
+    def _blocking_processes(diff: CardDiff, card: CardRead) -> list[int]:
+        touched = {each.gi_id for each in diff.to_vacate()}
+        found = (pids for gi_id, pids in card.processes.items() if diff.needs_whole_card or gi_id in touched)
+        return sorted(pid for pids in found for pid in pids)
 
-    def _who(self, tenants: Iterable[DeviceUser], pids: Iterable[int]) -> str:
-        who = [f"{each}{self._requests.describe(each)}" for each in tenants]
-        if not who:
-            who = [f"process {pid}" for pid in pids]
-        policy = "" if self._may_evict else "; they are waited for"
-        return f"{self._name}: what must go is held by {', '.join(who)}{policy}"
+    def _describe_blockers(self, users: Iterable[UserPod], pids: Iterable[int]) -> str:
+        blockers = [f"{each}{self._evictions.describe(each)}" for each in users]
+        if not blockers:
+            blockers = [f"process {pid}" for pid in pids]
+        policy = "" if self._may_evict else " (pods are not evicted)"
+        return f"{self.name}: waiting for {', '.join(blockers)} to release what the layout changes{policy}"
 
 
 def _destroy(instance: Instance) -> Call:

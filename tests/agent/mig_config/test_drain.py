@@ -1,0 +1,73 @@
+"""Which pods hold a device is asked of the API server and of kubelet, and known for certain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.agent.mig_config.node import Ledger
+
+from tessera.agent.mig_config.drain import DeviceDrainer
+from tessera.agent.mig_config.events import UserPod
+from tessera.api.names import PodUid
+from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import ObjectMeta, Uid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def pod(name: str) -> Pod:
+    return Pod(metadata=ObjectMeta(name=name, namespace="default", uid=Uid(f"uid-{name}")))
+
+
+class Pods:
+    """A watch that shows other pods than the API server has."""
+
+    def live_pods(self) -> Sequence[Pod]:
+        return [pod("old")]
+
+    async def list_bound_pods(self) -> Sequence[Pod]:
+        return [pod("new")]
+
+
+class Offered:
+    """Devices of which some were given a moment ago."""
+
+    def __init__(self) -> None:
+        self.lately = {"GPU-1", "GPU-2"}
+
+    @property
+    def lately_given(self) -> frozenset[str]:
+        return frozenset(self.lately)
+
+    @property
+    def overcounted(self) -> Sequence[str]:
+        return ["nvidia.com/gpu"]
+
+
+async def test_a_pod_that_no_watch_has_shown_yet_counts_when_the_api_server_knows_it() -> None:
+    kubelet = Ledger()
+    kubelet.held = {"new": ("GPU-1::2",), "over": ("GPU-1::3",)}
+    assert await DeviceDrainer(kubelet, Pods()).list() == {"GPU-1": (UserPod("default", "new", PodUid("uid-new")),)}
+
+
+async def test_what_was_given_a_moment_ago_counts_as_held_until_kubelet_lists_the_container() -> None:
+    kubelet, offered = Ledger(), Offered()
+    kubelet.held = {"new": ("GPU-1",)}
+    users = DeviceDrainer(kubelet, Pods())
+    users.advertiser = offered
+    before = users.snapshot()
+    assert await users.list() == {
+        "GPU-1": (UserPod("default", "new", PodUid("uid-new")),),
+        "GPU-2": (UserPod(),),
+    }
+    offered.lately.clear()
+    assert users.snapshot() != before
+    assert (await users.list()).keys() == {"GPU-1"}
+    assert users.overcounted() == ["nvidia.com/gpu"]
+
+
+async def test_before_anything_is_offered_nothing_was_given() -> None:
+    users = DeviceDrainer(Ledger(), Pods())
+    assert await users.list() == {}
+    assert users.overcounted() == ()
