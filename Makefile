@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
 TOOLS := kubectl docker-registry skopeo
+# The tests start some hundred processes: each finds its modules compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test lint types layers unit soak bench lock fmt clean
 help:  ## list the targets
@@ -37,11 +39,11 @@ layers: $(VENV)/.dev
 # Three workers for two cores: tests with real processes wait for them now and then.
 unit: $(VENV)/.dev
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 3 --dist loadfile -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
