@@ -9,6 +9,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.object_events import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
@@ -77,11 +78,12 @@ class Node:
     def asks_for(self, action: RecoveryAction) -> None:
         self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))
 
-    async def free(self, gpu: str) -> bool:
-        """Whether nobody has any part of a card."""
-        if self.kubelet_is_away:
-            raise ConnectionError("kubelet is being restarted")
-        return gpu not in self.held
+    def boot_id(self) -> str:
+        return self.boot
+
+    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
+        assert kind in {"Normal", "Warning"}
+        self.told.append((reason, text))
 
     async def agent(self) -> "Agent":
         """An agent that has just started."""
@@ -95,25 +97,29 @@ class Agent:
     """A process of the agent: the health watch, and who hands events to it."""
 
     def __init__(self, node: Node) -> None:
+        self.node = node
         self.hardware = Noting(node.machine, node.clock)
         self.metrics = Metrics()
         self.was_reset: list[str] = []
         self.watch = HealthMonitor(
             hardware=self.hardware,
             policy=node.policy,
-            marks_file=node.file,
-            boot_id=lambda: node.boot,
-            clock=node.clock,
-            changes=ChangeNotifier(),
-            tell=lambda reason, text, _: node.told.append((reason, text)),
+            faults_file=node.file,
+            node=node,
             metrics=self.metrics,
-            resets=CardResetter(hardware=self.hardware, free=node.free, done=self._was_reset, clock=node.clock)
-            if node.resets
-            else None,
+            changes=ChangeNotifier(),
+            clock=node.clock,
+            resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
         )
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
 
-    async def _was_reset(self, gpu: str) -> None:
+    async def is_unused(self, gpu: str) -> bool:
+        if self.node.kubelet_is_away:
+            raise ConnectionError("kubelet is being restarted")
+        return gpu not in self.node.held
+
+    async def look_again(self, gpu: str | None) -> None:
+        assert gpu is not None
         self.was_reset.append(gpu)
 
     async def _listen(self) -> None:

@@ -357,7 +357,7 @@ def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
             node.xid(94, gi)
             await asyncio.sleep(0.1)
         where = f"GPU 0 ({node.one}) GPU instance {gi}"
-        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until it has proven itself")]
+        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until its probes succeed for a while")]
         assert agent.watch.condition().message == node.told[0][1]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
         assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
@@ -396,12 +396,11 @@ def test_the_same_cards_again_wake_nobody(node: Node) -> None:
         watch = HealthMonitor(
             hardware=hardware,
             policy=node.policy,
-            marks_file=node.file,
-            boot_id=lambda: node.boot,
-            clock=LoopClock(EPOCH),
-            changes=changes,
-            tell=lambda *_: None,
+            faults_file=node.file,
+            node=node,
             metrics=Metrics(),
+            changes=changes,
+            clock=LoopClock(EPOCH),
         )
         cards = await hardware.devices()
         watch.set_cards(cards)

@@ -1,4 +1,4 @@
-"""What can happen to the node's cards, as far as their health is concerned. Values only."""
+"""Events that the health state machine takes in. Values only."""
 
 from enum import Enum
 
@@ -9,13 +9,13 @@ from tessera.nvml.interface import Event
 
 
 class CardsListed(msgspec.Struct, frozen=True):
-    """The node's cards, all of them."""
+    """NVML listed the node's cards: these UUIDs and no others."""
 
     gpus: frozenset[str]
 
 
 class ProbeResult(Enum):
-    """How a card answered when it was asked."""
+    """How a card answered a probe."""
 
     CLEAN = "clean"
     FAILED = "failed"
@@ -23,14 +23,14 @@ class ProbeResult(Enum):
 
 
 class CardProbed(msgspec.Struct, frozen=True, kw_only=True):
-    """A card was asked.
+    """A card was probed.
 
     Attributes:
-        gpu: which.
+        gpu: its UUID.
         result: how it answered.
-        recovery: the driver's verdict, ``None`` where the driver has none.
-        instances: ids of its GPU instances, ``None`` if they were not read.
-        text: what a refusal said.
+        recovery: the recovery action that the driver asks for; ``None`` where the driver says none.
+        instances: ids of its GPU instances; ``None`` if they were not read.
+        text: NVML's error, empty without one.
     """
 
     gpu: str
@@ -41,33 +41,33 @@ class CardProbed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HardwareEventReported(msgspec.Struct, frozen=True):
-    """The driver reported an event."""
+    """The driver reported a hardware event."""
 
     event: Event
 
 
 class EventWatchFailed(msgspec.Struct, frozen=True):
-    """Waiting for events failed (a time without events is no failure)."""
+    """NVML failed to wait for hardware events. A wait that ends without an event is no failure."""
 
     text: str
 
 
 class EventWatchRestored(msgspec.Struct, frozen=True):
-    """Events can be waited for again."""
+    """NVML waits for hardware events again."""
 
 
 class CardReset(msgspec.Struct, frozen=True):
-    """The card was reset."""
+    """A card was reset."""
 
     gpu: str
 
 
 class NodeRebooted(msgspec.Struct, frozen=True):
-    """The node was booted, all cards with it."""
+    """The node was booted, and all its cards with it."""
 
 
 class InstanceDestroyed(msgspec.Struct, frozen=True):
-    """A GPU instance was destroyed; what comes later under its id is another."""
+    """A GPU instance was destroyed; a later one of the same id is another instance."""
 
     gpu: str
     gi_id: int

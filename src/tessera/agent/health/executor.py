@@ -1,16 +1,20 @@
-"""Asks a card whether it is all right, as cheaply as can be asked.
+"""Probes cards and resets them: the only module of this folder that touches the hardware.
 
-One reading of its memory goes through the driver to the card and back; then the driver's own verdict on the card is
-read, where it has one, and which GPU instances there are, if somebody wants to know. A card that does not answer within
-the time counts as failed: a driver that hangs is no sign of health.
+A probe is as cheap as possible. One reading of the memory goes through the driver to the card and back; then the
+recovery action that the driver asks for is read, where the driver has one, and the GPU instances, if they are needed. A
+card that does not answer in time counts as failed: a driver that hangs is no sign of health. NVML answers one call at a
+time, and a call that hangs cannot be taken back. So only one probe is open at any time: while a card owes its answer no
+other one is probed, and none is blamed for the silence. The time for a card begins when it is its turn, not while
+another call is with the driver.
 
-NVML answers one call at a time, and a call that hangs cannot be taken back. So only one question is open at any time:
-while a card owes its answer no other one is asked, and none is blamed for the silence. And the patience with a card
-begins when it is its turn, not while somebody else's call is with the driver.
+A reset ends what computes on the card and destroys its MIG instances. So a card is reset only if it is unhealthy and no
+pod holds a part of it; the driver itself refuses as long as any process has the card open. Afterwards the card must
+show clean probes like any other (:mod:`tessera.agent.health.faults`). A card that keeps asking is reset less and less
+often.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from tessera.agent.health.events import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
@@ -21,14 +25,20 @@ from tessera.nvml.interface import GpuUuid
 
 #: Seconds that a card has to answer. A busy card answers within milliseconds, one whose driver resets it in seconds.
 PROBE_TIMEOUT = 10.0
+#: Seconds from the first attempt to the second; doubled with every further one.
+FIRST_PAUSE = 60.0
+#: Seconds between two attempts at most.
+LONGEST_PAUSE = 3600.0
+#: Seconds without an attempt after which a card counts as never reset.
+FORGOTTEN = 4 * LONGEST_PAUSE
 
 
 async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -> CardProbed:
-    """How a card answers, however long it takes.
+    """Probes a card, however long it takes.
 
     Args:
         hardware: the node's cards.
-        gpu: which.
+        gpu: the card's UUID.
         instances: read its GPU instances too.
     """
     try:
@@ -45,119 +55,116 @@ async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = Fal
 
 
 def _known(action: int | None) -> RecoveryAction | None:
-    """The driver's verdict; none where it gives none, or one of a later driver that has no meaning here."""
+    """The recovery action; none where the driver says none, or one of a later driver that is not known here."""
     return RecoveryAction(action) if action in set(RecoveryAction) else None
 
 
-class _Question:
-    """A question to one card.
+class _Probe:
+    """A probe of one card.
 
     Attributes:
-        gpu: which.
-        put: it is the card's turn.
+        gpu: the card's UUID.
+        begun: it is the card's turn.
         answer: waits for the answer.
     """
 
     def __init__(self, hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool) -> None:
         self.gpu = gpu
         self._instances = instances
-        self.put = asyncio.Event()
+        self.begun = asyncio.Event()
         self.answer = asyncio.create_task(self._ask(hardware), name=f"probe of {gpu}")
 
     async def _ask(self, hardware: AsyncNvml) -> CardProbed:
         try:
-            await hardware.call("turn", lambda _: None)  # whoever called before has its answer now
+            await hardware.call("turn", lambda _: None)  # calls before this one have their answers now
         finally:
-            self.put.set()
+            self.begun.set()
         return await probe_card(hardware, self.gpu, instances=self._instances)
 
 
 class CardProber:
-    """Asks the cards of a node, one question at a time.
+    """Probes the cards of a node, one at a time.
 
     Args:
         hardware: the node's cards.
-        patience: seconds after which a card counts as failed.
+        timeout: seconds after which a card counts as failed.
     """
 
-    def __init__(self, hardware: AsyncNvml, *, patience: float = PROBE_TIMEOUT) -> None:
+    def __init__(self, hardware: AsyncNvml, *, timeout: float = PROBE_TIMEOUT) -> None:
         self._hardware = hardware
-        self._patience = patience
-        self._open: _Question | None = None
+        self._timeout = timeout
+        self._current: _Probe | None = None
 
     async def probe(self, gpu: GpuUuid, *, instances: bool = False) -> CardProbed | None:
-        """How a card answers; ``None`` if it cannot be asked, since the driver owes somebody else an answer."""
-        if self._open is None or self._open.answer.done():
-            self._open = _Question(self._hardware, gpu, instances=instances)
-        elif self._open.gpu != gpu:
+        """Probes a card; ``None`` if that is not possible now, since the driver owes another caller an answer."""
+        if self._current is None or self._current.answer.done():
+            self._current = _Probe(self._hardware, gpu, instances=instances)
+        elif self._current.gpu != gpu:
             return None
-        question = self._open
+        probe = self._current
         try:
-            async with asyncio.timeout(self._patience):
-                await question.put.wait()
+            async with asyncio.timeout(self._timeout):
+                await probe.begun.wait()
         except TimeoutError:
             return None
         try:
-            async with asyncio.timeout(self._patience):
-                return await asyncio.shield(question.answer)
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.shield(probe.answer)
         except TimeoutError:
-            return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._patience:g} s")
+            return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._timeout:g} s")
 
     def stop(self) -> None:
-        """Waits for no answer any more."""
-        if self._open is not None:
-            self._open.answer.cancel()
+        """Stops waiting for an answer."""
+        if self._current is not None:
+            self._current.answer.cancel()
 
 
-#: Whether no pod holds any part of a card, nor is about to.
-Free = Callable[[str], Awaitable[bool]]
+class CardHost(Protocol):
+    """The rest of the agent, as far as a reset concerns it."""
 
-#: Seconds from the first try to the second; doubled with every further one.
-FIRST_PAUSE = 60.0
-#: Seconds between two tries at most.
-LONGEST_PAUSE = 3600.0
-#: Seconds without a try after which a card counts as never tried.
-FORGOTTEN = 4 * LONGEST_PAUSE
+    async def is_unused(self, gpu: str) -> bool:
+        """Whether no pod holds any part of a card, nor is about to; raises ConnectionError if that is not known."""
+        ...
+
+    async def look_again(self, gpu: str | None) -> None:
+        """Reads a card anew after it was reset."""
+        ...
 
 
 class CardResetter:
-    """Resets cards.
+    """Resets cards that nobody uses.
 
     Args:
         hardware: the cards.
-        free: whether nobody has any part of a card; may raise ``ConnectionError`` if it cannot be told.
-        done: told of every card that was reset.
+        host: knows who uses them, and is told of every reset.
         clock: the time.
     """
 
-    def __init__(
-        self, *, hardware: AsyncNvml, free: Free, done: Callable[[str], Awaitable[None]], clock: Clock
-    ) -> None:
+    def __init__(self, hardware: AsyncNvml, *, host: CardHost, clock: Clock) -> None:
         self._hardware = hardware
-        self._free = free
-        self._done = done
+        self._host = host
         self._clock = clock
-        #: When each card was tried last, and how often.
-        self._tries: dict[str, tuple[float, int]] = {}
+        #: When each card's reset was attempted last, and how often.
+        self._attempts: dict[str, tuple[float, int]] = {}
 
     async def reset(self, gpu: str) -> bool:
-        """Resets a card if it is free and its time has come; returns whether it was reset.
+        """Resets a card if nobody uses it and its pause is over; returns whether it was reset.
 
         Raises:
             NvmlError: the driver refuses; the text says why.
         """
         now = self._clock.monotonic()
-        last, count = self._tries.get(gpu, (now - FORGOTTEN, 0))
+        last, count = self._attempts.get(gpu, (now - FORGOTTEN, 0))
         if now - last >= FORGOTTEN:
             count = 0
         elif now - last < min(FIRST_PAUSE * 2.0 ** (count - 1), LONGEST_PAUSE):
             return False
         try:
-            if not await self._free(gpu):
+            if not await self._host.is_unused(gpu):
                 return False
         except ConnectionError:
             return False
-        self._tries[gpu] = (now, count + 1)
+        self._attempts[gpu] = (now, count + 1)
         await self._hardware.reset(GpuUuid(gpu))
-        await self._done(gpu)
+        await self._host.look_again(gpu)
         return True

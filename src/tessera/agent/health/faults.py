@@ -1,16 +1,17 @@
-"""Which devices are fit to be given out: events and probes in, changes of verdict out. No I/O.
+"""Decides which devices are healthy: hardware events and probes in, changes of health out. Pure.
 
-An error puts a *mark* on a scope: a card, or the MIG instance that the event names. What asks for a reset concerns the
-whole card whichever instance it showed in. The verdict on a device is the worst mark on its instance or its card, so
-every share and every MIG device of a bad card is out, and of a card with one bad instance only that one.
+An error becomes a *fault* of a scope: a card, or the MIG instance that the event names. A fault that asks for a reset
+concerns the whole card, whichever instance it showed in. The health of a device is the worst fault on it or on its
+card: a bad card withholds every share and every MIG device of it, a bad instance only that one.
 
-A mark goes by itself, by hysteresis: so many clean probes in a row, and a quiet time since the last error, doubled for
-every return of the same error within a while. What asks for a reset or a reboot goes only after the card was reset, or
-when the driver itself says that nothing is left to do. A failed probe proves nothing alone; several in a row drain the
-card; a card that fell off the bus is out at once. A boot of the node ends every mark: what it did not cure shows again.
+A fault ends by hysteresis: after so many clean probes in a row and a quiet time since the last error, doubled for every
+return of the same error within a while. A fault that asks for a reset or a reboot ends only after the card was reset,
+or when the driver itself says that no action is left. One failed probe proves nothing; several in a row drain the card.
+A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not cure
+shows again.
 
-Nothing here resets a card or evicts a pod. An event watch that breaks marks the cards degraded, not unfit, until it
-works again: a card is not bad because nobody listens, and probes go on.
+Nothing here resets a card or evicts a pod. A broken event watch makes the cards degraded, not unhealthy, until it works
+again: a card is not bad because events cannot be read, and probes go on.
 """
 
 from collections.abc import Iterable
@@ -35,18 +36,18 @@ from tessera.nvml.interface import Event, EventKind
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that is not over.
+    """A hardware error that is not over.
 
     Attributes:
-        scope: where.
-        source: what it was: ``XID 48``, ``probe``, ``driver``, ``events``.
+        scope: the card or instance.
+        source: its origin: ``XID 48``, ``probe``, ``driver``, ``events``.
         reaction: what it asks for.
         text: for people.
-        since: when it came, seconds of the caller's clock.
+        since: when it came first, seconds of the caller's clock.
         last: when it came last.
-        count: how often.
-        returns: how often it had come back before.
-        clean: clean probes in a row since the last, as far as they matter.
+        count: how often it came.
+        returns: how often it had ended and come back before.
+        clean: clean probes in a row since the last error, counted up to the number that ends it.
         reset: the card was reset since.
     """
 
@@ -62,15 +63,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     reset: bool = False
 
 
-#: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.
+#: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
-#: Returns beyond these double the quiet time no more: no number of seconds is so long.
+#: Returns beyond these do not double the quiet time any more; the number would overflow.
 _MOST_DOUBLED = 64
 
 
 class HealthChange(msgspec.Struct, frozen=True):
-    """The verdict on a scope, and so on all devices in it, is another now."""
+    """The health of a scope, and so of all devices in it, changed."""
 
     scope: DeviceScope
     before: DeviceHealth
@@ -78,14 +79,14 @@ class HealthChange(msgspec.Struct, frozen=True):
 
 
 class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
-    """How sure one must be.
+    """When a fault begins and ends.
 
     Attributes:
-        clean_probes: probes in a row that a mark takes to go.
-        quiet: seconds without the error that it takes as well.
-        longest_quiet: seconds that ``quiet`` grows to at most by returns.
-        memory: seconds for which an error that went is remembered as having been there.
-        failed_probes: probes in a row that must fail to drain a card.
+        clean_probes: clean probes in a row that end a fault.
+        quiet: seconds without the error that must have passed as well.
+        longest_quiet: seconds to which returns of the error lengthen ``quiet`` at most.
+        memory: seconds after its end in which a fault that comes again counts as returned.
+        failed_probes: failed probes in a row that drain a card.
     """
 
     clean_probes: int = 3
@@ -96,86 +97,89 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthStateMachine:
-    """The marks of one node.
+    """The faults of one node's cards.
 
     Args:
         policy: what errors ask for.
-        hysteresis: how sure one must be.
-        marks: what an earlier process had found, if no boot lies between.
+        hysteresis: when a fault begins and ends.
+        faults: those that an earlier process of the same boot found.
     """
 
     def __init__(
         self, policy: HealthPolicy, hysteresis: Hysteresis | None = None, *, faults: Iterable[Fault] = ()
     ) -> None:
         self._policy = policy
-        self._sure = hysteresis or Hysteresis()
+        self._hysteresis = hysteresis or Hysteresis()
+        #: The node's cards, as last listed; events of other cards are ignored.
         self._gpus: frozenset[str] = frozenset()
-        self._marks = {(mark.scope, mark.source): mark for mark in faults}
-        #: When a mark went last, and how often it had come by then.
+        #: The faults that are not over, at most one for each scope and source.
+        self._faults = {(fault.scope, fault.source): fault for fault in faults}
+        #: When a fault ended last, and how often it had come by then. Grows with the kinds of faults, not with time.
         self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
+        #: Failed probes in a row, by card; a card whose last probe succeeded is not in it.
         self._failures: dict[str, int] = {}
 
     def faults(self) -> tuple[Fault, ...]:
-        """Every mark, for showing and for keeping."""
-        return tuple(sorted(self._marks.values(), key=lambda mark: (mark.scope, mark.source)))
+        """Every fault that is not over, sorted."""
+        return tuple(sorted(self._faults.values(), key=lambda fault: (fault.scope, fault.source)))
 
     def faulty_instances(self, gpu: str) -> frozenset[int]:
-        """Ids of the card's GPU instances that have marks of their own."""
-        return frozenset(mark.scope.gi_id for mark in self._marks.values() if mark.scope.gpu == gpu) - {-1}
+        """Ids of the card's GPU instances that have faults of their own."""
+        return frozenset(fault.scope.gi_id for fault in self._faults.values() if fault.scope.gpu == gpu) - {-1}
 
     def is_suspect(self, gpu: str) -> bool:
-        """Whether there is a mark on the card or on a part of it, or its last probe failed."""
-        return gpu in self._failures or any(mark.scope.gpu == gpu for mark in self._marks.values())
+        """Whether the card or an instance of it has a fault, or its last probe failed."""
+        return gpu in self._failures or any(fault.scope.gpu == gpu for fault in self._faults.values())
 
     def needs_reset(self, gpu: str) -> bool:
-        """Whether a reset of the card is what its worst mark asks for, and it was not reset since."""
-        marks = [mark for mark in self._marks.values() if mark.scope.gpu == gpu]
-        worst = max((mark.reaction for mark in marks), default=Reaction.IGNORE)
-        return worst is Reaction.RESET and any(mark.reaction is worst and not mark.reset for mark in marks)
+        """Whether the worst fault of the card asks for a reset, and the card was not reset since."""
+        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu]
+        worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
+        return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
 
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
-        """What is thought of a device: its own marks and those of what it is a part of."""
-        return _judged(self._marks.values(), scope)
+        """The health of a device: the worst fault on it or on the card that it is a part of."""
+        return _worst_of(self._faults.values(), scope)
 
-    def decide(self, fact: HealthEvent, now: float) -> tuple[HealthChange, ...]:
-        """Takes a fact in; returns what is judged differently after it.
+    def decide(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
+        """Takes an event in and returns every change of health that follows.
 
         Args:
-            fact: what happened.
-            now: seconds of a clock that also orders the marks that were kept.
+            event: what happened.
+            now: seconds of a clock that goes on over restarts of the agent.
         """
-        before = list(self._marks.values())
-        match fact:
+        before = list(self._faults.values())
+        match event:
             case CardsListed():
-                self._gpus = fact.gpus
+                self._gpus = event.gpus
             case HardwareEventReported():
-                self._happened(fact.event, now)
+                self._take_hardware_event(event.event, now)
             case CardProbed():
-                self._probed(fact, now)
+                self._take_probe(event, now)
             case EventWatchFailed():
                 for gpu in self._gpus:
-                    self._mark(
+                    self._add(
                         DeviceScope(gpu),
                         EVENT_WATCH,
                         Reaction.DEGRADE,
-                        f"hardware events cannot be read: {fact.text}",
+                        f"hardware events cannot be read: {event.text}",
                         now,
                     )
             case EventWatchRestored():
-                self._marks = {key: mark for key, mark in self._marks.items() if mark.source != EVENT_WATCH}
+                self._faults = {key: fault for key, fault in self._faults.items() if fault.source != EVENT_WATCH}
             case CardReset():
-                self._reset(fact.gpu)
+                self._note_reset(event.gpu)
             case NodeRebooted():
                 self._failures.clear()
-                for key in list(self._marks):
-                    self._forget(key, now)
+                for key in list(self._faults):
+                    self._end(key, now)
             case InstanceDestroyed():
-                self._instance_gone(fact.gpu, fact.gi_id)
-        touched = sorted({mark.scope for mark in (*before, *self._marks.values())})
-        pairs = [(scope, _judged(before, scope), self.health_of(scope)) for scope in touched]
+                self._drop_instance(event.gpu, event.gi_id)
+        touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
+        pairs = [(scope, _worst_of(before, scope), self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
-    def _happened(self, event: Event, now: float) -> None:
+    def _take_hardware_event(self, event: Event, now: float) -> None:
         if event.kind is EventKind.XID:
             reaction, source = self._policy.reaction(event.xid or 0), f"XID {event.xid}"
         else:
@@ -183,9 +187,9 @@ class HealthStateMachine:
         if reaction is Reaction.IGNORE:
             return
         if event.gpu is None:
-            # Which card needs more than proof is not known; the driver's verdict will tell.
+            # Which card it concerns is not known; the next probes read what the driver asks for.
             for gpu in self._gpus:
-                self._mark(
+                self._add(
                     DeviceScope(gpu), source, Reaction.DRAIN, f"{source} on a card that the driver cannot name", now
                 )
         elif event.gpu in self._gpus:
@@ -193,84 +197,84 @@ class HealthStateMachine:
             scope = DeviceScope(event.gpu)
             if instance and event.gi_id is not None:
                 scope = DeviceScope(event.gpu, event.gi_id, -1 if event.ci_id is None else event.ci_id)
-            self._mark(scope, source, reaction, source, now)
+            self._add(scope, source, reaction, source, now)
 
-    def _probed(self, probe: CardProbed, now: float) -> None:
+    def _take_probe(self, probe: CardProbed, now: float) -> None:
         scope = DeviceScope(probe.gpu)
         if probe.instances is not None:
             for gi_id in self.faulty_instances(probe.gpu) - probe.instances:
-                self._instance_gone(probe.gpu, gi_id)
+                self._drop_instance(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
-            self._mark(scope, "probe", Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
+            self._add(scope, "probe", Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
         elif probe.result is ProbeResult.FAILED:
             self._failures[probe.gpu] = self._failures.get(probe.gpu, 0) + 1
-            self._soil(probe.gpu)
-            if self._failures[probe.gpu] >= self._sure.failed_probes:
-                self._mark(scope, "probe", Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
+            self._restart_clean_count(probe.gpu)
+            if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
+                self._add(scope, "probe", Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
         else:
             self._failures.pop(probe.gpu, None)
             asked = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
             if probe.recovery is not None and asked > Reaction.IGNORE:
-                self._soil(probe.gpu)
+                self._restart_clean_count(probe.gpu)
                 wanted = probe.recovery.name.lower().replace("_", " ")
-                self._mark(scope, "driver", asked, f"the driver asks for: {wanted}", now)
+                self._add(scope, "driver", asked, f"the driver asks for: {wanted}", now)
             else:
-                self._clean(probe, now)
+                self._count_clean_probe(probe, now)
 
-    def _clean(self, probe: CardProbed, now: float) -> None:
-        for key, mark in list(self._marks.items()):
-            if mark.scope.gpu != probe.gpu or mark.source == EVENT_WATCH:
+    def _count_clean_probe(self, probe: CardProbed, now: float) -> None:
+        for key, fault in list(self._faults.items()):
+            if fault.scope.gpu != probe.gpu or fault.source == EVENT_WATCH:
                 continue
-            cleaner = msgspec.structs.replace(mark, clean=min(mark.clean + 1, self._sure.clean_probes))
-            cured = mark.reaction < Reaction.RESET or mark.reset or probe.recovery is RecoveryAction.NONE
-            if cured and cleaner.clean >= self._sure.clean_probes and now - mark.last >= self._quiet(mark):
-                self._forget(key, now)
+            cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
+            cured = fault.reaction < Reaction.RESET or fault.reset or probe.recovery is RecoveryAction.NONE
+            if cured and cleaner.clean >= self._hysteresis.clean_probes and now - fault.last >= self._quiet_time(fault):
+                self._end(key, now)
             else:
-                self._marks[key] = cleaner
+                self._faults[key] = cleaner
 
-    def _forget(self, key: tuple[DeviceScope, str], now: float) -> None:
-        """The error is over; if it comes back it stays longer."""
-        self._past[key] = (now, self._marks.pop(key).returns + 1)
+    def _end(self, key: tuple[DeviceScope, str], now: float) -> None:
+        """Ends a fault; if the error returns soon, the next fault lasts longer."""
+        self._past[key] = (now, self._faults.pop(key).returns + 1)
 
-    def _quiet(self, mark: Fault) -> float:
-        return min(self._sure.quiet * 2.0 ** min(mark.returns, _MOST_DOUBLED), self._sure.longest_quiet)
+    def _quiet_time(self, fault: Fault) -> float:
+        return min(self._hysteresis.quiet * 2.0 ** min(fault.returns, _MOST_DOUBLED), self._hysteresis.longest_quiet)
 
-    def _mark(self, scope: DeviceScope, source: str, reaction: Reaction, text: str, now: float) -> None:
+    def _add(self, scope: DeviceScope, source: str, reaction: Reaction, text: str, now: float) -> None:
         key = (scope, source)
-        old = self._marks.get(key)
+        old = self._faults.get(key)
         if old is None:
             gone, times = self._past.get(key, (now, 0))
-            returns = times if now - gone <= self._sure.memory else 0
-            self._marks[key] = Fault(
+            returns = times if now - gone <= self._hysteresis.memory else 0
+            self._faults[key] = Fault(
                 scope=scope, source=source, reaction=reaction, text=text, since=now, last=now, returns=returns
             )
             return
         worst = max(old.reaction, reaction)
-        self._marks[key] = msgspec.structs.replace(
+        self._faults[key] = msgspec.structs.replace(
             old, reaction=worst, text=text, last=now, count=old.count + 1, clean=0, reset=False
         )
 
-    def _soil(self, gpu: str) -> None:
-        """What counted as clean in a row no longer is in a row."""
-        for key, mark in self._marks.items():
-            if mark.scope.gpu == gpu and mark.clean:
-                self._marks[key] = msgspec.structs.replace(mark, clean=0)
+    def _restart_clean_count(self, gpu: str) -> None:
+        """Begins to count clean probes anew."""
+        for key, fault in self._faults.items():
+            if fault.scope.gpu == gpu and fault.clean:
+                self._faults[key] = msgspec.structs.replace(fault, clean=0)
 
-    def _instance_gone(self, gpu: str, gi_id: int) -> None:
-        marks = self._marks.items()
-        self._marks = {key: mark for key, mark in marks if (mark.scope.gpu, mark.scope.gi_id) != (gpu, gi_id)}
+    def _drop_instance(self, gpu: str, gi_id: int) -> None:
+        faults = self._faults.items()
+        self._faults = {key: fault for key, fault in faults if (fault.scope.gpu, fault.scope.gi_id) != (gpu, gi_id)}
 
-    def _reset(self, gpu: str) -> None:
+    def _note_reset(self, gpu: str) -> None:
         self._failures.pop(gpu, None)
-        for key, mark in self._marks.items():
-            if mark.scope.gpu == gpu:
-                self._marks[key] = msgspec.structs.replace(mark, reset=True, clean=0)
+        for key, fault in self._faults.items():
+            if fault.scope.gpu == gpu:
+                self._faults[key] = msgspec.structs.replace(fault, reset=True, clean=0)
 
 
-def _judged(marks: Iterable[Fault], scope: DeviceScope) -> DeviceHealth:
-    """The worst mark on a scope or on what it is a part of."""
-    found = [mark for mark in marks if mark.scope.covers(scope)]
+def _worst_of(faults: Iterable[Fault], scope: DeviceScope) -> DeviceHealth:
+    """The health of a scope by the worst fault that covers it."""
+    found = [fault for fault in faults if fault.scope.covers(scope)]
     if not found:
         return DeviceHealth()
-    worst = min(found, key=lambda mark: (-mark.reaction, mark.since, mark.source))
+    worst = min(found, key=lambda fault: (-fault.reaction, fault.since, fault.source))
     return DeviceHealth(worst.reaction, worst.text, worst.since)

@@ -1,4 +1,4 @@
-"""What people are told of the health of cards: in the condition of the node and in its events. Pure."""
+"""Texts about the health of cards: the condition of the Node, and parts of its events. Pure."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -7,10 +7,10 @@ from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import GpuInfo
 
-#: What a reaction means to people.
-_MEANS: Mapping[Reaction, str] = {
+#: The consequence of each reaction, for people.
+_CONSEQUENCES: Mapping[Reaction, str] = {
     Reaction.DEGRADE: "still given out",
-    Reaction.DRAIN: "not given out until it has proven itself",
+    Reaction.DRAIN: "not given out until its probes succeed for a while",
     Reaction.RESET: "not given out until the card is reset",
     Reaction.REBOOT: "not given out until the node is rebooted",
 }
@@ -25,27 +25,27 @@ class HealthCondition(NamedTuple):
 
 
 def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) -> HealthCondition:
-    """The condition: false if anything must not be given out, with all that is wrong.
+    """The condition: false if any device must not be given out; the message names every fault.
 
     Args:
-        health: what is known.
+        health: knows the faults.
         gpus: the node's cards, by UUID.
     """
     if not gpus:
         return HealthCondition("Unknown", "NoCards", "no card was found yet")
-    marked = sorted({mark.scope for mark in health.faults() if mark.scope.gpu in gpus})
-    verdicts = {scope: health.health_of(scope) for scope in marked}
-    if not verdicts:
+    scopes = sorted({fault.scope for fault in health.faults() if fault.scope.gpu in gpus})
+    found = {scope: health.health_of(scope) for scope in scopes}
+    if not found:
         cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
         return HealthCondition("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
-    text = "; ".join(f"{name_scope(scope, gpus)}: {describe_health(verdict)}" for scope, verdict in verdicts.items())
-    if all(verdict.healthy for verdict in verdicts.values()):
+    text = "; ".join(f"{name_scope(scope, gpus)}: {describe_health(each)}" for scope, each in found.items())
+    if all(each.healthy for each in found.values()):
         return HealthCondition("True", "CardDegraded", text)
     return HealthCondition("False", "CardUnhealthy", text)
 
 
 def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:
-    """A card or an instance as people look for it."""
+    """The name of a card or an instance in messages: ``GPU 0 (GPU-…) GPU instance 7``."""
     gpu = gpus.get(scope.gpu)
     name = scope.gpu if gpu is None else f"GPU {gpu.index} ({scope.gpu})"
     instance = "" if scope.gi_id < 0 else f" GPU instance {scope.gi_id}"
@@ -53,6 +53,6 @@ def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:
     return f"{name}{instance}{compute}"
 
 
-def describe_health(verdict: DeviceHealth) -> str:
-    """What is wrong and what follows."""
-    return f"{verdict.text}; {_MEANS[verdict.reaction]}"
+def describe_health(health: DeviceHealth) -> str:
+    """The fault and its consequence."""
+    return f"{health.text}; {_CONSEQUENCES[health.reaction]}"

@@ -1,26 +1,27 @@
-"""Keeps up to date what is thought of the node's cards: takes in events, asks cards how they are, tells what changed.
+"""Keeps the health of the node's cards up to date: feeds events and probes to the state machine, reports its changes.
 
-The verdicts are those of :mod:`tessera.agent.health.faults`; here are its inputs and outputs. Cards that nothing is
-wrong with are asked seldom, suspected ones often, and one that an event came from at once, since the driver may have
-more to say about it. They are asked one after the other (:mod:`tessera.agent.health.executor`).
+:mod:`tessera.agent.health.faults` decides. Healthy cards are probed seldom, suspected ones often, and a card of which
+an event came at once, since the driver may have more to say about it. Cards are probed one after the other
+(:mod:`tessera.agent.health.executor`).
 
-Marks are kept over restarts of the agent, so their times are the wall clock's. That clock may be set while the agent
-runs, so it is read once, when the agent starts, and goes on with the monotonic one; a kept mark that seems to come from
-the future is held to be of now. A boot of the node, known by its boot id, ends all marks.
+Faults are kept over restarts of the agent, so their times are the wall clock's. Somebody may set that clock while the
+agent runs, so it is read once, when the agent starts, and goes on with the monotonic one. A stored fault that seems to
+come from the future counts as one of now. A boot of the node, known by its boot id, ends all faults.
 
-This module does not wait for events: whoever does hands them in (:meth:`HealthWatch.happened`,
-:meth:`HealthWatch.broken`), since the slicer wants them too.
+This module does not wait for hardware events, since slices on demand need them too: the caller hands them to
+:meth:`HealthMonitor.hardware_event` and :meth:`HealthMonitor.event_watch_failed`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.object_events import EventType
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.events import (
     CardProbed,
@@ -34,8 +35,8 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
-from tessera.agent.health.executor import PROBE_TIMEOUT, CardProber, CardResetter
-from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthChange, HealthStateMachine, Hysteresis
+from tessera.agent.health.executor import CardProber, CardResetter
+from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthChange, HealthStateMachine
 from tessera.agent.health.messages import HealthCondition, describe_health, health_condition, name_scope
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
@@ -46,23 +47,32 @@ from tessera.nvml.interface import Event, GpuInfo, GpuUuid
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two questions to a card that nothing is wrong with.
+#: Seconds between two probes of a card without a fault.
 PROBE_INTERVAL = 60.0
-#: Seconds between two questions to a suspected one.
+#: Seconds between two probes of a suspected card.
 SUSPECT_PROBE_INTERVAL = 10.0
-#: Seconds between two questions to one card at least, however many events come.
-_SOONEST = 1.0
+#: Seconds between two probes of one card at least, however many events come.
+_SHORTEST_INTERVAL = 1.0
 
-#: Tells people about the node: a CamelCase reason, a sentence, and whether it is a ``Warning``.
-Tell = Callable[[str, str, Literal["Normal", "Warning"]], None]
+
+class NodeObject(Protocol):
+    """The Node object."""
+
+    def boot_id(self) -> str:
+        """The node's boot id; empty while it is not known."""
+        ...
+
+    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
+        """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""
+        ...
 
 
 class StoredFaults(msgspec.Struct, frozen=True):
-    """The marks of one boot, as they are kept.
+    """The content of the file of faults.
 
     Attributes:
         boot: the node's boot id when they were found; empty if it was not known yet.
-        marks: with times in seconds since 1970.
+        marks: the faults, with times in seconds since 1970.
     """
 
     boot: str = ""
@@ -75,15 +85,12 @@ class HealthMonitor:
     Args:
         hardware: the cards.
         policy: what errors ask for.
-        marks_file: where marks are kept.
-        boot_id: the node's boot id, empty while it is not known.
-        clock: the time.
-        changes: woken at every change of a verdict.
-        tell: records an event of the node.
+        faults_file: where faults are kept.
+        node: its boot id, and where events are recorded.
         metrics: where events and probes are counted.
-        resets: resets cards that ask for it; ``None`` to leave that to people.
-        hysteresis: how sure one must be.
-        patience: seconds that a card has to answer.
+        changes: notified at every change of health.
+        clock: the time.
+        resetter: resets cards that ask for it; ``None`` to leave that to people.
     """
 
     def __init__(
@@ -91,40 +98,38 @@ class HealthMonitor:
         *,
         hardware: AsyncNvml,
         policy: HealthPolicy,
-        marks_file: Path,
-        boot_id: Callable[[], str],
-        clock: Clock,
-        changes: ChangeNotifier,
-        tell: Tell,
+        faults_file: Path,
+        node: NodeObject,
         metrics: Metrics,
-        resets: CardResetter | None = None,
-        hysteresis: Hysteresis | None = None,
-        patience: float = PROBE_TIMEOUT,
+        changes: ChangeNotifier,
+        clock: Clock,
+        resetter: CardResetter | None = None,
     ) -> None:
-        self._clock = clock
-        self._changes = changes
-        self._tell = tell
+        self._prober = CardProber(hardware)
+        self._node = node
         self._metrics = metrics
-        self._boot_id = boot_id
-        self._resets = resets
-        self._prober = CardProber(hardware, patience=patience)
-        self._ahead = clock.now() - clock.monotonic()
-        self._file = StateFile(marks_file, StoredFaults)
-        kept = self._file.load() or StoredFaults()
-        self._boot = kept.boot
-        self._health = HealthStateMachine(
-            policy, hysteresis, faults=[self._not_of_the_future(mark) for mark in kept.marks]
-        )
+        self._changes = changes
+        self._clock = clock
+        self._resetter = resetter
+        #: Seconds from the monotonic clock to the wall clock, as they were at the start.
+        self._epoch = clock.now() - clock.monotonic()
+        self._file = StateFile(faults_file, StoredFaults)
+        stored = self._file.load() or StoredFaults()
+        #: The boot of which the faults are; empty while it is not known.
+        self._boot = stored.boot
+        self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
+        #: The node's cards by UUID, as last listed.
         self._gpus: dict[str, GpuInfo] = {}
-        #: When each card was asked last, and is asked next, by the monotonic clock.
-        self._asked: dict[str, float] = {}
+        #: When each card was probed last, monotonic seconds.
+        self._probed_at: dict[str, float] = {}
+        #: When each card is probed next, monotonic seconds; has exactly the node's cards.
         self._due: dict[str, float] = {}
         metrics.show_health(self._reactions)
 
-    # What happened ----------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------------
 
     def set_cards(self, gpus: Iterable[GpuInfo]) -> None:
-        """These are the node's cards now; new ones are asked at once."""
+        """Takes in the node's cards. New ones are probed at once."""
         found = {str(gpu.uuid): gpu for gpu in gpus}
         if found == self._gpus:
             return
@@ -138,7 +143,7 @@ class HealthMonitor:
         self._changes.notify()
 
     def hardware_event(self, event: Event | None) -> None:
-        """A wait for events has ended, with an event or, ``None``, without: the watch works."""
+        """Takes in the end of a wait for events, with an event or, ``None``, without: the watch works."""
         self._apply(EventWatchRestored())
         if event is None:
             return
@@ -148,104 +153,100 @@ class HealthMonitor:
         self._apply(HardwareEventReported(event))
         for uuid in self._gpus:
             if event.gpu in {None, uuid}:
-                self._ask_soon(uuid)
+                self._probe_soon(uuid)
         self._changes.notify()
 
     def event_watch_failed(self, text: str) -> None:
-        """Waiting for events failed; the cards are probed more often until it works again."""
+        """Takes in a failed wait for events; the cards are probed more often until it works again."""
         self._apply(EventWatchFailed(text))
         for uuid in self._gpus:
             self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
 
     def card_reset(self, gpu: str) -> None:
-        """The card was reset."""
+        """Takes in the reset of a card."""
         self._apply(CardReset(gpu))
-        self._ask_soon(gpu)
+        self._probe_soon(gpu)
         self._changes.notify()
 
     def instance_destroyed(self, gpu: str, gi_id: int) -> None:
-        """A GPU instance was destroyed; what comes later under its id is another."""
+        """Takes in the end of a GPU instance; a later one of the same id is another instance."""
         self._apply(InstanceDestroyed(gpu, gi_id))
 
-    # What is thought of them ------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------
 
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
-        """What is thought of a card or of an instance on it."""
+        """The health of a card or of an instance on it."""
         return self._health.health_of(scope)
 
     def is_unhealthy(self, gpu: str) -> bool:
-        """Whether nothing of the card may be given out."""
+        """Whether no device of the card may be given out."""
         return not self._health.health_of(DeviceScope(gpu)).healthy
 
     @property
     def state_machine(self) -> HealthStateMachine:
-        """The verdicts, for :func:`tessera.agent.health.device_health.verdicts`; only to be read."""
+        """What decides; only to be read."""
         return self._health
 
     def condition(self) -> HealthCondition:
-        """The condition ``GpuHealthy``: false if anything must not be given out, with all that is wrong."""
+        """The condition ``GpuHealthy``: false if any device must not be given out."""
         return health_condition(self._health, self._gpus)
 
     # The loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Asks the cards how they are until cancelled."""
+        """Probes the cards until cancelled."""
         try:
             while True:
                 seen = self._changes.count
-                self._notice_boot()
-                if not await self._ask_due():
+                self._check_boot()
+                if not await self._probe_due_cards():
                     soonest = min(self._due.values(), default=None)
-                    waits = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
-                    await self._changes.wait(seen, waits)
+                    pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
+                    await self._changes.wait(seen, pause)
         finally:
             self._prober.stop()
 
-    async def _ask_due(self) -> bool:
-        """Asks the cards whose time has come; whether there were any."""
+    async def _probe_due_cards(self) -> bool:
+        """Probes the cards that are due; returns whether there were any."""
         now = self._clock.monotonic()
         due = [uuid for uuid, at in self._due.items() if at <= now]
         for uuid in due:
-            self._asked[uuid] = self._clock.monotonic()
-            self._due[uuid] = self._asked[uuid] + SUSPECT_PROBE_INTERVAL
-            found = await self._prober.probe(GpuUuid(uuid), instances=bool(self._health.faulty_instances(uuid)))
+            self._probed_at[uuid] = self._clock.monotonic()
+            self._due[uuid] = self._probed_at[uuid] + SUSPECT_PROBE_INTERVAL
+            probed = await self._prober.probe(GpuUuid(uuid), instances=bool(self._health.faulty_instances(uuid)))
             if uuid in self._gpus:
-                self._answered(uuid, found)
-                if found is not None:
-                    await self._reset_if_asked(uuid)
+                self._take_probe(uuid, probed)
+                if probed is not None:
+                    await self._reset_if_needed(uuid)
         return bool(due)
 
-    def _answered(self, uuid: str, found: CardProbed | None) -> None:
-        self._metrics.count_probe("not-asked" if found is None else found.result.value)
-        if found is not None:
-            self._apply(found)
-        if not self._health.is_suspect(uuid) and found is not None:
-            self._due[uuid] = self._asked[uuid] + PROBE_INTERVAL
+    def _take_probe(self, uuid: str, probed: CardProbed | None) -> None:
+        self._metrics.count_probe("not-asked" if probed is None else probed.result.value)
+        if probed is not None:
+            self._apply(probed)
+        if not self._health.is_suspect(uuid) and probed is not None:
+            self._due[uuid] = self._probed_at[uuid] + PROBE_INTERVAL
 
-    async def _reset_if_asked(self, uuid: str) -> None:
-        """Resets a card that needs no more than that, and has not been reset since."""
-        if self._resets is None or not self._health.needs_reset(uuid):
+    async def _reset_if_needed(self, uuid: str) -> None:
+        """Resets a card whose worst fault asks for that, unless it was reset since."""
+        if self._resetter is None or not self._health.needs_reset(uuid):
             return
+        name = name_scope(DeviceScope(uuid), self._gpus)
         try:
-            if await self._resets.reset(uuid):
-                self._tell(
-                    "GpuReset",
-                    f"{name_scope(DeviceScope(uuid), self._gpus)}: was reset, as its error asks for",
-                    "Normal",
-                )
+            if await self._resetter.reset(uuid):
+                self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
                 self.card_reset(uuid)
         except NvmlError as error:
-            self._tell(
-                "GpuNotReset", f"{name_scope(DeviceScope(uuid), self._gpus)}: could not be reset: {error}", "Warning"
-            )
+            self._node.record_on_node("GpuNotReset", f"{name}: could not be reset: {error}", "Warning")
 
-    def _ask_soon(self, uuid: str) -> None:
+    def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:
             now = self._clock.monotonic()
-            self._due[uuid] = min(self._due[uuid], max(now, self._asked.get(uuid, now - _SOONEST) + _SOONEST))
+            allowed = self._probed_at.get(uuid, now - _SHORTEST_INTERVAL) + _SHORTEST_INTERVAL
+            self._due[uuid] = min(self._due[uuid], max(now, allowed))
 
-    def _notice_boot(self) -> None:
-        boot = self._boot_id()
+    def _check_boot(self) -> None:
+        boot = self._node.boot_id()
         if boot in {"", self._boot}:
             return
         another = self._boot != ""
@@ -256,39 +257,40 @@ class HealthMonitor:
 
     # Consequences -----------------------------------------------------------------------------------------------
 
-    def _apply(self, fact: HealthEvent) -> None:
-        changes = self._health.decide(fact, self._ahead + self._clock.monotonic())
+    def _apply(self, event: HealthEvent) -> None:
+        changes = self._health.decide(event, self._epoch + self._clock.monotonic())
         self._save()
         for change in changes:
-            if not isinstance(fact, InstanceDestroyed) and change.before.reaction is not change.after.reaction:
-                self._tell_change(change)
+            if not isinstance(event, InstanceDestroyed) and change.before.reaction is not change.after.reaction:
+                self._report(change)
         if changes:
             self._changes.notify()
 
-    def _tell_change(self, change: HealthChange) -> None:
+    def _report(self, change: HealthChange) -> None:
         name = name_scope(change.scope, self._gpus)
         if change.after.reaction is Reaction.IGNORE:
-            self._tell("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
+            self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
-            self._tell(reason, f"{name}: {describe_health(change.after)}", "Warning")
+            self._node.record_on_node(reason, f"{name}: {describe_health(change.after)}", "Warning")
 
     def _save(self) -> None:
-        marks = tuple(mark for mark in self._health.faults() if mark.source != EVENT_WATCH)
+        faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
         try:
-            self._file.save(StoredFaults(self._boot, marks))
+            self._file.save(StoredFaults(self._boot, faults))
         except OSError as error:
-            # The verdict holds without it, until this process ends.
+            # The faults hold without the file until this process ends.
             self._metrics.count_unsaved_faults()
-            _log.warning("what is known of bad cards is not kept over a restart of the agent: %s", error)
+            _log.warning("faults of cards are not kept over a restart of the agent: %s", error)
 
-    def _not_of_the_future(self, mark: Fault) -> Fault:
-        now = self._ahead + self._clock.monotonic()
-        return msgspec.structs.replace(mark, since=min(mark.since, now), last=min(mark.last, now))
+    def _not_of_the_future(self, fault: Fault) -> Fault:
+        now = self._epoch + self._clock.monotonic()
+        return msgspec.structs.replace(fault, since=min(fault.since, now), last=min(fault.last, now))
 
     def _reactions(self) -> Mapping[str, int]:
+        """What each card asks for, as a number, for the metrics."""
         worst = dict.fromkeys(self._gpus, 0)
-        for mark in self._health.faults():
-            if mark.scope.gpu in worst:
-                worst[mark.scope.gpu] = max(worst[mark.scope.gpu], int(mark.reaction))
+        for fault in self._health.faults():
+            if fault.scope.gpu in worst:
+                worst[fault.scope.gpu] = max(worst[fault.scope.gpu], int(fault.reaction))
         return worst

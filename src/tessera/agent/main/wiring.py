@@ -8,12 +8,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from tessera.agent.base.api_mirror import ApiMirror
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.object_events import ObjectEvents
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.config.config_watcher import ConfigWatcher
@@ -43,8 +43,8 @@ from tessera.agent.sharing.withdrawn_resources import removal_patch
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.event_recorder import EventRecorder, reference_to
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.resources import NODES, Node, Pod
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import Kubelet
@@ -99,6 +99,7 @@ class Components:
             client, node_name=options.node_name, namespace=options.namespace, clock=clock, rng=rng, nodes=nodes
         )
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
+        self.object_events = ObjectEvents(self.events, self.mirror, options.node_name)
         self.stock = InventoryReader(hardware, self.changes)
         self.roles = CardOwnership(options.state_dir / "roles.json")
         self.following = self._made_following()
@@ -176,13 +177,12 @@ class Components:
         return HealthMonitor(
             hardware=self.hardware,
             policy=HealthPolicy.from_environment(self.options.environment),
-            marks_file=self.options.state_dir / "health.json",
-            boot_id=self.mirror.boot_id,
-            clock=self.clock,
-            changes=self.changes,
-            tell=self._tell_node,
+            faults_file=self.options.state_dir / "health.json",
+            node=self.object_events,
             metrics=self.metrics,
-            resets=CardResetter(hardware=self.hardware, free=self._nobody_has, done=self.look_again, clock=self.clock),
+            changes=self.changes,
+            clock=self.clock,
+            resetter=CardResetter(self.hardware, host=self, clock=self.clock),
         )
 
     def _made_mps(self) -> MpsDaemons:
@@ -285,7 +285,7 @@ class Components:
             evictor=Evictor(self._client),
             api_reachable=lambda: not self.mirror.nodes.reflector.failures,
             shares_file=self.options.state_dir / "shares.json",
-            tell=self._tell_pod,
+            tell=self.object_events.record_on_pod,
             metrics=self.metrics,
             changes=self.changes,
             clock=self.clock,
@@ -315,7 +315,7 @@ class Components:
     def _leaving(self) -> frozenset[str]:
         return frozenset(card.uuid for card in self.stock.inventory.gpus if self.roles.is_leaving(card.uuid))
 
-    async def _nobody_has(self, uuid: str) -> bool:
+    async def is_unused(self, uuid: str) -> bool:
         """Whether no pod has any part of a card, nor is about to get one."""
         card = self.stock.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
@@ -335,12 +335,3 @@ class Components:
     async def _forget(self, resources: Sequence[str]) -> None:
         patch = removal_patch(resources)
         await self._client.merge_patch(NODES, self.options.node_name, patch, subresource="status")
-
-    def _tell_node(self, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
-        node = self.mirror.node()
-        about = reference_to(NODES, self.options.node_name, uid=node.metadata.uid if node is not None else "")
-        self.events.record(about, reason, text, type=kind)
-
-    def _tell_pod(self, pod: Pod, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
-        about = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
-        self.events.record(about, reason, text, type=kind)
