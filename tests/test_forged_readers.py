@@ -26,8 +26,8 @@ from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.cluster_snapshot import ClusterSnapshot
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
-from tessera.driver.rollout.node_view import Wanted
-from tessera.driver.rollout.node_view_reader import node_view
+from tessera.driver.rollout.node_view import WantedDriver
+from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.kube.client.codec import Change, Codec
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import Event, EventKind
@@ -120,7 +120,7 @@ class Readers:
         governance = select_policy(PolicyObjects(cluster_policies=[policy], nvidia_drivers=[policy]), labels)
         plan_cluster(ClusterSnapshot(nodes=facts, pods=pods, selection=governance, sets={}, now=NOW))
         for node in self.nodes:
-            node_view(node, self.pods, Wanted(policy="p"), validated=lambda _: False, now=NOW)
+            read_node_view(node, self.pods, WantedDriver(policy="p"), validated=lambda _: False, now=NOW)
 
     def provisioning(self) -> None:
         tracker = Tracker()

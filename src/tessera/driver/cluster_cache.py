@@ -12,8 +12,8 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts, equal_except_versio
 from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.nodes.upgrade_record import UpgradeState, parse_upgrade_state
 from tessera.driver.planning.cluster_snapshot import ExistingSet
-from tessera.driver.rollout.node_view import NodeView, Wanted
-from tessera.driver.rollout.node_view_reader import live_pods, node_view, pod_view
+from tessera.driver.rollout.node_view import NodeView, WantedDriver
+from tessera.driver.rollout.node_view_reader import live_pods, read_node_view, read_pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod
 from tessera.kube.watch.cache import Event, EventKind
 from tessera.kube.watch.informer import Informer
@@ -78,13 +78,13 @@ class ClusterCache:
                 found[made.id] = ExistingSet(set=made, uid=each.metadata.uid)
         return found
 
-    def node_views(self, wanted: Mapping[str, Wanted], now: float) -> Iterator[NodeView]:
+    def node_views(self, wanted: Mapping[str, WantedDriver], now: float) -> Iterator[NodeView]:
         """What the rollout has to know of nodes that have a driver, or are between two."""
         for name, each in wanted.items():
             node, facts = self._nodes.cache.get(name), self.facts.get(name)
             if node is not None and facts is not None and (facts.driver_set or facts.record_annotation):
                 pods = list(self._on_node.get(name, {}).values())
-                yield node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
+                yield read_node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
 
     def gpu_pod_on(self, name: str) -> str:
         """A pod that uses a node's cards and can be asked to go, ``namespace/name``; empty if there is none."""
@@ -137,7 +137,7 @@ class ClusterCache:
             self._pod_facts.pop(name, None)
             self._pods_changed(self.pods_of(name))
             self._changed((f"validation/{name}",))
-        elif facts is not None and (_is_changing(facts) or (facts.driver_set and pod_view(pod).gpu)):
+        elif facts is not None and (_is_changing(facts) or (facts.driver_set and read_pod_view(pod).gpu)):
             self._changed(())
 
     def _on_set_event(self, event: Event[DaemonSet]) -> None:

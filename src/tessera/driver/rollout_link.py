@@ -17,7 +17,7 @@ from tessera.clock import Clock
 from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.planning.cluster_snapshot import ClusterPlan
 from tessera.driver.policies.policy_selection import PolicySelection
-from tessera.driver.rollout.node_view import Wanted
+from tessera.driver.rollout.node_view import WantedDriver
 from tessera.driver.rollout.rollout import Rollout
 
 #: Seconds after which it is looked again whether a write was seen: nothing else may follow from what shows it.
@@ -54,10 +54,10 @@ class RolloutAdapter:
 
     def failed_sets(self) -> dict[str, str]:
         """Sets that failed somewhere, with one of the causes."""
-        failed = {key: self._rollout.failed_on(key) for key in self._cache.existing_sets()}
+        failed = {key: self._rollout.failures_of(key) for key in self._cache.existing_sets()}
         return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
 
-    def notes(self, wanted: Mapping[str, Wanted]) -> dict[str, str]:
+    def notes(self, wanted: Mapping[str, WantedDriver]) -> dict[str, str]:
         """What is said of nodes: by the rollout, or why the DaemonSet of a node's set cannot be made."""
         found = dict(self._notes)
         for name, each in wanted.items() if self._problems else ():
@@ -86,7 +86,7 @@ class RolloutAdapter:
             return None
         policies = {name: policy.upgrade for name, policy in decision.policies.items()}
         wanted = dict(self._with_obstacles(decision.wanted))
-        found = self._rollout.see(list(self._cache.node_views(wanted, self._clock.now())), policies, group)
+        found = self._rollout.advance(list(self._cache.node_views(wanted, self._clock.now())), policies, group)
         before, self._notes = self._notes, found.notes
         self._new_notes = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
         if before != found.notes:
@@ -94,7 +94,7 @@ class RolloutAdapter:
         times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]
         return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
 
-    def _with_obstacles(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
+    def _with_obstacles(self, wanted: Mapping[str, WantedDriver]) -> Iterator[tuple[str, WantedDriver]]:
         """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""
         existing = self._cache.existing_sets()
         for name, each in wanted.items():

@@ -36,7 +36,7 @@ from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.policies.policy_watcher import PolicyWatcher
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
-from tessera.driver.rollout.executor import Hands
+from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.driver.rollout_link import RolloutAdapter
 from tessera.kube.backoff import Backoff
@@ -144,7 +144,7 @@ class Drivers:
             toolkit_spec=self._cache.toolkit_spec,
         )
         self._rollout = Rollout(
-            Hands(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
+            RolloutExecutor(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
             metrics=metrics or RolloutMetrics(CollectorRegistry()),
             clock=clock,
             wake=self._woken.set,
@@ -183,7 +183,7 @@ class Drivers:
         backoff = Backoff(self._rng)
         while True:
             try:
-                await self._rollout.recall()
+                await self._rollout.load()
             except (ApiError, ConnectionError, TimeoutError) as error:
                 _log.warning("what earlier rollouts left behind cannot be read: %s", error)
                 await self._clock.sleep(backoff.next())

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 
 from tessera.driver.nodes.upgrade_record import UpgradeRecord, UpgradeState
-from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
+from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
 
 OLD, NEW, OTHER = "0000000001", "0000000002", "0000000003"
 POLICY = "ClusterPolicy/cluster-policy"
 NOW = 1_800_000_000.0
 
 
-def wanted(set_: str = NEW, **more: Any) -> Wanted:
-    return Wanted(policy=POLICY, set=set_, image=f"registry.local/driver@sha256:{set_}", **more)
+def wanted(set_: str = NEW, **more: Any) -> WantedDriver:
+    return WantedDriver(policy=POLICY, set=set_, image=f"registry.local/driver@sha256:{set_}", **more)
 
 
 def node(name: str = "n1", **more: Any) -> NodeView:
@@ -23,13 +23,13 @@ def node(name: str = "n1", **more: Any) -> NodeView:
         "version": "1",
         "wanted": wanted(),
         "current": OLD,
-        "drivers": (DriverPod(set=more.get("current", OLD), ready=True),),
+        "drivers": (DriverPodView(set=more.get("current", OLD), ready=True),),
         "validated": True,
     }
     return NodeView(name=name, **(given | more))
 
 
-def pulled(pull: Pull = Pull.PRESENT, fault: str = "", set_: str = NEW) -> tuple[PullPod, ...]:
+def pulled(pull: PullProgress = PullProgress.PRESENT, fault: str = "", set_: str = NEW) -> tuple[PullPod, ...]:
     return (PullPod(uid="pull-1", namespace="tessera-system", name="pull", set=set_, pull=pull, fault=fault),)
 
 
@@ -53,8 +53,8 @@ def changed(state: UpgradeState, **more: Any) -> NodeView:
     given: dict[str, Any] = {
         "record": record(changed=True),
         "current": NEW,
-        "deploy": "paused-for-driver-upgrade",
-        "offers": False,
+        "pause_label": "paused-for-driver-upgrade",
+        "offers_gpus": False,
         "validated": False,
     }
     return begun(state, **(given | more))

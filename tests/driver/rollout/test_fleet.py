@@ -25,27 +25,27 @@ from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import unavailable_limit
-from tessera.driver.rollout.failure_history import Failure, Failures, SetFailures
-from tessera.driver.rollout.fleet import Decision, decide
-from tessera.driver.rollout.instructions import DeletePull, Forget, PatchNode, PullImage, Remember
-from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
+from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFailures
+from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
+from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 
 
 def decided(
     nodes: Iterable[NodeView], policy: UpgradePolicy | None = None, failures: Failures | None = None, **more: Any
-) -> Decision:
-    return decide(nodes, {POLICY: policy or UpgradePolicy()}, failures or {}, NOW, **more)
+) -> RolloutDecision:
+    return decide_rollout(nodes, {POLICY: policy or UpgradePolicy()}, failures or {}, NOW, **more)
 
 
-def moved(decision: Decision, to: UpgradeState) -> list[str]:
+def moved(decision: RolloutDecision, to: UpgradeState) -> list[str]:
     """The nodes that get a state, in the order of decisions."""
     patches = [each for each in decision.instructions if isinstance(each, PatchNode)]
     return [each.node for each in patches if each.labels.get(UPGRADE_STATE_LABEL) == to.value]
 
 
-def pulls(decision: Decision) -> list[str]:
+def pulls(decision: RolloutDecision) -> list[str]:
     return [each.node for each in decision.instructions if isinstance(each, PullImage)]
 
 
@@ -105,13 +105,13 @@ def test_the_next_nodes_have_the_image_before_their_turn() -> None:
 
 
 def test_an_image_that_is_on_its_way_is_not_asked_for_twice() -> None:
-    decision = decided([node(pulls=pulled(Pull.PULLING))])
+    decision = decided([node(pulls=pulled(PullProgress.PULLING))])
     assert pulls(decision) == []
     assert "is being pulled" in decision.notes["n1"]
 
 
 def test_a_node_to_which_the_image_does_not_come_is_not_touched_and_uses_up_the_budget() -> None:
-    bad = node("n0", pulls=pulled(Pull.FAILED, "ErrImagePull: manifest unknown"))
+    bad = node("n0", pulls=pulled(PullProgress.FAILED, "ErrImagePull: manifest unknown"))
     decision = decided([bad, *fresh(0), node("n1")])
     assert moved(decision, UpgradeState.FAILED) == ["n0"]
     assert "manifest unknown" in decision.stopped[POLICY]
@@ -119,7 +119,7 @@ def test_a_node_to_which_the_image_does_not_come_is_not_touched_and_uses_up_the_
 
 
 def test_pods_that_brought_images_go_when_nobody_waits_for_them() -> None:
-    old = (PullPod(uid="p", namespace="tessera-system", name="old", set=OTHER, pull=Pull.PRESENT),)
+    old = (PullPod(uid="p", namespace="tessera-system", name="old", set=OTHER, pull=PullProgress.PRESENT),)
     for view in (node(pulls=old), works_with(pulled()), begun(UpgradeState.PODS, pulls=pulled())):
         assert [each.uid for each in decided([view]).instructions if isinstance(each, DeletePull)] != []
     assert not [each for each in decided([node(pulls=pulled())]).instructions if isinstance(each, DeletePull)]
@@ -174,7 +174,7 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
 @pytest.mark.parametrize(
     ("view", "told"),
     [
-        (node(keeps_out="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
+        (node(skip_reason="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
         (node(ready=False), "not ready"),
         (node(wanted=wanted(obstacle="its DaemonSet is refused")), "cannot come yet: its DaemonSet is refused"),
         (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
@@ -216,7 +216,7 @@ def failed_node(name: str = "bad", **more: Any) -> NodeView:
 
 
 def remembered(*names: str, set_: str = NEW) -> dict[str, SetFailures]:
-    nodes = {name: Failure(cause="it broke", at=NOW) for name in names}
+    nodes = {name: NodeFailure(cause="it broke", at=NOW) for name in names}
     return {set_: SetFailures(policy=POLICY, nodes=nodes)}
 
 
@@ -244,11 +244,11 @@ def test_with_budget_left_the_others_go_on() -> None:
 
 
 def test_a_failure_is_remembered_longer_than_its_node_lives() -> None:
-    (told,) = [each for each in decided([failed_node()]).instructions if isinstance(each, Remember)]
+    (told,) = [each for each in decided([failed_node()]).instructions if isinstance(each, RecordFailure)]
     assert (told.set, told.node, told.cause) == (NEW, "bad", "it broke")
     assert moved(decided(fresh(3), failures=remembered("bad")), UpgradeState.CORDON) == []
     again = decided([failed_node()], failures=remembered("bad"))
-    assert not [each for each in again.instructions if isinstance(each, Remember)]
+    assert not [each for each in again.instructions if isinstance(each, RecordFailure)]
 
 
 def test_a_set_that_failed_is_not_tried_again_until_another_one_is_wanted() -> None:
@@ -265,7 +265,7 @@ def test_a_failed_node_begins_anew_with_another_set() -> None:
 
 def test_a_failure_in_this_very_round_stops_what_was_not_changed_yet() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable=5, canary=0)
-    broken = changed(UpgradeState.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 5 times"),))
+    broken = changed(UpgradeState.RESTART, name="a", drivers=(DriverPodView(set=NEW, fault="ended 5 times"),))
     decision = decided([broken, begun(UpgradeState.PODS, name="b"), *fresh(2)], policy)
     assert moved(decision, UpgradeState.FAILED) == ["a"]
     assert moved(decision, UpgradeState.UNCORDON) == ["b"]
@@ -282,7 +282,7 @@ def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forget
     asked = failed_node(requested=True, pulls=pulled())
     assert moved(decided([asked], failures=remembered("bad")), UpgradeState.CORDON) == ["bad"]
     decision = decided([works("bad"), *fresh(1)], failures=remembered("bad"))
-    assert Forget(set=NEW) in decision.instructions
+    assert ForgetFailures(set=NEW) in decision.instructions
 
 
 def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() -> None:
@@ -295,7 +295,7 @@ def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() 
 
 
 def test_policies_do_not_touch_each_other() -> None:
-    theirs = Wanted(policy="NVIDIADriver/b", set=NEW, image="x")
+    theirs = WantedDriver(policy="NVIDIADriver/b", set=NEW, image="x")
     other = [replaced(each, name=f"m{each.name}", wanted=theirs) for each in fresh(2)]
     decision = decided([failed_node(), *fresh(2), *other])
     assert moved(decision, UpgradeState.CORDON) == ["mn0"]
@@ -330,7 +330,7 @@ def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> Non
 
 
 def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:
-    (pod,) = pulled(Pull.PULLING)
+    (pod,) = pulled(PullProgress.PULLING)
     view = node(pulls=(msgspec.structs.replace(pod, until=NOW + 600),))
     assert decided([view]).until == NOW + 600
 
@@ -374,7 +374,7 @@ def test_a_node_whose_pods_could_not_leave_says_nothing_against_the_driver() -> 
     occupied = node("a", state=UpgradeState.FAILED, record=OCCUPIED, pods=(gpu_pod(),), pulls=pulled())
     decision = decided([occupied, *fresh(1)], WIDE)
     assert moved(decision, UpgradeState.CORDON) == ["n0"]
-    assert not [each for each in decision.instructions if isinstance(each, Remember)]
+    assert not [each for each in decision.instructions if isinstance(each, RecordFailure)]
     assert "comes when no pod uses the node's cards: pod default/train was still there" in decision.notes["a"]
 
 
@@ -388,8 +388,8 @@ def test_it_is_tried_anew_when_they_have_ended() -> None:
 
 def held(**more: Any) -> NodeView:
     """A node whose driver cannot come back, since pods use what is left of it."""
-    anew = Wanted(policy=POLICY, set=OLD, again=True)
-    return node(wanted=anew, drivers=(DriverPod(set=OLD),), validated=False, pods=(gpu_pod(),), **more)
+    anew = WantedDriver(policy=POLICY, set=OLD, reload=True)
+    return node(wanted=anew, drivers=(DriverPodView(set=OLD),), validated=False, pods=(gpu_pod(),), **more)
 
 
 def test_a_driver_that_pods_hold_is_brought_anew_as_another_one_would_be() -> None:
@@ -400,7 +400,7 @@ def test_a_driver_that_pods_hold_is_brought_anew_as_another_one_would_be() -> No
 
 
 def test_what_became_of_its_set_elsewhere_does_not_hold_it_up() -> None:
-    failures = {OLD: SetFailures(policy=POLICY, nodes={"other": Failure(cause="it broke", at=NOW)})}
+    failures = {OLD: SetFailures(policy=POLICY, nodes={"other": NodeFailure(cause="it broke", at=NOW)})}
     assert moved(decided([held()], failures=failures), UpgradeState.CORDON) == ["n1"]
     under_way = held(state=UpgradeState.CORDON, record=record(target=OLD))
     assert moved(decided([under_way], failures=failures), UpgradeState.PODS) == ["n1"]
@@ -418,10 +418,10 @@ def test_where_its_pods_cannot_leave_nothing_is_said_against_the_set_and_it_is_n
 def test_a_node_that_rests_without_its_driver_does_so_until_that_works_and_new_pods_are_not_evicted() -> None:
     failed = record(target=OLD, cause="its agent did not let go", returning=True, restored=True)
     resting = held(state=UpgradeState.FAILED, record=failed)
-    free = replaced(resting, wanted=Wanted(policy=POLICY, set=OLD), pods=())
+    free = replaced(resting, wanted=WantedDriver(policy=POLICY, set=OLD), pods=())
     assert not decided([free]).instructions
     assert not decided([resting]).instructions
-    works_again = replaced(free, drivers=(DriverPod(set=OLD, ready=True),), validated=True)
+    works_again = replaced(free, drivers=(DriverPodView(set=OLD, ready=True),), validated=True)
     assert moved(decided([works_again]), UpgradeState.DONE) == ["n1"]
 
 

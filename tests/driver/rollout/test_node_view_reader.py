@@ -8,8 +8,8 @@ from tests.driver.rollout.conftest import NEW, OLD, record, wanted
 
 from tessera.clock import parse_rfc3339
 from tessera.driver.nodes.upgrade_record import UpgradeState, referenced_sets
-from tessera.driver.rollout.node_view import DriverPod, NodeView, Pull
-from tessera.driver.rollout.node_view_reader import node_view, pod_view
+from tessera.driver.rollout.node_view import DriverPodView, NodeView, PullProgress
+from tessera.driver.rollout.node_view_reader import read_node_view, read_pod_view
 from tessera.kube.client.codec import Codec
 from tessera.kube.resources import NODES, PODS, Condition, Node, Pod
 
@@ -52,7 +52,7 @@ def _json(item: Any) -> bytes:
 
 
 def seen(node: Node, *pods: Pod, now: float = NOW) -> NodeView:
-    return node_view(node, pods, wanted(), validated=lambda set_: set_ == OLD, now=now)
+    return read_node_view(node, pods, wanted(), validated=lambda set_: set_ == OLD, now=now)
 
 
 def test_a_node_is_read_from_its_labels_annotations_and_status() -> None:
@@ -60,7 +60,7 @@ def test_a_node_is_read_from_its_labels_annotations_and_status() -> None:
     assert (view.name, view.uid, view.version) == ("n1", "u", "7")
     assert view.requested
     assert view.ready
-    assert view.offers
+    assert view.offers_gpus
     assert view.foreign_cordon
 
 
@@ -80,16 +80,16 @@ def cards(**resources: Any) -> dict[str, Any]:
     ],
 )
 def test_a_pod_uses_cards_if_any_of_its_containers_asks_for_one(spec: dict[str, Any], uses: bool) -> None:
-    assert pod_view(a_pod(**spec)).gpu is uses
+    assert read_pod_view(a_pod(**spec)).gpu is uses
 
 
 def test_what_speaks_against_the_eviction_of_a_pod() -> None:
-    assert pod_view(a_pod(owner="DaemonSet")).stays
-    assert pod_view(a_pod(owner="", labels={"app.kubernetes.io/name": "tessera-validation"})).stays
-    assert not pod_view(a_pod(owner="")).controlled
-    assert pod_view(a_pod(volumes=[{"name": "v", "emptyDir": {}}])).empty_dir
-    assert not pod_view(a_pod(volumes=[{"name": "v", "configMap": {"name": "c"}}])).empty_dir
-    assert pod_view(a_pod(labels={"nvidia.com/gpu-driver-upgrade-drain.skip": "true"})).drain_skip
+    assert read_pod_view(a_pod(owner="DaemonSet")).stays
+    assert read_pod_view(a_pod(owner="", labels={"app.kubernetes.io/name": "tessera-validation"})).stays
+    assert not read_pod_view(a_pod(owner="")).controlled
+    assert read_pod_view(a_pod(volumes=[{"name": "v", "emptyDir": {}}])).empty_dir
+    assert not read_pod_view(a_pod(volumes=[{"name": "v", "configMap": {"name": "c"}}])).empty_dir
+    assert read_pod_view(a_pod(labels={"nvidia.com/gpu-driver-upgrade-drain.skip": "true"})).drain_skip
 
 
 def test_pods_that_have_ended_hold_nothing() -> None:
@@ -132,7 +132,7 @@ def test_a_driver_pod_is_given_up_when_it_ends_again_and_again_or_its_image_does
     status: dict[str, Any], after: float, told: str
 ) -> None:
     (found,) = seen(a_node(), driver(ready=False, **status), now=parse_rfc3339(CREATED) + after).drivers
-    assert found == DriverPod(set=OLD, ready=False, fault=f"driver pod p: {told}" if told else "")
+    assert found == DriverPodView(set=OLD, ready=False, fault=f"driver pod p: {told}" if told else "")
 
 
 PULL_LABELS = {"app.kubernetes.io/name": "tessera-driver-pull", "tessera.dev/driver-pull": NEW}
@@ -142,17 +142,17 @@ ENDED = {"containerStatuses": [{"name": "pull", "state": {"terminated": {"exitCo
 @pytest.mark.parametrize(
     ("status", "pull"),
     [
-        ({"phase": "Pending"}, Pull.PULLING),
-        ({"phase": "Pending", **container("ContainerCreating")}, Pull.PULLING),
-        ({"phase": "Pending", **container("ErrImagePull")}, Pull.PULLING),
-        ({"phase": "Pending", **container("ErrImageNeverPull")}, Pull.FAILED),
-        ({"phase": "Pending", **container("CreateContainerError")}, Pull.PRESENT),
-        ({"phase": "Succeeded", **ENDED}, Pull.PRESENT),
-        ({"phase": "Failed", **ENDED}, Pull.PRESENT),
-        ({"phase": "Failed", "reason": "OutOfpods", "message": "too many pods"}, Pull.FAILED),
+        ({"phase": "Pending"}, PullProgress.PULLING),
+        ({"phase": "Pending", **container("ContainerCreating")}, PullProgress.PULLING),
+        ({"phase": "Pending", **container("ErrImagePull")}, PullProgress.PULLING),
+        ({"phase": "Pending", **container("ErrImageNeverPull")}, PullProgress.FAILED),
+        ({"phase": "Pending", **container("CreateContainerError")}, PullProgress.PRESENT),
+        ({"phase": "Succeeded", **ENDED}, PullProgress.PRESENT),
+        ({"phase": "Failed", **ENDED}, PullProgress.PRESENT),
+        ({"phase": "Failed", "reason": "OutOfpods", "message": "too many pods"}, PullProgress.FAILED),
     ],
 )
-def test_an_image_is_there_once_kubelet_is_past_its_pull(status: dict[str, Any], pull: Pull) -> None:
+def test_an_image_is_there_once_kubelet_is_past_its_pull(status: dict[str, Any], pull: PullProgress) -> None:
     assert seen(a_node(), a_pod(labels=PULL_LABELS, owner="", status=status)).pull is pull
 
 
@@ -168,7 +168,7 @@ def test_an_image_is_there_once_kubelet_is_past_its_pull(status: dict[str, Any],
 def test_people_keep_nodes_out_by_labels(key: str, value: str, told: str) -> None:
     node = a_node()
     node.metadata.labels[key] = value
-    assert told in seen(node).keeps_out
+    assert told in seen(node).skip_reason
 
 
 def test_a_state_that_nobody_knows_says_nothing() -> None:
@@ -215,4 +215,4 @@ def test_cards_are_held_by_an_agent_that_is_there(status: str, reason: str, pods
     node = msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, conditions=(*node.status.conditions, told))
     )
-    assert seen(node, *pods).held is held
+    assert seen(node, *pods).agent_holds_gpus is held

@@ -17,10 +17,10 @@ from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UN
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
-from tessera.driver.rollout.fleet import Decision, decide
-from tessera.driver.rollout.in_flight import UnderWay
+from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.in_flight import InFlight
 from tessera.driver.rollout.node_view import NodeView
-from tessera.driver.rollout.node_view_reader import node_view
+from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.kube.resources import Node, Pod
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"
@@ -34,7 +34,7 @@ class Controller:
         self.world = world
         self.policy = policy
         self.target = target
-        self.under_way = UnderWay(random.Random(0))
+        self.under_way = InFlight(random.Random(0))
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, tuple[Pod, ...]] = {}
         self.failures = world.failures
@@ -68,13 +68,13 @@ class Controller:
         target = self.target
         if found is not None and (found.moved or found.set == OTHER_KERNEL):
             target = "" if found.moved else OTHER_KERNEL
-        return node_view(self.nodes[name], self.pods[name], wanted(target), validated=validated, now=now)
+        return read_node_view(self.nodes[name], self.pods[name], wanted(target), validated=validated, now=now)
 
-    def round(self, most: int | None = None) -> Decision:
+    def round(self, most: int | None = None) -> RolloutDecision:
         """One round, cut off after ``most`` instructions."""
         views = self.views()
-        self.under_way.absorb(views, self.world.now)
-        decision = decide(views, {POLICY: self.policy}, self.failures, self.world.now, busy=self.under_way.busy)
+        self.under_way.update(views, self.world.now)
+        decision = decide_rollout(views, {POLICY: self.policy}, self.failures, self.world.now, busy=self.under_way.busy)
         for instruction in decision.instructions:
             if not self.under_way.start(instruction):
                 continue
@@ -84,13 +84,13 @@ class Controller:
             self.writes += 1
             answer = self.world.execute(instruction)
             self.failures = self.world.failures
-            self.under_way.answered(instruction, answer, self.world.now)
+            self.under_way.finish(instruction, answer, self.world.now)
         return decision
 
 
-def settled(world: World, controller: Controller) -> Decision:
+def settled(world: World, controller: Controller) -> RolloutDecision:
     """Gives everything time: all parts move, all is seen, and time passes where nothing moves."""
-    decision, quiet = Decision(), 0
+    decision, quiet = RolloutDecision(), 0
     for _ in range(3000):
         for node in world.nodes.values():
             node.ready = True

@@ -13,18 +13,18 @@ from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.api.driver.node_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
-from tessera.driver.rollout.executor import Hands, pull_name
+from tessera.driver.rollout.executor import RolloutExecutor, pull_name
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.instructions import (
-    Answer,
     DeletePull,
     EvictPod,
-    Forget,
+    ForgetFailures,
+    InstructionOutcome,
     PatchNode,
     PullImage,
-    Remember,
+    RecordFailure,
 )
-from tessera.driver.rollout.node_view_reader import node_view
+from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -49,8 +49,8 @@ class Desk:
         self.leads = True
         self.hands = self.new_hands()
 
-    def new_hands(self) -> Hands:
-        return Hands(
+    def new_hands(self) -> RolloutExecutor:
+        return RolloutExecutor(
             self.client,
             namespace="tessera-system",
             events=self.events,
@@ -85,12 +85,14 @@ def patch(node: Node, **more: Any) -> PatchNode:
 
 
 async def test_label_annotation_and_cordon_are_one_write_and_an_event_tells_it(desk: Desk) -> None:
-    answer = await desk.hands.do(patch(await desk.node(), unschedulable=True, reason="DriverUpgrade", note="begins"))
+    answer = await desk.hands.execute(
+        patch(await desk.node(), unschedulable=True, reason="DriverUpgrade", note="begins")
+    )
     node = await desk.node()
-    assert answer is Answer.DONE
+    assert answer is InstructionOutcome.DONE
     assert node.metadata.labels[UPGRADE_STATE_LABEL] == "cordon-required"
     assert (node.metadata.annotations[RECORD_ANNOTATION], node.spec.unschedulable) == ("{}", True)
-    await desk.hands.do(patch(node, unschedulable=False, labels={UPGRADE_STATE_LABEL: None}))
+    await desk.hands.execute(patch(node, unschedulable=False, labels={UPGRADE_STATE_LABEL: None}))
     assert not (await desk.node()).spec.unschedulable
     await desk.events.flush()
     (event,) = (await desk.client.list(EVENTS, "default")).items
@@ -100,10 +102,10 @@ async def test_label_annotation_and_cordon_are_one_write_and_an_event_tells_it(d
 async def test_a_decision_on_an_old_view_changes_nothing(desk: Desk) -> None:
     old = await desk.node()
     await desk.client.merge_patch(NODES, "n1", {"spec": {"unschedulable": True}})
-    assert await desk.hands.do(patch(old, unschedulable=False)) is Answer.OUTDATED
+    assert await desk.hands.execute(patch(old, unschedulable=False)) is InstructionOutcome.OUTDATED
     assert (await desk.node()).spec.unschedulable
     await desk.client.delete(NODES, "n1")
-    assert await desk.hands.do(patch(old)) is Answer.OUTDATED
+    assert await desk.hands.execute(patch(old)) is InstructionOutcome.OUTDATED
 
 
 async def test_the_driver_set_is_not_touched_while_a_pod_with_cards_is_bound_that_no_watch_has_shown(
@@ -112,15 +114,15 @@ async def test_the_driver_set_is_not_touched_while_a_pod_with_cards_is_bound_tha
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     await desk.pod("late", containers=[{"name": "c", "image": "i", "resources": limits}])
     change = patch(await desk.node(), labels={DRIVER_SET_LABEL: "changing"}, without_gpu_pods=True)
-    assert await desk.hands.do(change) is Answer.REFUSED
+    assert await desk.hands.execute(change) is InstructionOutcome.REFUSED
     assert (await desk.node()).metadata.labels[DRIVER_SET_LABEL] == OLD
     await desk.client.delete(PODS, "late", "default", grace_seconds=0)
-    assert await desk.hands.do(change) is Answer.DONE
+    assert await desk.hands.execute(change) is InstructionOutcome.DONE
 
 
 async def test_a_patch_that_says_nothing_new_is_not_repeated_at_once(desk: Desk) -> None:
-    await desk.hands.do(patch(await desk.node()))
-    assert await desk.hands.do(patch(await desk.node())) is Answer.REFUSED
+    await desk.hands.execute(patch(await desk.node()))
+    assert await desk.hands.execute(patch(await desk.node())) is InstructionOutcome.REFUSED
 
 
 async def test_evictions_keep_disruption_budgets_and_tell_what_the_server_said(desk: Desk) -> None:
@@ -130,25 +132,25 @@ async def test_evictions_keep_disruption_budgets_and_tell_what_the_server_said(d
     budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}
     await desk.client.create(BUDGETS, budget, "default")
     eviction = EvictPod(node="n1", namespace="default", name="web", uid=uid)
-    assert await desk.hands.do(eviction) is Answer.REFUSED
+    assert await desk.hands.execute(eviction) is InstructionOutcome.REFUSED
     assert "disruption budget" in desk.hands.refusals[uid]
     await desk.client.delete(BUDGETS, "b", "default")
-    assert await desk.hands.do(eviction) is Answer.DONE
+    assert await desk.hands.execute(eviction) is InstructionOutcome.DONE
     assert uid not in desk.hands.refusals
 
 
 async def test_another_life_of_a_pod_is_not_evicted(desk: Desk) -> None:
     await desk.pod("web")
     eviction = EvictPod(node="n1", namespace="default", name="web", uid="another")
-    assert await desk.hands.do(eviction) is Answer.OUTDATED
+    assert await desk.hands.execute(eviction) is InstructionOutcome.OUTDATED
     assert (await desk.client.get(PODS, "web", "default")).metadata.deletion_timestamp is None
 
 
 async def test_an_image_is_brought_once_by_a_pod_that_fits_everywhere_and_goes_with_its_node(desk: Desk) -> None:
     node = await desk.node()
     wish = PullImage(node="n1", node_uid=node.metadata.uid, set=NEW, image="r/driver@sha256:1", secrets=("key",))
-    assert await desk.hands.do(wish) is Answer.DONE
-    assert await desk.hands.do(wish) is Answer.REFUSED
+    assert await desk.hands.execute(wish) is InstructionOutcome.DONE
+    assert await desk.hands.execute(wish) is InstructionOutcome.REFUSED
     found = await desk.client.get(PODS.untyped(), pull_name("n1", NEW), "tessera-system")
     spec = found["spec"]
     assert (spec["nodeName"], spec["imagePullSecrets"]) == ("n1", [{"name": "key"}])
@@ -157,19 +159,22 @@ async def test_an_image_is_brought_once_by_a_pod_that_fits_everywhere_and_goes_w
     assert DRIVER_SET_LABEL not in found["metadata"]["labels"]  # the set's DaemonSet would adopt it
     uid = found["metadata"]["uid"]
     gone = DeletePull(namespace="tessera-system", name=found["metadata"]["name"], uid=uid)
-    assert await desk.hands.do(gone) is Answer.DONE
-    assert await desk.hands.do(gone) is Answer.OUTDATED
+    assert await desk.hands.execute(gone) is InstructionOutcome.DONE
+    assert await desk.hands.execute(gone) is InstructionOutcome.OUTDATED
 
 
 async def test_failures_outlive_the_controller_and_can_be_forgotten(desk: Desk) -> None:
-    await desk.hands.recall()
-    failed = Remember(set=NEW, policy=POLICY, node="n1", cause="it broke", at=NOW)
-    assert await desk.hands.do(failed) is Answer.DONE
-    assert await desk.hands.do(Remember(set=OLD, policy=POLICY, node="n2", cause="x", at=NOW)) is Answer.DONE
+    await desk.hands.load_failures()
+    failed = RecordFailure(set=NEW, policy=POLICY, node="n1", cause="it broke", at=NOW)
+    assert await desk.hands.execute(failed) is InstructionOutcome.DONE
+    assert (
+        await desk.hands.execute(RecordFailure(set=OLD, policy=POLICY, node="n2", cause="x", at=NOW))
+        is InstructionOutcome.DONE
+    )
     later = desk.new_hands()
-    await later.recall()
+    await later.load_failures()
     assert later.failures[NEW].nodes["n1"].cause == "it broke"
-    assert await later.do(Forget(set=NEW)) is Answer.DONE
+    assert await later.execute(ForgetFailures(set=NEW)) is InstructionOutcome.DONE
     stored = await desk.client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, "tessera-system")
     assert set(stored.data) == {OLD}
 
@@ -178,13 +183,13 @@ async def test_what_somebody_wrote_into_the_memory_is_bounded_and_cannot_break_i
     data = {"a": "{", "b": "x" * 70_000, "c": '{"policy": "p", "nodes": {"n": {"cause": "c", "at": 1}}}'}
     item = {"metadata": {"name": FAILURES_CONFIG_MAP}, "data": data}
     await desk.client.create(CONFIGMAPS, item, "tessera-system")
-    await desk.hands.recall()
+    await desk.hands.load_failures()
     assert set(desk.hands.failures) == {"c"}
 
 
 async def test_a_process_that_does_not_lead_writes_nothing(desk: Desk) -> None:
     desk.leads = False
-    assert await desk.hands.do(patch(await desk.node(), unschedulable=True)) is Answer.REFUSED
+    assert await desk.hands.execute(patch(await desk.node(), unschedulable=True)) is InstructionOutcome.REFUSED
     assert not (await desk.node()).spec.unschedulable
 
 
@@ -197,14 +202,14 @@ async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Des
         wake=woken.set,
         rng=random.Random(0),
     )
-    await rollout.recall()
+    await rollout.load()
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
     await desk.client.merge_patch(NODES, "n1", {"status": ready}, subresource="status")
     for _ in range(3):
         pods = (await desk.client.list(PODS, "tessera-system")).items
-        view = node_view(await desk.node(), pods, wanted(), validated=lambda _: True, now=NOW)
+        view = read_node_view(await desk.node(), pods, wanted(), validated=lambda _: True, now=NOW)
         async with asyncio.TaskGroup() as group:
-            decision = rollout.see([view], {POLICY: UpgradePolicy()}, group)
+            decision = rollout.advance([view], {POLICY: UpgradePolicy()}, group)
     assert woken.is_set()
     assert (await desk.node()).metadata.labels[UPGRADE_STATE_LABEL] == "upgrade-required"
     assert pods[0].metadata.name == pull_name("n1", NEW)
@@ -212,21 +217,21 @@ async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Des
     labels = {"policy": POLICY, "state": "pending"}
     assert registry.get_sample_value("tessera_driver_upgrades", labels) == 1
     assert registry.get_sample_value("tessera_driver_rollout_stopped", {"policy": POLICY}) == 0
-    assert rollout.failed_on(NEW) == {}
+    assert rollout.failures_of(NEW) == {}
     with pytest.raises(NotFound):
         await desk.client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, "tessera-system")
 
 
 async def test_what_is_said_of_a_node_stands_until_its_write_is_seen(desk: Desk) -> None:
     rollout = Rollout(desk.hands, clock=SystemClock(), wake=lambda: None, rng=random.Random(0))
-    await rollout.recall()
+    await rollout.load()
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
     await desk.client.merge_patch(NODES, "n1", {"status": ready}, subresource="status")
-    view = node_view(await desk.node(), [], wanted(), validated=lambda _: True, now=NOW)
+    view = read_node_view(await desk.node(), [], wanted(), validated=lambda _: True, now=NOW)
     async with asyncio.TaskGroup() as group:
-        first = rollout.see([view], {POLICY: UpgradePolicy()}, group)
+        first = rollout.advance([view], {POLICY: UpgradePolicy()}, group)
     async with asyncio.TaskGroup() as group:
-        second = rollout.see([view], {POLICY: UpgradePolicy()}, group)
+        second = rollout.advance([view], {POLICY: UpgradePolicy()}, group)
     assert first.notes["n1"]
     assert second.notes == first.notes
     assert second.instructions == ()

@@ -19,14 +19,14 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_record,
 )
 from tessera.driver.rollout.instructions import PatchNode
-from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView
-from tessera.driver.rollout.state_machine import Step, begin, refuse, step
+from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView
+from tessera.driver.rollout.state_machine import NodeStep, begin_upgrade, next_step, refuse_upgrade
 
 POLICY = UpgradePolicy()
 
 
-def due(view: NodeView, policy: UpgradePolicy = POLICY, now: float = NOW, **more: Any) -> Step:
-    return step(view, policy, now, **more)
+def due(view: NodeView, policy: UpgradePolicy = POLICY, now: float = NOW, **more: Any) -> NodeStep:
+    return next_step(view, policy, now, **more)
 
 
 def patched(view: NodeView, policy: UpgradePolicy = POLICY, now: float = NOW, **more: Any) -> PatchNode:
@@ -45,7 +45,7 @@ def kept(patch: PatchNode) -> UpgradeRecord:
     return found
 
 
-def note(failed: Step) -> str:
+def note(failed: NodeStep) -> str:
     """What is told of a node that failed since its pods could not leave; that is nothing against the driver set."""
     assert failed.patch is not None
     assert (state(failed.patch), kept(failed.patch).occupied, failed.cause) == (UpgradeState.FAILED, True, "")
@@ -53,7 +53,7 @@ def note(failed: Step) -> str:
 
 
 def test_a_node_that_begins_carries_from_where_to_where_and_is_no_longer_asked_for() -> None:
-    patch = begin(node(requested=True, deploy="true"), NOW)
+    patch = begin_upgrade(node(requested=True, pause_label="true"), NOW)
     assert state(patch) is UpgradeState.CORDON
     assert kept(patch) == record(deploy="true", requested=True)
     assert (patch.annotations[REQUESTED_ANNOTATION], patch.annotations[ENABLED_ANNOTATION]) == (None, "true")
@@ -163,41 +163,41 @@ def test_a_pod_that_people_keep_out_of_drains_and_that_uses_cards_ends_the_upgra
 def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_said() -> None:
     view = begun(UpgradeState.PODS, pods=(gpu_pod(),))
     blocked = {"uid-train": "the disruption budget web needs 2 healthy pods"}
-    waiting = due(view, now=NOW + 299, blocked=blocked)
+    waiting = due(view, now=NOW + 299, eviction_refusals=blocked)
     assert (waiting.cause, waiting.waits) == ("", f"pod default/train is to leave: {blocked['uid-train']}")
-    failed = due(view, now=NOW + 300, blocked=blocked)
+    failed = due(view, now=NOW + 300, eviction_refusals=blocked)
     assert "default/train was still there after 300 s: the disruption budget web" in note(failed)
     forever = UpgradePolicy(pod_deletion=PodDeletion(timeout_seconds=0))
-    assert due(view, forever, NOW + 1e9, blocked=blocked).cause == ""
+    assert due(view, forever, NOW + 1e9, eviction_refusals=blocked).cause == ""
 
 
 # The change
 
 
 def test_users_of_cards_are_paused_before_the_label_of_the_set_is_touched() -> None:
-    patch = patched(begun(UpgradeState.RESTART, deploy="true"))
+    patch = patched(begun(UpgradeState.RESTART, pause_label="true"))
     assert patch.labels[PAUSE_LABEL] == PAUSED
     assert DRIVER_SET_LABEL not in patch.labels
     assert kept(patch).deploy == "true"
 
 
 def test_the_label_is_taken_away_once_the_node_offers_no_card() -> None:
-    waits = due(begun(UpgradeState.RESTART, deploy=PAUSED, offers=True))
+    waits = due(begun(UpgradeState.RESTART, pause_label=PAUSED, offers_gpus=True))
     assert (waits.patch, waits.until) == (None, NOW + 300)
-    patch = patched(begun(UpgradeState.RESTART, deploy=PAUSED, offers=False))
+    patch = patched(begun(UpgradeState.RESTART, pause_label=PAUSED, offers_gpus=False))
     assert patch.labels[DRIVER_SET_LABEL] == CHANGING
     assert patch.without_gpu_pods
     assert kept(patch).changed
 
 
 def test_the_old_driver_stays_while_the_nodes_agent_has_its_cards_open() -> None:
-    holds = begun(UpgradeState.RESTART, deploy=PAUSED, offers=False, held=True)
+    holds = begun(UpgradeState.RESTART, pause_label=PAUSED, offers_gpus=False, agent_holds_gpus=True)
     assert (due(holds).patch, due(holds).until) == (None, NOW + 300)
     assert "agent still has its cards open 300 s" in due(holds, now=NOW + 300).cause
 
 
 def test_users_that_do_not_let_go_end_the_upgrade() -> None:
-    assert "still offers cards 300 s" in due(begun(UpgradeState.RESTART, deploy=PAUSED), now=NOW + 300).cause
+    assert "still offers cards 300 s" in due(begun(UpgradeState.RESTART, pause_label=PAUSED), now=NOW + 300).cause
 
 
 def test_a_pod_that_came_in_spite_of_the_cordon_is_evicted_first() -> None:
@@ -205,7 +205,7 @@ def test_a_pod_that_came_in_spite_of_the_cordon_is_evicted_first() -> None:
 
 
 def test_the_new_set_comes_when_nothing_of_the_old_one_is_left() -> None:
-    view = changed(UpgradeState.RESTART, current=CHANGING, drivers=(DriverPod(set=OLD),))
+    view = changed(UpgradeState.RESTART, current=CHANGING, drivers=(DriverPodView(set=OLD),))
     assert due(view).patch is None
     assert "did not end within 300 s" in due(view, now=NOW + 300).cause
     patch = patched(changed(UpgradeState.RESTART, current=CHANGING, drivers=()))
@@ -215,8 +215,8 @@ def test_the_new_set_comes_when_nothing_of_the_old_one_is_left() -> None:
 @pytest.mark.parametrize(
     ("drivers", "now", "told"),
     [
-        ((DriverPod(set=NEW, fault="container nvidia-driver-ctr ended 5 times"),), NOW, "ended 5 times"),
-        ((DriverPod(set=NEW),), NOW + 1260, "not ready within 1260 s"),
+        ((DriverPodView(set=NEW, fault="container nvidia-driver-ctr ended 5 times"),), NOW, "ended 5 times"),
+        ((DriverPodView(set=NEW),), NOW + 1260, "not ready within 1260 s"),
         ((), NOW + 1260, "not ready within 1260 s"),
     ],
 )
@@ -226,10 +226,10 @@ def test_a_driver_that_does_not_start_lets_the_node_fail(drivers: Any, now: floa
 
 def test_a_driver_that_is_ready_has_to_be_validated() -> None:
     assert (
-        state(patched(changed(UpgradeState.RESTART, drivers=(DriverPod(set=NEW, ready=True),))))
+        state(patched(changed(UpgradeState.RESTART, drivers=(DriverPodView(set=NEW, ready=True),))))
         is UpgradeState.VALIDATION
     )
-    ready = {"drivers": (DriverPod(set=NEW, ready=True),)}
+    ready = {"drivers": (DriverPodView(set=NEW, ready=True),)}
     assert due(changed(UpgradeState.VALIDATION, **ready)).until == NOW + 600
     assert "not validated within 600 s" in due(changed(UpgradeState.VALIDATION, **ready), now=NOW + 600).cause
 
@@ -237,29 +237,36 @@ def test_a_driver_that_is_ready_has_to_be_validated() -> None:
 def test_the_pause_ends_with_the_proof_and_the_node_has_to_offer_cards_again() -> None:
     patch = patched(changed(UpgradeState.VALIDATION, validated=True, record=record(changed=True, deploy="true")))
     assert (state(patch), patch.labels[PAUSE_LABEL], patch.unschedulable) == (UpgradeState.VALIDATION, "true", None)
-    unpaused = changed(UpgradeState.VALIDATION, validated=True, deploy="true")
+    unpaused = changed(UpgradeState.VALIDATION, validated=True, pause_label="true")
     assert due(unpaused).patch is None
     assert "offers no cards within 600 s" in due(unpaused, now=NOW + 600).cause
     assert (
-        state(patched(changed(UpgradeState.VALIDATION, validated=True, deploy="true", offers=True)))
+        state(patched(changed(UpgradeState.VALIDATION, validated=True, pause_label="true", offers_gpus=True)))
         is UpgradeState.UNCORDON
     )
 
 
 def test_a_node_that_offered_nothing_before_need_not_afterwards() -> None:
-    view = changed(UpgradeState.VALIDATION, validated=True, deploy="true", record=record(changed=True, offered=False))
+    view = changed(
+        UpgradeState.VALIDATION, validated=True, pause_label="true", record=record(changed=True, offered=False)
+    )
     assert state(patched(view)) is UpgradeState.UNCORDON
 
 
 def test_the_end_lifts_our_cordon_and_leaves_nothing_behind() -> None:
-    patch = patched(changed(UpgradeState.UNCORDON, deploy="true", offers=True, validated=True))
+    patch = patched(changed(UpgradeState.UNCORDON, pause_label="true", offers_gpus=True, validated=True))
     assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
     assert patch.annotations == dict.fromkeys((RECORD_ANNOTATION, CORDONED_ANNOTATION, INITIAL_ANNOTATION))
 
 
 def test_a_cordon_of_somebody_else_stays_at_the_end() -> None:
     view = changed(
-        UpgradeState.VALIDATION, validated=True, deploy="true", offers=True, cordoned_by_us=False, cordoned_before=True
+        UpgradeState.VALIDATION,
+        validated=True,
+        pause_label="true",
+        offers_gpus=True,
+        cordoned_by_us=False,
+        cordoned_before=True,
     )
     patch = patched(view)
     assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, None)
@@ -282,11 +289,11 @@ def test_a_failed_node_goes_back_to_its_previous_set_step_by_step() -> None:
     failed = record(changed=True, returning=True, cause="it broke", deploy="true")
     patch = patched(changed(UpgradeState.FAILED, record=failed))
     assert (state(patch), patch.labels[DRIVER_SET_LABEL]) == (UpgradeState.FAILED, CHANGING)
-    leaving = changed(UpgradeState.FAILED, record=failed, current=CHANGING, drivers=(DriverPod(set=NEW),))
+    leaving = changed(UpgradeState.FAILED, record=failed, current=CHANGING, drivers=(DriverPodView(set=NEW),))
     assert due(leaving).patch is None
     patch = patched(changed(UpgradeState.FAILED, record=failed, current=CHANGING, drivers=()))
     assert patch.labels[DRIVER_SET_LABEL] == OLD
-    waits = due(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=(DriverPod(set=OLD),)))
+    waits = due(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=(DriverPodView(set=OLD),)))
     assert waits.patch is None
     back = changed(UpgradeState.FAILED, record=failed, current=OLD, validated=True)
     patch = patched(back)
@@ -297,9 +304,9 @@ def test_a_failed_node_goes_back_to_its_previous_set_step_by_step() -> None:
 
 def test_users_of_cards_are_paused_again_before_a_set_that_failed_late_is_taken_away() -> None:
     failed = record(changed=True, returning=True, cause="it offers nothing")
-    patch = patched(changed(UpgradeState.FAILED, record=failed, deploy="true"))
+    patch = patched(changed(UpgradeState.FAILED, record=failed, pause_label="true"))
     assert patch.labels[PAUSE_LABEL] == PAUSED
-    offering = changed(UpgradeState.FAILED, record=failed, offers=True)
+    offering = changed(UpgradeState.FAILED, record=failed, offers_gpus=True)
     assert due(offering).until == NOW + 300
     assert patched(offering, now=NOW + 300).labels[DRIVER_SET_LABEL] == CHANGING
 
@@ -313,31 +320,33 @@ def test_a_node_that_failed_before_the_change_is_given_back_at_once() -> None:
 def test_a_failed_node_rests_until_another_set_is_wanted_and_is_done_when_its_own_is() -> None:
     resting = record(returning=True, restored=True, cause="it broke")
     at_rest = node(state=UpgradeState.FAILED, record=resting)
-    assert due(at_rest) == Step(waits=f"driver set {NEW} failed here: it broke")
+    assert due(at_rest) == NodeStep(waits=f"driver set {NEW} failed here: it broke")
     assert state(patched(node(state=UpgradeState.FAILED, record=resting, wanted=wanted(OLD)))) is UpgradeState.DONE
 
 
 def test_a_set_that_is_refused_before_the_node_was_touched_leaves_it_as_it_is() -> None:
-    patch = refuse(node(), "the image did not come", NOW)
+    patch = refuse_upgrade(node(), "the image did not come", NOW)
     assert (state(patch), patch.unschedulable, kept(patch).restored) == (UpgradeState.FAILED, None, True)
     assert patch.labels.keys() == {UPGRADE_STATE_LABEL}
 
 
 def test_where_the_node_gets_its_own_set_anew_the_old_pod_goes_first_all_the_same() -> None:
-    own = begun(UpgradeState.RESTART, record=record(target=OLD), wanted=wanted(OLD), deploy=PAUSED, offers=False)
+    own = begun(
+        UpgradeState.RESTART, record=record(target=OLD), wanted=wanted(OLD), pause_label=PAUSED, offers_gpus=False
+    )
     assert patched(own).labels[DRIVER_SET_LABEL] == CHANGING
     between = begun(UpgradeState.RESTART, record=record(target=OLD, changed=True), wanted=wanted(OLD), current=CHANGING)
-    assert due(replaced(between, drivers=(DriverPod(set=OLD),))).waits == "the driver is being replaced"
+    assert due(replaced(between, drivers=(DriverPodView(set=OLD),))).waits == "the driver is being replaced"
     assert patched(replaced(between, drivers=())).labels[DRIVER_SET_LABEL] == OLD
-    back = replaced(between, current=OLD, drivers=(DriverPod(set=OLD, ready=True),))
+    back = replaced(between, current=OLD, drivers=(DriverPodView(set=OLD, ready=True),))
     assert state(patched(back)) is UpgradeState.VALIDATION
 
 
 def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
-    patch = patched(node(deploy=PAUSED))
+    patch = patched(node(pause_label=PAUSED))
     assert (patch.labels, patch.annotations) == ({PAUSE_LABEL: "true"}, {})
-    assert due(node(deploy=PAUSED, validated=False)) == Step()  # NVIDIA's driver manager may have paused them
-    assert due(node(deploy="false")) == Step()
+    assert due(node(pause_label=PAUSED, validated=False)) == NodeStep()  # NVIDIA's driver manager may have paused them
+    assert due(node(pause_label="false")) == NodeStep()
 
 
 # What changes on the way
@@ -347,17 +356,17 @@ def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
     "early", [UpgradeState.CORDON, UpgradeState.JOBS, UpgradeState.PODS, UpgradeState.DRAIN, UpgradeState.RESTART]
 )
 def test_a_stop_gives_back_what_was_not_changed_yet(early: UpgradeState) -> None:
-    patch = patched(begun(early), goes_on=False)
+    patch = patched(begun(early), may_continue=False)
     assert (state(patch), kept(patch).returning) == (UpgradeState.UNCORDON, True)
-    patch = patched(begun(UpgradeState.UNCORDON, record=record(returning=True)), goes_on=False)
+    patch = patched(begun(UpgradeState.UNCORDON, record=record(returning=True)), may_continue=False)
     assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
 
 
 def test_a_stop_does_not_turn_back_what_was_changed_or_asked_for() -> None:
-    ready = {"drivers": (DriverPod(set=NEW, ready=True),)}
-    assert state(patched(changed(UpgradeState.RESTART, **ready), goes_on=False)) is UpgradeState.VALIDATION
+    ready = {"drivers": (DriverPodView(set=NEW, ready=True),)}
+    assert state(patched(changed(UpgradeState.RESTART, **ready), may_continue=False)) is UpgradeState.VALIDATION
     asked = begun(UpgradeState.PODS, record=record(requested=True))
-    assert state(patched(asked, goes_on=False)) is UpgradeState.RESTART
+    assert state(patched(asked, may_continue=False)) is UpgradeState.RESTART
 
 
 def test_a_node_turns_back_when_another_set_is_wanted_meanwhile() -> None:
@@ -373,7 +382,7 @@ def test_what_was_validated_is_finished_whatever_is_wanted_now() -> None:
 
 def test_a_node_that_does_not_come_back_either_takes_the_set_that_is_wanted_now() -> None:
     failed = record(changed=True, returning=True, cause="it broke")
-    broken = (DriverPod(set=OLD, fault="ended 5 times"),)
+    broken = (DriverPodView(set=OLD, fault="ended 5 times"),)
     stuck = changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken)
     assert due(stuck).patch is None
     assert "ended 5 times" in due(stuck).waits
@@ -389,7 +398,7 @@ def test_a_node_that_got_another_set_after_a_boot_into_another_kernel_is_gone_on
         current=OTHER,
         wanted=wanted(OTHER),
         record=record(previous="", target=OTHER, changed=True, returning=True, cause="slow"),
-        drivers=(DriverPod(set=OTHER, ready=True),),
+        drivers=(DriverPodView(set=OTHER, ready=True),),
     )
     assert state(patched(failed)) is UpgradeState.DONE  # there is no way back, but it works after all
 
@@ -418,7 +427,7 @@ def test_a_node_whose_state_somebody_took_away_half_way_is_given_back(each: Upgr
 def test_a_cordon_of_ours_of_which_nothing_else_is_left_is_lifted() -> None:
     patch = patched(begun(UpgradeState.NONE, record=None))
     assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, False)
-    assert due(node()) == Step()
+    assert due(node()) == NodeStep()
 
 
 def test_the_label_of_a_paused_node_says_afterwards_what_it_said_before() -> None:

@@ -11,16 +11,16 @@ from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, PAUSE_L
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
 from tessera.driver.rollout.executor import pull_name
-from tessera.driver.rollout.failure_history import SetFailures, read_failures, with_failure, written
+from tessera.driver.rollout.failure_history import SetFailures, add_failure, encode_failures, read_failures
 from tessera.driver.rollout.instructions import (
-    Answer,
     DeletePull,
     EvictPod,
-    Forget,
+    ForgetFailures,
     Instruction,
+    InstructionOutcome,
     PatchNode,
     PullImage,
-    Remember,
+    RecordFailure,
 )
 from tessera.driver.rollout.node_view_reader import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
 from tessera.kube.resources import (
@@ -150,7 +150,7 @@ class World:
 
     # The API server
 
-    def execute(self, instruction: Instruction) -> Answer:
+    def execute(self, instruction: Instruction) -> InstructionOutcome:
         """Carries out what the controller asks, and checks it."""
         match instruction:
             case PatchNode():
@@ -159,15 +159,15 @@ class World:
                 answer = self._evict(instruction)
             case PullImage(node=name, set=set_):
                 if name not in self.nodes or set_ in self.nodes[name].pulls:
-                    return Answer.REFUSED
+                    return InstructionOutcome.REFUSED
                 self.nodes[name].pulls[set_] = "pulling"
-                answer = Answer.DONE
+                answer = InstructionOutcome.DONE
             case DeletePull(uid=uid):
                 for node in self.nodes.values():
                     node.pulls = {key: each for key, each in node.pulls.items() if f"{node.uid}/{key}" != uid}
-                answer = Answer.DONE
-            case Remember():
-                known = with_failure(
+                answer = InstructionOutcome.DONE
+            case RecordFailure():
+                known = add_failure(
                     self.failures,
                     driver_set=instruction.set,
                     policy=instruction.policy,
@@ -175,11 +175,11 @@ class World:
                     cause=instruction.cause,
                     at=instruction.at,
                 )
-                self.memory = written(known)
-                answer = Answer.DONE
-            case Forget(set=set_):
+                self.memory = encode_failures(known)
+                answer = InstructionOutcome.DONE
+            case ForgetFailures(set=set_):
                 self.memory.pop(set_, None)
-                answer = Answer.DONE
+                answer = InstructionOutcome.DONE
         self._check()
         return answer
 
@@ -188,12 +188,12 @@ class World:
         """What is remembered."""
         return read_failures(self.memory)
 
-    def _patch(self, patch: PatchNode) -> Answer:
+    def _patch(self, patch: PatchNode) -> InstructionOutcome:
         node = self.nodes.get(patch.node)
         if node is None or (node.uid, str(node.version)) != (patch.uid, patch.version):
-            return Answer.OUTDATED
+            return InstructionOutcome.OUTDATED
         if patch.without_gpu_pods and any(not pod.stays for pod in node.pods):
-            return Answer.REFUSED
+            return InstructionOutcome.REFUSED
         if patch.labels.get(DRIVER_SET_LABEL, node.set) != node.set:
             self.touched.add(node.name)
         for kept, changes in ((node.labels, patch.labels), (node.annotations, patch.annotations)):
@@ -208,22 +208,22 @@ class World:
             node.unschedulable = patch.unschedulable
             node.cordoned_by = "us" if patch.unschedulable else ""
         node.version += 1
-        return Answer.DONE
+        return InstructionOutcome.DONE
 
-    def _evict(self, eviction: EvictPod) -> Answer:
+    def _evict(self, eviction: EvictPod) -> InstructionOutcome:
         node = self.nodes.get(eviction.node)
         pod = next((each for each in node.pods if each.uid == eviction.uid), None) if node is not None else None
         if pod is None:
-            return Answer.OUTDATED
+            return InstructionOutcome.OUTDATED
         if pod.stays:
             self.violations.append(f"{pod.uid} stays, and was evicted")
         if pod.blocked:
-            return Answer.REFUSED
+            return InstructionOutcome.REFUSED
         pod.evictions += 1
         pod.terminating = True
         if pod.evictions > 1:
             self.violations.append(f"{pod.uid} was evicted twice")
-        return Answer.DONE
+        return InstructionOutcome.DONE
 
     def _check(self) -> None:
         parallel, unavailable = self._limits

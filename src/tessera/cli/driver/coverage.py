@@ -212,7 +212,7 @@ async def of_cluster(
     In a lab, ``lab`` is asked instead of real registries.
 
     Raises:
-        Failure: no policy of the cluster manages drivers.
+        NodeFailure: no policy of the cluster manages drivers.
     """
     from tessera.cli.driver.subjects import in_cluster
     from tessera.driver.coverage.kernels import parse_kernel_lists

@@ -48,7 +48,7 @@ async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject])
         The exit code: 1 if an image is missing or was not copied.
 
     Raises:
-        Failure: nothing can be copied, since skopeo is missing.
+        NodeFailure: nothing can be copied, since skopeo is missing.
     """
     if not order.dry_run:
         try:

@@ -98,7 +98,7 @@ async def registries(
     In a lab, ``lab`` resolves instead, from simulated registries.
 
     Raises:
-        Failure: the authority's file has no certificates.
+        NodeFailure: the authority's file has no certificates.
     """
     from tessera.clock import SystemClock
     from tessera.driver.images.resolver import RegistryResolver

@@ -14,7 +14,7 @@ from tessera.driver.planning.strategy import StrategyInputs
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Resolution
-from tessera.driver.rollout.node_view import Wanted
+from tessera.driver.rollout.node_view import WantedDriver
 
 
 class ExistingSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     instructions: tuple[Instruction, ...] = ()
-    wanted: Mapping[str, Wanted] = {}
+    wanted: Mapping[str, WantedDriver] = {}
     lookups: tuple[ImageQuery, ...] = ()
     builds: tuple[tuple[DriverPolicy, PoolKey], ...] = ()
     statuses: Mapping[str, DriverStatus | None] = {}

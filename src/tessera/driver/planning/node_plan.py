@@ -26,7 +26,7 @@ from tessera.driver.nodes.node_state import NodeState, can_validate, driver_faul
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult
-from tessera.driver.rollout.node_view import Wanted
+from tessera.driver.rollout.node_view import WantedDriver
 
 #: Orders of strategies, best first; the second is that of a policy that wants built drivers.
 _PRECOMPILED_FIRST = (
@@ -60,7 +60,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     status: DriverStatus | None
-    wanted: Wanted
+    wanted: WantedDriver
     needs: tuple[DriverSet, ...] = ()
     validate: bool = False
 
@@ -68,7 +68,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_unmanaged(state: NodeState) -> NodePlan:
     """Plan for a node that no policy selects: remove our driver once unused."""
     return _keep_while_in_use(state, "No policy asks for a driver any more.") or NodePlan(
-        label="", status=None, wanted=Wanted(policy="")
+        label="", status=None, wanted=WantedDriver(policy="")
     )
 
 
@@ -85,7 +85,9 @@ def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
     phase, progress = driver_progress(state, current)
     stays = f"Its driver stays until pod {state.gpu_pod} has ended."
     status = _status(state, current, phase, f"{reason} {stays} {progress}".strip(), ())
-    return NodePlan(label=current.id, status=msgspec.structs.replace(status, leaving=True), wanted=Wanted(policy=""))
+    return NodePlan(
+        label=current.id, status=msgspec.structs.replace(status, leaving=True), wanted=WantedDriver(policy="")
+    )
 
 
 def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) -> NodePlan:
@@ -168,7 +170,7 @@ def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, ta
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
     phase, more = (Phase.STARTING, "") if label == CHANGING else driver_progress(state, target)
     status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
-    left_alone = Wanted(policy=_name(policy))  # what the rollout began with another kernel is over
+    left_alone = WantedDriver(policy=_name(policy))  # what the rollout began with another kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
 
 
@@ -203,7 +205,7 @@ def _keep_without_choice(
             rejected=rejected,
             boot=state.status_boot,
         )
-        return NodePlan(label="", status=status, wanted=Wanted(policy=_name(policy)))
+        return NodePlan(label="", status=status, wanted=WantedDriver(policy=_name(policy)))
     begun = state.upgrade_target if state.upgrading_set is not None else None
     wanted = _wanted_current(state, policy, current) if begun is None else _wanted(policy, begun)
     if state.record is None and _is_broken(state):
@@ -215,7 +217,7 @@ def _keep_without_choice(
 def _plan_with_set(
     state: NodeState,
     current: DriverSet,
-    wanted: Wanted,
+    wanted: WantedDriver,
     *,
     needs: tuple[DriverSet, ...] = (),
     choice: DriverChoice | None,
@@ -248,7 +250,7 @@ def _plan_no_set(state: NodeState, strategy: Strategy, phase: Phase, reason: str
         reason=reason,
         boot=state.status_boot,
     )
-    return NodePlan(label="", status=status, wanted=Wanted(policy=""))
+    return NodePlan(label="", status=status, wanted=WantedDriver(policy=""))
 
 
 def _status(state: NodeState, of: DriverSet, phase: Phase, reason: str, rejected: tuple[Rejected, ...]) -> DriverStatus:
@@ -267,8 +269,8 @@ def _status(state: NodeState, of: DriverSet, phase: Phase, reason: str, rejected
     )
 
 
-def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> Wanted:
-    return Wanted(
+def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> WantedDriver:
+    return WantedDriver(
         policy=_name(policy),
         set=target.id,
         image=target.image,
@@ -277,9 +279,9 @@ def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False)
     )
 
 
-def _wanted_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> Wanted:
+def _wanted_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> WantedDriver:
     """The set that the node has; anew, by way of the rollout, if its driver cannot come back under pods."""
-    return Wanted(policy=_name(policy), set=current.id, again=state.unload_blocked)
+    return WantedDriver(policy=_name(policy), set=current.id, reload=state.unload_blocked)
 
 
 def _name(policy: DriverPolicy) -> str:

@@ -9,18 +9,18 @@ from collections.abc import Iterable
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeState
-from tessera.driver.rollout.drain import obstacle
-from tessera.driver.rollout.node_view import NodeView, Pull
+from tessera.driver.rollout.drain import drain_obstacle
+from tessera.driver.rollout.node_view import NodeView, PullProgress
 
 
-def in_progress(view: NodeView) -> bool:
+def is_in_progress(view: NodeView) -> bool:
     """Whether a node is under way, or on its way back."""
     record = view.record
     failed = view.state is UpgradeState.FAILED and record is not None and not record.restored
     return view.state.active or failed or view.current == CHANGING
 
 
-def unavailable(view: NodeView) -> bool:
+def is_unavailable(view: NodeView) -> bool:
     """Whether a node is out of service by us or by itself.
 
     One that a person keeps out of service is not counted: it is not lost to the rollout, and would hold it up for as
@@ -28,12 +28,12 @@ def unavailable(view: NodeView) -> bool:
     """
     if view.foreign_cordon:
         return False
-    return in_progress(view) or view.cordoned_by_us or not view.ready
+    return is_in_progress(view) or view.cordoned_by_us or not view.ready
 
 
-def proven(view: NodeView, set_: str) -> bool:
+def is_proven(view: NodeView, set_: str) -> bool:
     """Whether a node serves with a set and shows that it works."""
-    return view.current == set_ and view.works and view.ready and not in_progress(view)
+    return view.current == set_ and view.works and view.ready and not is_in_progress(view)
 
 
 def unavailable_limit(policy: UpgradePolicy, total: int) -> int:
@@ -47,7 +47,7 @@ def unavailable_limit(policy: UpgradePolicy, total: int) -> int:
     return int(text) if text.isdecimal() and len(text) <= 6 else 1
 
 
-class Room:
+class Budget:
     """What room is left in one round.
 
     Args:
@@ -59,33 +59,33 @@ class Room:
     def __init__(self, policy: UpgradePolicy, views: Iterable[NodeView], busy: frozenset[str]) -> None:
         nodes = list(views)
         under_way = [view for view in nodes if view.state.active or view.name in busy]
-        out = [view for view in nodes if unavailable(view) or (view.name in busy and not view.foreign_cordon)]
+        out = [view for view in nodes if is_unavailable(view) or (view.name in busy and not view.foreign_cordon)]
         self._parallel = policy.max_parallel - len(under_way) if policy.max_parallel > 0 else len(nodes)
         self._unavailable = unavailable_limit(policy, len(nodes)) - len(out)
         self._ahead = policy.max_parallel if policy.max_parallel > 0 else len(nodes)
         self._canary: dict[str, int] = {}
         for wanted in {view.wanted.set for view in nodes}:
-            good = sum(proven(view, wanted) for view in nodes)
+            good = sum(is_proven(view, wanted) for view in nodes)
             if good < policy.canary:
-                begun = sum(_heads_for(view, wanted) for view in under_way)
+                begun = sum(_moves_to(view, wanted) for view in under_way)
                 self._canary[wanted] = policy.canary - good - begun
 
     def waits_for_canary(self, view: NodeView) -> bool:
         """Whether the first nodes with the set have to be proven before this one."""
         return self._canary.get(view.wanted.set, 1) <= 0
 
-    def has_place(self, view: NodeView) -> bool:
+    def has_capacity(self, view: NodeView) -> bool:
         """Whether the node may be taken out of service. One that a person keeps out of service loses nothing."""
         return self._parallel > 0 and (view.foreign_cordon or self._unavailable > 0)
 
-    def take(self, view: NodeView) -> None:
+    def reserve(self, view: NodeView) -> None:
         """The node has a place from now on."""
         self._parallel -= 1
         self._unavailable -= not view.foreign_cordon
         if view.wanted.set in self._canary:
             self._canary[view.wanted.set] -= 1
 
-    def prepare(self, view: NodeView) -> bool:
+    def reserve_pull(self, view: NodeView) -> bool:
         """Whether the node is one of the next and should have the image; only once the first ones were proven."""
         if self._ahead <= 0 or view.wanted.set in self._canary:
             return False
@@ -93,26 +93,26 @@ class Room:
         return True
 
 
-def _heads_for(view: NodeView, set_: str) -> bool:
+def _moves_to(view: NodeView, set_: str) -> bool:
     record = view.record
     if record is None or not view.state.active:
         return view.wanted.set == set_
     return record.target == set_ and not record.returning
 
 
-def content(view: NodeView) -> bool:
+def is_up_to_date(view: NodeView) -> bool:
     """Whether a node has what it should have, or should have nothing."""
-    return not view.wanted.set or (view.current == view.wanted.set and not view.wanted.again)
+    return not view.wanted.set or (view.current == view.wanted.set and not view.wanted.reload)
 
 
-def wants(view: NodeView) -> bool:
+def wants_upgrade(view: NodeView) -> bool:
     """Whether another set is wanted on a node that serves or rests, or its own anew."""
-    if in_progress(view) or view.current in {"", CHANGING} or content(view):
+    if is_in_progress(view) or view.current in {"", CHANGING} or is_up_to_date(view):
         return False
-    return view.requested or not _rests(view)
+    return view.requested or not _failed_here(view)
 
 
-def refusal(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
+def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
     """Why a node that wants a set is not begun; empty if nothing but the limits is in the way.
 
     Args:
@@ -122,29 +122,29 @@ def refusal(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str)
         failed: why the set failed on this node before; empty if it did not.
     """
     wanted = view.wanted
-    what = "its driver can come back" if wanted.again else f"driver set {wanted.set} is available"
-    if view.keeps_out:
-        return f"{what}; {view.keeps_out}"
+    what = "its driver can come back" if wanted.reload else f"driver set {wanted.set} is available"
+    if view.skip_reason:
+        return f"{what}; {view.skip_reason}"
     if not policy.auto_upgrade and not view.requested:
         return f"{what}; upgradePolicy.autoUpgrade is off"
     if stopped:
         return stopped
-    if failed and not (view.requested or wanted.again):
+    if failed and not (view.requested or wanted.reload):
         return f"driver set {wanted.set} failed here: {failed}"
     if wanted.obstacle:
         return f"driver set {wanted.set} cannot come yet: {wanted.obstacle}"
     if not view.ready:
         return "the node is not ready"
-    return "" if wanted.restart_only or not view.gpu_pods else _in_use(view, policy)
+    return "" if wanted.restart_only or not view.gpu_pods else _usage_reason(view, policy)
 
 
-def order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
+def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
     """Requested first, those that a person keeps out of service last, then by pods with cards."""
-    pulled = view.pull in {Pull.PRESENT, Pull.PULLING}
+    pulled = view.pull in {PullProgress.PRESENT, PullProgress.PULLING}
     return (not view.requested, view.foreign_cordon, len(view.gpu_pods), not pulled, view.name)
 
 
-def _rests(view: NodeView) -> bool:
+def _failed_here(view: NodeView) -> bool:
     """Whether a node has failed with what it should have; one that was only occupied is tried anew when it is not."""
     record = view.record
     if view.state is not UpgradeState.FAILED or record is None or record.target != view.wanted.set:
@@ -152,9 +152,9 @@ def _rests(view: NodeView) -> bool:
     return bool(view.gpu_pods) or not record.occupied
 
 
-def _in_use(view: NodeView, policy: UpgradePolicy) -> str:
+def _usage_reason(view: NodeView, policy: UpgradePolicy) -> str:
     if view.foreign_cordon:
         return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
     if view.wanted.when_idle and not view.requested:
         return f"driver set {view.wanted.set} comes when no pod uses its cards"
-    return obstacle(view, policy)
+    return drain_obstacle(view, policy)

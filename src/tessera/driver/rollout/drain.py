@@ -7,12 +7,12 @@ import msgspec
 from tessera.api.driver.driver_policy import Drain, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod
-from tessera.driver.rollout.node_patches import Step, fail, onward, write
+from tessera.driver.rollout.node_patches import NodeStep, advance, fail, patch_node
 from tessera.driver.rollout.node_view import NodeView, PodView
 from tessera.kube.selectors import parse_selector
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+class PodsToEvict(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that have to leave.
 
     Attributes:
@@ -21,10 +21,10 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pods: tuple[PodView, ...] = ()
-    stuck: str = ""
+    obstacle: str = ""
 
 
-def awaited(view: NodeView, policy: UpgradePolicy) -> tuple[PodView, ...]:
+def awaited_pods(view: NodeView, policy: UpgradePolicy) -> tuple[PodView, ...]:
     """The pods whose end is awaited before others are asked to go.
 
     Raises:
@@ -37,10 +37,10 @@ def awaited(view: NodeView, policy: UpgradePolicy) -> tuple[PodView, ...]:
     return tuple(pod for pod in view.pods if not pod.stays and selector.matches(pod.labels))
 
 
-def holding_cards(view: NodeView, policy: UpgradePolicy) -> Leaving:
+def gpu_pods_to_evict(view: NodeView, policy: UpgradePolicy) -> PodsToEvict:
     """The pods that hold cards."""
     deletion = policy.pod_deletion
-    return _leaving(
+    return _pods_to_evict(
         view.gpu_pods,
         force=deletion.force,
         empty_dir=deletion.delete_empty_dir,
@@ -48,7 +48,7 @@ def holding_cards(view: NodeView, policy: UpgradePolicy) -> Leaving:
     )
 
 
-def drained(view: NodeView, drain: Drain) -> Leaving:
+def pods_to_drain(view: NodeView, drain: Drain) -> PodsToEvict:
     """The pods that a drain takes away: all but those of DaemonSets, static ones and those that people keep.
 
     Raises:
@@ -56,24 +56,24 @@ def drained(view: NodeView, drain: Drain) -> Leaving:
     """
     selector = parse_selector(drain.pod_selector)
     pods = tuple(pod for pod in view.pods if not pod.stays and not pod.drain_skip and selector.matches(pod.labels))
-    return _leaving(pods, force=drain.force, empty_dir=drain.delete_empty_dir, settings="upgradePolicy.drain")
+    return _pods_to_evict(pods, force=drain.force, empty_dir=drain.delete_empty_dir, settings="upgradePolicy.drain")
 
 
-def obstacle(view: NodeView, policy: UpgradePolicy) -> str:
+def drain_obstacle(view: NodeView, policy: UpgradePolicy) -> str:
     """Why the node could not be emptied, known before it is touched; empty if nothing is in the way."""
     try:
-        awaited(view, policy)
-        stuck = holding_cards(view, policy).stuck
+        awaited_pods(view, policy)
+        stuck = gpu_pods_to_evict(view, policy).obstacle
         if not stuck or not policy.drain.enable:
             return stuck
-        leaving = drained(view, policy.drain)
+        leaving = pods_to_drain(view, policy.drain)
     except ValueError as error:
         return str(error)
     kept = [pod.text for pod in view.gpu_pods if pod not in leaving.pods]
-    return leaving.stuck or (f"pod {kept[0]} uses cards and is kept out of drains" if kept else "")
+    return leaving.obstacle or (f"pod {kept[0]} uses cards and is kept out of drains" if kept else "")
 
 
-def _leaving(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings: str) -> Leaving:
+def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings: str) -> PodsToEvict:
     stuck = ""
     for pod in pods:
         if pod.terminating or stuck:
@@ -82,10 +82,10 @@ def _leaving(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings:
             stuck = f"pod {pod.text} has no controller that would replace it; end it, or set {settings}.force"
         elif pod.empty_dir and not empty_dir:
             stuck = f"pod {pod.text} has data in an emptyDir; end it, or set {settings}.deleteEmptyDir"
-    return Leaving(pods=tuple(pods), stuck=stuck)
+    return PodsToEvict(pods=tuple(pods), obstacle=stuck)
 
 
-def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> Step:
+def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
     """Keeps new pods away; a node that somebody else cordoned is only noted."""
     following = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
     state, after = (
@@ -93,45 +93,49 @@ def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: fl
         msgspec.structs.replace(record, since=now),
     )
     if view.foreign_cordon:
-        return Step(patch=write(view, state, after, annotations={INITIAL_ANNOTATION: "true"}))
-    return Step(patch=write(view, state, after, annotations={CORDONED_ANNOTATION: "true"}, unschedulable=True))
+        return NodeStep(patch=patch_node(view, state, after, annotations={INITIAL_ANNOTATION: "true"}))
+    return NodeStep(patch=patch_node(view, state, after, annotations={CORDONED_ANNOTATION: "true"}, unschedulable=True))
 
 
-def jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> Step:
+def wait_for_jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
     """Waits for pods that are to end by themselves; a timeout of 0 is for ever."""
     try:
-        pods = awaited(view, policy)
+        pods = awaited_pods(view, policy)
     except ValueError as error:
-        return Step(waits=f"waitForCompletion.podSelector: {error}")
+        return NodeStep(waits=f"waitForCompletion.podSelector: {error}")
     timeout = policy.wait_for_completion.timeout_seconds
     until = record.since + timeout if timeout else None
     if pods and (until is None or now < until):
-        return Step(until=until, waits=f"pod {pods[0].text} is to end first{_more(len(pods))}")
-    return Step(patch=onward(view, UpgradeState.PODS, now))
+        return NodeStep(until=until, waits=f"pod {pods[0].text} is to end first{_more_text(len(pods))}")
+    return NodeStep(patch=advance(view, UpgradeState.PODS, now))
 
 
-def pods(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+def evict_gpu_pods(
+    view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
+) -> NodeStep:
     """Evicts pods with cards; if they cannot go, the drain may be able to."""
-    leaving = holding_cards(view, policy)
+    leaving = gpu_pods_to_evict(view, policy)
     if not leaving.pods:
-        return Step(patch=onward(view, UpgradeState.RESTART, now))
-    cause = _hopeless(leaving, record, policy.pod_deletion.timeout_seconds, now, blocked)
+        return NodeStep(patch=advance(view, UpgradeState.RESTART, now))
+    cause = _give_up_cause(leaving, record, policy.pod_deletion.timeout_seconds, now, blocked)
     if cause and policy.drain.enable:
-        return Step(patch=onward(view, UpgradeState.DRAIN, now))
+        return NodeStep(patch=advance(view, UpgradeState.DRAIN, now))
     timeout = policy.pod_deletion.timeout_seconds
     return fail(view, cause, now, occupied=True) if cause else _evict(view, leaving, record, timeout, blocked)
 
 
-def drain(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+def drain_node(
+    view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
+) -> NodeStep:
     """Evicts everything that a drain takes."""
     if not policy.drain.enable:
-        return Step(patch=onward(view, UpgradeState.PODS, now))
+        return NodeStep(patch=advance(view, UpgradeState.PODS, now))
     try:
-        leaving = drained(view, policy.drain)
+        leaving = pods_to_drain(view, policy.drain)
     except ValueError as error:
         return fail(view, f"drain.podSelector: {error}", now)
     if leaving.pods:
-        cause = _hopeless(leaving, record, policy.drain.timeout_seconds, now, blocked)
+        cause = _give_up_cause(leaving, record, policy.drain.timeout_seconds, now, blocked)
         return (
             fail(view, cause, now, occupied=True)
             if cause
@@ -139,32 +143,38 @@ def drain(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: flo
         )
     if view.gpu_pods:
         return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now, occupied=True)
-    return Step(patch=onward(view, UpgradeState.RESTART, now))
+    return NodeStep(patch=advance(view, UpgradeState.RESTART, now))
 
 
-def _hopeless(leaving: Leaving, record: UpgradeRecord, timeout: int, now: float, blocked: Mapping[str, str]) -> str:
+def _give_up_cause(
+    leaving: PodsToEvict, record: UpgradeRecord, timeout: int, now: float, blocked: Mapping[str, str]
+) -> str:
     """Why evictions end; empty while they go on. A timeout of 0 is for ever, as for ``kubectl drain``."""
-    if leaving.stuck:
-        return leaving.stuck
+    if leaving.obstacle:
+        return leaving.obstacle
     if not timeout or now < record.since + timeout:
         return ""
-    return f"pod {leaving.pods[0].text} was still there after {timeout} s{_refused(leaving, blocked)}"
+    return f"pod {leaving.pods[0].text} was still there after {timeout} s{_eviction_refusal(leaving, blocked)}"
 
 
-def _refused(leaving: Leaving, blocked: Mapping[str, str]) -> str:
+def _eviction_refusal(leaving: PodsToEvict, blocked: Mapping[str, str]) -> str:
     """What the server said to the first eviction that it refused; empty if it refused none."""
     return next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
 
 
-def _evict(view: NodeView, leaving: Leaving, record: UpgradeRecord, timeout: int, blocked: Mapping[str, str]) -> Step:
+def _evict(
+    view: NodeView, leaving: PodsToEvict, record: UpgradeRecord, timeout: int, blocked: Mapping[str, str]
+) -> NodeStep:
     evict = tuple(
         EvictPod(node=view.name, namespace=pod.namespace, name=pod.name, uid=pod.uid)
         for pod in leaving.pods
         if not pod.terminating
     )
-    waits = f"pod {leaving.pods[0].text} is to leave{_more(len(leaving.pods))}{_refused(leaving, blocked)}"
-    return Step(evict=evict, until=record.since + timeout if timeout else None, waits=waits)
+    waits = (
+        f"pod {leaving.pods[0].text} is to leave{_more_text(len(leaving.pods))}{_eviction_refusal(leaving, blocked)}"
+    )
+    return NodeStep(evict=evict, until=record.since + timeout if timeout else None, waits=waits)
 
 
-def _more(count: int) -> str:
+def _more_text(count: int) -> str:
     return f", and {count - 1} more" if count > 1 else ""

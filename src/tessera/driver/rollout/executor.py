@@ -1,7 +1,7 @@
 """Carries out the rollout's instructions: one request each, which a crash may cut off before or after it is sent.
 
-The executor does not retry. Each request has one of three outcomes (:class:`~.instructions.Answer`), and the next
-decision starts from the cluster's new state.
+The executor does not retry. Each request ends with an
+:class:`~.instructions.InstructionOutcome`, and the next decision starts from the cluster's new state.
 
 Pull pods bring a driver's image to a node while the old driver serves. A pull pod requests no resources, so it fits on
 a full node. It names its node, so a cordon does not keep it off. It ends at once, after kubelet has pulled the image.
@@ -19,19 +19,19 @@ from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.failure_history import (
     FAILURES_CONFIG_MAP,
     SetFailures,
+    add_failure,
+    encode_failures,
     read_failures,
-    with_failure,
-    written,
 )
 from tessera.driver.rollout.instructions import (
-    Answer,
     DeletePull,
     EvictPod,
-    Forget,
+    ForgetFailures,
     Instruction,
+    InstructionOutcome,
     PatchNode,
     PullImage,
-    Remember,
+    RecordFailure,
 )
 from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
 from tessera.kube.client.client import Client
@@ -40,28 +40,28 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 
-def pull_pod(wish: PullImage) -> dict[str, Any]:
+def pull_pod(pull: PullImage) -> dict[str, Any]:
     """The pod's manifest, without its namespace."""
     return {
         "metadata": {
-            "name": pull_name(wish.node, wish.set),
-            "labels": {APP_LABEL: PULL_APP, PULL_SET_LABEL: wish.set},
+            "name": pull_name(pull.node, pull.set),
+            "labels": {APP_LABEL: PULL_APP, PULL_SET_LABEL: pull.set},
             # Goes with its node, also where nobody collects pods of nodes that are gone.
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": wish.node, "uid": wish.node_uid}],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": pull.node, "uid": pull.node_uid}],
         },
         "spec": {
-            "nodeName": wish.node,
+            "nodeName": pull.node,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "priorityClassName": "system-node-critical",
             "tolerations": [{"operator": "Exists"}],
-            "imagePullSecrets": [{"name": name} for name in wish.secrets],
+            "imagePullSecrets": [{"name": name} for name in pull.secrets],
             "containers": [
                 {
                     "name": "pull",
-                    "image": wish.image,
+                    "image": pull.image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["true"],
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -79,7 +79,7 @@ def pull_name(node: str, set_: str) -> str:
 _log = logging.getLogger(__name__)
 
 
-class Hands:
+class RolloutExecutor:
     """Carries out instructions.
 
     Args:
@@ -90,7 +90,7 @@ class Hands:
         may_act: whether this process still leads; asked before each write.
 
     Attributes:
-        failures: what is remembered; to be read with :meth:`recall` first.
+        failures: what is remembered; to be read with :meth:`load_failures` first.
         refusals: why the latest evictions were refused, by the pod's UID.
     """
 
@@ -105,7 +105,7 @@ class Hands:
         self._clock = clock
         self._may_act = may_act
 
-    async def recall(self) -> None:
+    async def load_failures(self) -> None:
         """Reads what is remembered.
 
         Raises:
@@ -124,19 +124,19 @@ class Hands:
         """Keeps the refusals of these pods only."""
         self.refusals = {uid: text for uid, text in self.refusals.items() if uid in alive}
 
-    async def do(self, instruction: Instruction) -> Answer:
+    async def execute(self, instruction: Instruction) -> InstructionOutcome:
         """Carries out one instruction; never raises for what the server said or did not say."""
         if not self._may_act():
-            return Answer.REFUSED
+            return InstructionOutcome.REFUSED
         try:
-            return await self._do(instruction)
+            return await self._dispatch(instruction)
         except (NotFound, Conflict):
-            return Answer.OUTDATED
+            return InstructionOutcome.OUTDATED
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("rollout: %s: %s", instruction, error)
-            return Answer.REFUSED
+            return InstructionOutcome.REFUSED
 
-    async def _do(self, instruction: Instruction) -> Answer:
+    async def _dispatch(self, instruction: Instruction) -> InstructionOutcome:
         match instruction:
             case PatchNode():
                 return await self._patch(instruction)
@@ -146,9 +146,9 @@ class Hands:
                 return await self._pull(instruction)
             case DeletePull(namespace=namespace, name=name, uid=uid):
                 await self._client.delete(PODS, name, namespace, uid=uid, grace_seconds=0)
-            case Remember():
-                await self._keep(
-                    with_failure(
+            case RecordFailure():
+                await self._save_failures(
+                    add_failure(
                         self.failures,
                         driver_set=instruction.set,
                         policy=instruction.policy,
@@ -157,21 +157,21 @@ class Hands:
                         at=instruction.at,
                     )
                 )
-            case Forget(set=set_):
-                await self._keep({key: each for key, each in self.failures.items() if key != set_})
-        return Answer.DONE
+            case ForgetFailures(set=set_):
+                await self._save_failures({key: each for key, each in self.failures.items() if key != set_})
+        return InstructionOutcome.DONE
 
-    async def _patch(self, patch: PatchNode) -> Answer:
+    async def _patch(self, patch: PatchNode) -> InstructionOutcome:
         if patch.without_gpu_pods:
             # The watch of pods may be behind the watch of nodes: a pod bound before the cordon may not be seen yet.
             bound = await self._client.list(PODS, field_selector=f"spec.nodeName={patch.node}")
             if any(pod.gpu and not pod.stays for pod in live_pods(bound.items)):
-                return Answer.REFUSED
+                return InstructionOutcome.REFUSED
         node = await self._client.merge_patch(
             NODES, patch.node, patch.body(), uid=patch.uid, resource_version=patch.version
         )
         if node.metadata.resource_version == patch.version:
-            return Answer.REFUSED  # it said so already: not to be asked for again at once
+            return InstructionOutcome.REFUSED  # it said so already: not to be asked for again at once
         if patch.reason:
             self._events.record(
                 reference_to(NODES, patch.node, uid=patch.uid),
@@ -180,35 +180,35 @@ class Hands:
                 type="Warning" if patch.warning else "Normal",
                 action="Upgrading",
             )
-        return Answer.DONE
+        return InstructionOutcome.DONE
 
-    async def _evict(self, eviction: EvictPod) -> Answer:
+    async def _evict(self, eviction: EvictPod) -> InstructionOutcome:
         try:
             await self._client.evict(eviction.name, eviction.namespace, uid=eviction.uid)
         except TooManyRequests as error:
             self.refusals[eviction.uid] = " ".join([error.message, *(cause.message for cause in error.causes)])
-            return Answer.REFUSED
+            return InstructionOutcome.REFUSED
         except (NotFound, Conflict):
             raise
         except ApiError as error:
             self.refusals[eviction.uid] = error.message
             raise
         self.refusals.pop(eviction.uid, None)
-        return Answer.DONE
+        return InstructionOutcome.DONE
 
-    async def _pull(self, wish: PullImage) -> Answer:
+    async def _pull(self, wish: PullImage) -> InstructionOutcome:
         try:
             await self._client.create(PODS.untyped(), pull_pod(wish), self._namespace)
         except AlreadyExists:
-            return Answer.REFUSED  # ours and not seen yet, or an earlier one that is about to go
-        return Answer.DONE
+            return InstructionOutcome.REFUSED  # ours and not seen yet, or an earlier one that is about to go
+        return InstructionOutcome.DONE
 
-    async def _keep(self, failures: dict[str, SetFailures]) -> None:
+    async def _save_failures(self, failures: dict[str, SetFailures]) -> None:
         gone = dict.fromkeys(self.failures.keys() - failures.keys())
-        data = {"data": {**written(failures), **gone}}
+        data = {"data": {**encode_failures(failures), **gone}}
         try:
             await self._client.merge_patch(CONFIGMAPS, FAILURES_CONFIG_MAP, data, self._namespace)
         except NotFound:
-            item = {"metadata": {"name": FAILURES_CONFIG_MAP}, "data": written(failures)}
+            item = {"metadata": {"name": FAILURES_CONFIG_MAP}, "data": encode_failures(failures)}
             await self._client.create(CONFIGMAPS, item, self._namespace)
         self.failures = failures

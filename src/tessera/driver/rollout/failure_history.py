@@ -10,8 +10,8 @@ import msgspec
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import UpgradeState
-from tessera.driver.rollout.candidates import proven
-from tessera.driver.rollout.instructions import Forget, Remember
+from tessera.driver.rollout.candidates import is_proven
+from tessera.driver.rollout.instructions import ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView
 from tessera.limits import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TEXT
 
@@ -19,7 +19,7 @@ from tessera.limits import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TE
 FAILURES_CONFIG_MAP = "driver-rollouts"
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
     """One node on which a set failed: why, and when in seconds since 1970."""
 
     cause: str
@@ -35,7 +35,7 @@ class SetFailures(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     policy: str
-    nodes: Mapping[str, Failure] = {}
+    nodes: Mapping[str, NodeFailure] = {}
 
     @property
     def latest(self) -> float:
@@ -60,7 +60,7 @@ def read_failures(data: Mapping[str, str]) -> dict[str, SetFailures]:
     return found
 
 
-def with_failure(
+def add_failure(
     known: Failures,
     *,
     driver_set: str,
@@ -71,29 +71,29 @@ def with_failure(
 ) -> dict[str, SetFailures]:
     """The failures with one more; the oldest make room."""
     before = known.get(driver_set, SetFailures(policy=policy)).nodes
-    nodes = {**before, node: Failure(cause=cause[:FAILURE_CAUSE], at=at)}
+    nodes = {**before, node: NodeFailure(cause=cause[:FAILURE_CAUSE], at=at)}
     kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:FAILED_NODES])
     every = {**known, driver_set: SetFailures(policy=policy, nodes=kept)}
     return dict(sorted(every.items(), key=lambda each: -each[1].latest)[:FAILED_SETS])
 
 
-def written(known: Failures) -> dict[str, str]:
+def encode_failures(known: Failures) -> dict[str, str]:
     """The ConfigMap's data."""
     return {key: msgspec.json.encode(each).decode() for key, each in known.items()}
 
 
-def lesson(view: NodeView, known: Failures, now: float) -> Remember | Forget | None:
+def failure_update(view: NodeView, known: Failures, now: float) -> RecordFailure | ForgetFailures | None:
     """A failure that is not known yet, or the proof that one that is known is over; None if there is nothing new."""
     record = view.record
     if record is not None and view.failure:
-        if _failed(known, record.target, view.name):
+        if _has_failed(known, record.target, view.name):
             return None
-        return Remember(set=record.target, policy=view.wanted.policy, node=view.name, cause=view.failure, at=now)
-    works = view.state is UpgradeState.DONE and proven(view, view.current)
-    return Forget(set=view.current) if works and _failed(known, view.current, view.name) else None
+        return RecordFailure(set=record.target, policy=view.wanted.policy, node=view.name, cause=view.failure, at=now)
+    works = view.state is UpgradeState.DONE and is_proven(view, view.current)
+    return ForgetFailures(set=view.current) if works and _has_failed(known, view.current, view.name) else None
 
 
-def stalled(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
+def reload_stop_reason(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
     """Why no node gets its own driver anew: as many did not get theirs, though their pods had left, as may fail."""
     failed = [
         (view.name, view.record.cause)
@@ -109,5 +109,5 @@ def stalled(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
     return f"{len(failed)} did not get their driver back though no pod used the cards any more; node {name}: {cause}"
 
 
-def _failed(known: Failures, set_: str, node: str) -> bool:
+def _has_failed(known: Failures, set_: str, node: str) -> bool:
     return set_ in known and node in known[set_].nodes

@@ -25,14 +25,29 @@ import msgspec
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import UpgradeState
-from tessera.driver.rollout.candidates import Room, content, in_progress, order, proven, refusal, wants
-from tessera.driver.rollout.failure_history import Failures, lesson, stalled
+from tessera.driver.rollout.candidates import (
+    Budget,
+    is_in_progress,
+    is_proven,
+    is_up_to_date,
+    refusal_reason,
+    upgrade_order,
+    wants_upgrade,
+)
+from tessera.driver.rollout.failure_history import Failures, failure_update, reload_stop_reason
 from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
-from tessera.driver.rollout.node_view import NodeView, Pull
-from tessera.driver.rollout.state_machine import Step, begin, refuse, require, settle, step
+from tessera.driver.rollout.node_view import NodeView, PullProgress
+from tessera.driver.rollout.state_machine import (
+    NodeStep,
+    begin_upgrade,
+    mark_done,
+    mark_required,
+    next_step,
+    refuse_upgrade,
+)
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class UpgradeCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of a policy by what the upgrade is for them; see :mod:`tessera.driver.rollout.rollout`."""
 
     in_progress: int = 0
@@ -42,7 +57,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a round.
 
     Attributes:
@@ -57,18 +72,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     notes: Mapping[str, str] = {}
     until: float | None = None
     stopped: Mapping[str, str] = {}
-    counts: Mapping[str, Counts] = {}
+    counts: Mapping[str, UpgradeCounts] = {}
 
 
-def decide(
+def decide_rollout(
     views: Iterable[NodeView],
     policies: Mapping[str, UpgradePolicy],
     failures: Failures,
     now: float,
     *,
     busy: frozenset[str] = frozenset(),
-    blocked: Mapping[str, str] | None = None,
-) -> Decision:
+    eviction_refusals: Mapping[str, str] | None = None,
+) -> RolloutDecision:
     """One round.
 
     Args:
@@ -77,19 +92,26 @@ def decide(
         failures: what is remembered.
         now: seconds since 1970.
         busy: names of nodes with a write whose outcome was not seen yet: nothing is asked of them.
-        blocked: why evictions were refused, by the pod's UID.
+        eviction_refusals: why evictions were refused, by the pod's UID.
     """
     groups: dict[str, list[NodeView]] = {}
     for view in sorted(views, key=lambda view: view.name):
         groups.setdefault(view.wanted.policy, []).append(view)
     rounds = [
-        _Round(nodes, policies.get(name, UpgradePolicy()), failures=failures, now=now, busy=busy, blocked=blocked or {})
+        _PolicyRound(
+            nodes,
+            policies.get(name, UpgradePolicy()),
+            failures=failures,
+            now=now,
+            busy=busy,
+            eviction_refusals=eviction_refusals or {},
+        )
         for name, nodes in groups.items()
     ]
     for each in rounds:
         each.run()
     names = tuple(groups)
-    return Decision(
+    return RolloutDecision(
         instructions=tuple(one for each in rounds for one in each.instructions),
         notes={name: note for each in rounds for name, note in each.notes.items()},
         until=min((each.until for each in rounds if each.until is not None), default=None),
@@ -98,7 +120,7 @@ def decide(
     )
 
 
-class _Round:
+class _PolicyRound:
     """One policy's nodes in one round."""
 
     def __init__(
@@ -109,19 +131,19 @@ class _Round:
         failures: Failures,
         now: float,
         busy: frozenset[str],
-        blocked: Mapping[str, str],
+        eviction_refusals: Mapping[str, str],
     ) -> None:
         self.instructions: list[Instruction] = []
         self.notes: dict[str, str] = {}
         self.until: float | None = None
         self._nodes = nodes
         self._policy = policy
-        self._known = failures
+        self._failures = failures
         self._now = now
         self._busy = busy
-        self._blocked = blocked
-        self._failed = self._counted()
-        self._kept: set[str] = set()  # nodes that may keep a pod that brought an image
+        self._eviction_refusals = eviction_refusals
+        self._failed = self._failed_nodes()
+        self._keep_pull_pods: set[str] = set()  # nodes that may keep a pod that brought an image
 
     def run(self) -> None:
         """Decides; what was begun comes first, since it may use up the budget."""
@@ -132,10 +154,10 @@ class _Round:
             steps = {**self._steps(), **failing}
         for view in self._nodes:
             if view.name not in self._busy:
-                self._carry_on(view, steps[view.name])
+                self._apply_step(view, steps[view.name])
         self._begin()
         for view in self._nodes:
-            self._tidy(view)
+            self._delete_pull_pods(view)
 
     @property
     def stopped(self) -> str:
@@ -146,137 +168,147 @@ class _Round:
         node, cause = next(iter(self._failed.items()))
         return f"the rollout was stopped: {len(self._failed)} failed, the budget is {budget}; node {node}: {cause}"
 
-    def counts(self) -> Counts:
+    def counts(self) -> UpgradeCounts:
         """How many nodes are where."""
-        wanting = [view for view in self._nodes if wants(view)]
-        return Counts(
+        wanting = [view for view in self._nodes if wants_upgrade(view)]
+        return UpgradeCounts(
             in_progress=sum(view.state.active for view in self._nodes),
-            done=sum(content(view) and view.wanted.set != "" and not in_progress(view) for view in self._nodes),
+            done=sum(
+                is_up_to_date(view) and view.wanted.set != "" and not is_in_progress(view) for view in self._nodes
+            ),
             failed=sum(view.state is UpgradeState.FAILED for view in self._nodes),
-            available=sum(not self._may(view) for view in wanting),
-            pending=sum(self._may(view) for view in wanting),
+            available=sum(not self._may_begin(view) for view in wanting),
+            pending=sum(self._may_begin(view) for view in wanting),
         )
 
-    def _counted(self) -> dict[str, str]:
+    def _failed_nodes(self) -> dict[str, str]:
         """The nodes on which sets failed that are wanted now."""
         wanted = {view.wanted.set for view in self._nodes}
         told = {
             node: failure.cause
-            for set_ in sorted(wanted & self._known.keys())
-            for node, failure in self._known[set_].nodes.items()
+            for set_ in sorted(wanted & self._failures.keys())
+            for node, failure in self._failures[set_].nodes.items()
         }
         for view in self._nodes:
             record = view.record
             if record is not None and view.failure and record.target in wanted:
                 told[view.name] = view.failure
-            elif proven(view, view.wanted.set):
+            elif is_proven(view, view.wanted.set):
                 told.pop(view.name, None)
         return told
 
     # What was begun
 
-    def _steps(self) -> dict[str, Step]:
+    def _steps(self) -> dict[str, NodeStep]:
         return {
-            view.name: step(view, self._policy, self._now, goes_on=self._goes_on(view), blocked=self._blocked)
+            view.name: next_step(
+                view,
+                self._policy,
+                self._now,
+                may_continue=self._may_continue(view),
+                eviction_refusals=self._eviction_refusals,
+            )
             for view in self._nodes
         }
 
-    def _goes_on(self, view: NodeView) -> bool:
+    def _may_continue(self, view: NodeView) -> bool:
         """Whether a node that was not changed yet may still be."""
         again = view.record is not None and view.record.same_set
         return self._policy.auto_upgrade and (again or not self.stopped)
 
-    def _carry_on(self, view: NodeView, due: Step) -> None:
+    def _apply_step(self, view: NodeView, due: NodeStep) -> None:
         if due.patch is not None:
             self.instructions.append(due.patch)
         self.instructions += due.evict
         if due.waits:
             self.notes[view.name] = due.waits
         self._look_again(due.until)
-        learnt = lesson(view, self._known, self._now)
+        learnt = failure_update(view, self._failures, self._now)
         if learnt is not None:
             self.instructions.append(learnt)
 
     # What may begin
 
     def _begin(self) -> None:
-        room = Room(self._policy, self._nodes, self._busy)
-        for view in sorted(self._candidates(), key=order):
-            takes, prepares = self._place(view, room)
-            if (takes or prepares) and view.wanted.image and view.pull is Pull.FAILED:
+        room = Budget(self._policy, self._nodes, self._busy)
+        for view in sorted(self._candidates(), key=upgrade_order):
+            takes, prepares = self._reserve(view, room)
+            if (takes or prepares) and view.wanted.image and view.pull is PullProgress.FAILED:
                 self._refuse(view)
                 continue
-            self._kept.add(view.name)
+            self._keep_pull_pods.add(view.name)
             has_image = (takes or prepares) and self._has_image(view)
-            if self._stops(view):
-                self.notes[view.name] = self._stops(view)
+            if self._stop_reason(view):
+                self.notes[view.name] = self._stop_reason(view)
             elif takes and has_image:
-                self.instructions.append(begin(view, self._now))
+                self.instructions.append(begin_upgrade(view, self._now))
             elif view.state is not UpgradeState.REQUIRED:
-                self.instructions.append(require(view))
+                self.instructions.append(mark_required(view))
 
-    def _place(self, view: NodeView, room: Room) -> tuple[bool, bool]:
+    def _reserve(self, view: NodeView, room: Budget) -> tuple[bool, bool]:
         """Whether a node has its turn, and whether it is one of the next and may have the image already."""
         if room.waits_for_canary(view):
             self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
             return False, False
-        if room.has_place(view):
-            room.take(view)
+        if room.has_capacity(view):
+            room.reserve(view)
             return True, False
         self.notes[view.name] = "waits for a place in the rollout"
-        return False, room.prepare(view)
+        return False, room.reserve_pull(view)
 
     def _candidates(self) -> list[NodeView]:
         """Nodes that could begin now; the others are told why they cannot."""
         found: list[NodeView] = []
         for view in self._nodes:
-            if view.name in self._busy or not wants(view):
-                self._settle(view)
+            if view.name in self._busy or not wants_upgrade(view):
+                self._mark_done(view)
                 continue
-            why = refusal(view, self._policy, stopped=self._stops(view), failed=self._failed.get(view.name, ""))
+            why = refusal_reason(
+                view, self._policy, stopped=self._stop_reason(view), failed=self._failed.get(view.name, "")
+            )
             if why:
                 self.notes[view.name] = why
-                self._tell_anew(view)
+                self._reset_state(view)
             else:
                 found.append(view)
         return found
 
-    def _tell_anew(self, view: NodeView) -> None:
+    def _reset_state(self, view: NodeView) -> None:
         """A node that is not begun tells neither of an order that is over, nor of a set that nobody wants any more."""
         goes_on, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
         outdated = failed or (view.state is UpgradeState.REQUIRED and not goes_on)
         if outdated and not view.requested and not view.wanted.undecided:
-            self.instructions.append(require(view) if goes_on else settle(view))
+            self.instructions.append(mark_required(view) if goes_on else mark_done(view))
 
-    def _settle(self, view: NodeView) -> None:
+    def _mark_done(self, view: NodeView) -> None:
         """A node that has what it should have says so."""
         known = view.name not in self._busy and not view.wanted.undecided
         failed = view.state is UpgradeState.FAILED
-        idle = known and not in_progress(view) and (not failed or view.record is None)
+        idle = known and not is_in_progress(view) and (not failed or view.record is None)
         left_by_others = failed and view.works
-        if idle and content(view) and (view.state is UpgradeState.REQUIRED or view.requested or left_by_others):
-            self.instructions.append(settle(view))
+        if idle and is_up_to_date(view) and (view.state is UpgradeState.REQUIRED or view.requested or left_by_others):
+            self.instructions.append(mark_done(view))
 
-    def _may(self, view: NodeView) -> bool:
-        return not view.keeps_out and not self._stops(view) and (view.requested or self._policy.auto_upgrade)
+    def _may_begin(self, view: NodeView) -> bool:
+        return not view.skip_reason and not self._stop_reason(view) and (view.requested or self._policy.auto_upgrade)
 
-    def _stops(self, view: NodeView) -> str:
+    def _stop_reason(self, view: NodeView) -> str:
         """Why nothing more like a node is begun; empty if more is. A person's request is tried all the same."""
         if view.requested:
             return ""
-        return stalled(self._nodes, self._policy) if view.wanted.again else self.stopped
+        return reload_stop_reason(self._nodes, self._policy) if view.wanted.reload else self.stopped
 
     def _refuse(self, view: NodeView) -> None:
         """The image does not come: the node has failed without being touched."""
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
         cause = f"image {view.wanted.image} did not come to the node: {fault}"
         self._failed[view.name] = cause
-        self.instructions.append(refuse(view, cause, self._now))
+        self.instructions.append(refuse_upgrade(view, cause, self._now))
 
     def _has_image(self, view: NodeView) -> bool:
         """Whether the wanted image is on the node; brings it there."""
         wanted, pod = view.wanted, view.pull_pod
-        if not wanted.image or view.pull is Pull.PRESENT:
+        if not wanted.image or view.pull is PullProgress.PRESENT:
             return True
         self.notes[view.name] = f"image {wanted.image} is being pulled"
         if pod is None:
@@ -293,10 +325,10 @@ class _Round:
             self._look_again(pod.until)
         return False
 
-    def _tidy(self, view: NodeView) -> None:
+    def _delete_pull_pods(self, view: NodeView) -> None:
         """Removes pods that brought images which nobody waits for any more."""
         for each in view.pulls:
-            needed = view.name in self._kept and each.set == view.wanted.set
+            needed = view.name in self._keep_pull_pods and each.set == view.wanted.set
             if not needed and not each.terminating and view.name not in self._busy:
                 self.instructions.append(DeletePull(namespace=each.namespace, name=each.name, uid=each.uid))
 

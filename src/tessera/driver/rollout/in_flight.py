@@ -9,14 +9,14 @@ import random
 from collections.abc import Sequence
 
 from tessera.driver.rollout.instructions import (
-    Answer,
     DeletePull,
     EvictPod,
-    Forget,
+    ForgetFailures,
     Instruction,
+    InstructionOutcome,
     PatchNode,
     PullImage,
-    Remember,
+    RecordFailure,
 )
 from tessera.driver.rollout.node_view import NodeView
 from tessera.kube.backoff import Backoff
@@ -27,7 +27,7 @@ EVICTION_PAUSE = 5.0
 SEEN_SECONDS = 5.0
 
 
-class UnderWay:
+class InFlight:
     """Instructions between their start and the sight of their outcome.
 
     Args:
@@ -53,7 +53,7 @@ class UnderWay:
         """When the next pause is over; None if there is none."""
         return min(self._pauses.values(), default=None)
 
-    def absorb(self, views: Sequence[NodeView], now: float) -> None:
+    def update(self, views: Sequence[NodeView], now: float) -> None:
         """Forgets what is seen to have happened."""
         versions = {view.name: view.version for view in views}
         self._unseen = {name: old for name, old in self._unseen.items() if versions.get(name) == old}
@@ -76,11 +76,11 @@ class UnderWay:
         self._running.add(key)
         return True
 
-    def answered(self, instruction: Instruction, answer: Answer, now: float) -> None:
+    def finish(self, instruction: Instruction, answer: InstructionOutcome, now: float) -> None:
         """Takes in what became of an instruction."""
         key = _key(instruction)
         self._running.discard(key)
-        if answer is Answer.REFUSED:
+        if answer is InstructionOutcome.REFUSED:
             self._pauses[key] = now + self._pause(instruction, key)
             return
         self._backoffs.pop(key, None)
@@ -107,5 +107,5 @@ def _key(instruction: Instruction) -> str:
             return f"pod/{uid}"
         case PullImage(node=node, set=set_):
             return f"pull/{node}/{set_}"
-        case Remember() | Forget():
+        case RecordFailure() | ForgetFailures():
             return "failures"

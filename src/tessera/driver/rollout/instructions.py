@@ -73,7 +73,7 @@ class DeletePull(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
-class Remember(msgspec.Struct, frozen=True, kw_only=True):
+class RecordFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Keeps that a set failed on a node, longer than the node lives."""
 
     set: str
@@ -83,16 +83,16 @@ class Remember(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Forget(msgspec.Struct, frozen=True, kw_only=True):
+class ForgetFailures(msgspec.Struct, frozen=True, kw_only=True):
     """A set that had failed was proven to work."""
 
     set: str
 
 
-Instruction = PatchNode | EvictPod | PullImage | DeletePull | Remember | Forget
+Instruction = PatchNode | EvictPod | PullImage | DeletePull | RecordFailure | ForgetFailures
 
 
-class Answer(Enum):
+class InstructionOutcome(Enum):
     """What became of an instruction."""
 
     DONE = "done"

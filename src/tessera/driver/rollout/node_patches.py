@@ -18,7 +18,7 @@ from tessera.driver.rollout.node_view import NodeView
 from tessera.limits import FAILURE_CAUSE
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class NodeStep(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done for a node now.
 
     Attributes:
@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
-def write(
+def patch_node(
     view: NodeView,
     state: UpgradeState,
     record: UpgradeRecord | None,
@@ -63,36 +63,36 @@ def write(
     )
 
 
-def onward(view: NodeView, state: UpgradeState, now: float, **changes: object) -> PatchNode:
+def advance(view: NodeView, state: UpgradeState, now: float, **changes: object) -> PatchNode:
     """The next state, with ``changes`` of the record."""
     assert view.record is not None
-    return write(view, state, msgspec.structs.replace(view.record, since=now, **changes))
+    return patch_node(view, state, msgspec.structs.replace(view.record, since=now, **changes))
 
 
-def relabel(view: NodeView, label: str, value: str, now: float, **changes: object) -> PatchNode:
+def set_label(view: NodeView, label: str, value: str, now: float, **changes: object) -> PatchNode:
     """One label more, in the same state, with ``changes`` of the record."""
-    patch = onward(view, view.state, now, **changes)
+    patch = advance(view, view.state, now, **changes)
     return msgspec.structs.replace(patch, labels={**patch.labels, label: value})
 
 
-def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> Step:
+def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> NodeStep:
     """The node failed, and goes back; ``occupied`` if only since its pods could not leave."""
     assert view.record is not None
     cause = cause[:FAILURE_CAUSE]
     record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
-    return Step(
-        patch=write(view, UpgradeState.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
+    return NodeStep(
+        patch=patch_node(view, UpgradeState.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
         cause=cause if record.blames_set else "",
     )
 
 
 def finish(view: NodeView, note: str) -> PatchNode:
     """Gives the node back: no pause, no cordon of ours, no record. An empty ``note`` tells nobody."""
-    return write(
+    return patch_node(
         view,
         UpgradeState.DONE,
         None,
-        labels=unpaused(view) if view.paused else {},
+        labels=resume(view) if view.paused else {},
         annotations={CORDONED_ANNOTATION: None, INITIAL_ANNOTATION: None},
         unschedulable=False if view.cordoned_by_us and view.unschedulable else None,
         reason="DriverUpgrade" if note else "",
@@ -105,14 +105,14 @@ def abandon(view: NodeView, why: str) -> PatchNode:
     return finish(view, f"its upgrade ends: {why}")
 
 
-def unpaused(view: NodeView) -> dict[str, str | None]:
+def resume(view: NodeView) -> dict[str, str | None]:
     """The label that pauses users of cards as it was before; nodes that had none say true, as upstream's do."""
     before = view.record.deploy if view.record is not None else ""
     return {PAUSE_LABEL: "true" if before in {"", PAUSED} else before}
 
 
-def patience(view: NodeView, seconds: float, cause: str, now: float, waits: str) -> Step:
+def timeout_for(view: NodeView, seconds: float, cause: str, now: float, waits: str) -> NodeStep:
     """Waits, and fails for the cause once the state has lasted too long."""
     assert view.record is not None
     until = view.record.since + seconds
-    return fail(view, cause, now) if now >= until else Step(until=until, waits=waits)
+    return fail(view, cause, now) if now >= until else NodeStep(until=until, waits=waits)

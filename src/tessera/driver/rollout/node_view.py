@@ -45,7 +45,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
-class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
+class DriverPodView(msgspec.Struct, frozen=True, kw_only=True):
     """A driver pod on the node.
 
     Attributes:
@@ -59,7 +59,7 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
 
 
-class Pull(Enum):
+class PullProgress(Enum):
     """How far an image is on its way to a node."""
 
     ABSENT = "absent"
@@ -86,13 +86,13 @@ class PullPod(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     set: str
-    pull: Pull
+    pull: PullProgress
     fault: str = ""
     until: float = 0.0
     terminating: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
     """What a node should have, as the rest of the controller decided.
 
     Attributes:
@@ -114,7 +114,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: tuple[str, ...] = ()
     restart_only: bool = False
     when_idle: bool = False
-    again: bool = False
+    reload: bool = False
     obstacle: str = ""
     undecided: bool = False
 
@@ -148,7 +148,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str
     version: str
-    wanted: Wanted
+    wanted: WantedDriver
     current: str
     state: UpgradeState = UpgradeState.NONE
     record: UpgradeRecord | None = None
@@ -156,20 +156,20 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     cordoned_by_us: bool = False
     cordoned_before: bool = False
     ready: bool = True
-    keeps_out: str = ""
+    skip_reason: str = ""
     requested: bool = False
-    deploy: str = ""
-    offers: bool = True
-    held: bool = False
+    pause_label: str = ""
+    offers_gpus: bool = True
+    agent_holds_gpus: bool = False
     pods: tuple[PodView, ...] = ()
-    drivers: tuple[DriverPod, ...] = ()
+    drivers: tuple[DriverPodView, ...] = ()
     validated: bool = False
     pulls: tuple[PullPod, ...] = ()
 
     @property
     def paused(self) -> bool:
         """Whether users of cards were asked to let go."""
-        return self.deploy == PAUSED
+        return self.pause_label == PAUSED
 
     @property
     def foreign_cordon(self) -> bool:
@@ -188,7 +188,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         return record.cause if self.state is UpgradeState.FAILED and record is not None and record.blames_set else ""
 
     @property
-    def driver(self) -> DriverPod | None:
+    def driver(self) -> DriverPodView | None:
         """The pod of the driver that the node is labelled for, once no other driver is there."""
         if len({pod.set for pod in self.drivers}) != 1:
             return None
@@ -205,6 +205,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.pulls if each.set == self.wanted.set), None)
 
     @property
-    def pull(self) -> Pull:
+    def pull(self) -> PullProgress:
         """How far the wanted image is on its way."""
-        return self.pull_pod.pull if self.pull_pod is not None else Pull.ABSENT
+        return self.pull_pod.pull if self.pull_pod is not None else PullProgress.ABSENT

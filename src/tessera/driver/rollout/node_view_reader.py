@@ -26,7 +26,7 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_record,
     parse_upgrade_state,
 )
-from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
+from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
 from tessera.kube.resources import Node, Pod
 
 #: Label ``app.kubernetes.io/name`` of pods that only bring an image to a node.
@@ -47,8 +47,8 @@ _NOT_PULLED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailabl
 _UNDER_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
-def node_view(
-    node: Node, pods: Sequence[Pod], wanted: Wanted, *, validated: Callable[[str], bool], now: float
+def read_node_view(
+    node: Node, pods: Sequence[Pod], wanted: WantedDriver, *, validated: Callable[[str], bool], now: float
 ) -> NodeView:
     """Reads a node.
 
@@ -74,13 +74,13 @@ def node_view(
         cordoned_by_us=CORDONED_ANNOTATION in notes,
         cordoned_before=INITIAL_ANNOTATION in notes,
         ready=any(each.type == "Ready" and each.status == "True" for each in node.status.conditions),
-        keeps_out=_keeps_out(labels),
+        skip_reason=_skip_reason(labels),
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
-        deploy=labels.get(PAUSE_LABEL, ""),
-        offers=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
-        held=_advertised(node) and any(_app(pod) == AGENT_APP and not _ended(pod) for pod in pods),
+        pause_label=labels.get(PAUSE_LABEL, ""),
+        offers_gpus=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
+        agent_holds_gpus=_advertised(node) and any(_app(pod) == AGENT_APP and not _has_ended(pod) for pod in pods),
         pods=live_pods(pods),
-        drivers=tuple(_driver(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _ended(pod)),
+        drivers=tuple(_driver_pod_view(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _has_ended(pod)),
         validated=validated(current),
         pulls=tuple(_pull_pod(pod, now) for pod in pods if _app(pod) == PULL_APP),
     )
@@ -96,10 +96,10 @@ def _advertised(node: Node) -> bool:
 
 def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
     """The pods that have not ended."""
-    return tuple(pod_view(pod) for pod in pods if not _ended(pod))
+    return tuple(read_pod_view(pod) for pod in pods if not _has_ended(pod))
 
 
-def pod_view(pod: Pod) -> PodView:
+def read_pod_view(pod: Pod) -> PodView:
     """Reads a pod."""
     owner = next((each for each in pod.metadata.owner_references if each.controller), None)
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -119,7 +119,7 @@ def pod_view(pod: Pod) -> PodView:
     )
 
 
-def _keeps_out(labels: Mapping[str, str]) -> str:
+def _skip_reason(labels: Mapping[str, str]) -> str:
     if labels.get(UPGRADE_SKIP_LABEL) == "true":
         return f"label {UPGRADE_SKIP_LABEL}=true keeps it out"
     for key in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
@@ -137,13 +137,13 @@ def _app(pod: Pod) -> str:
     return pod.metadata.labels.get(APP_LABEL, "") if pod.metadata.namespace == NAMESPACE else ""
 
 
-def _ended(pod: Pod) -> bool:
+def _has_ended(pod: Pod) -> bool:
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
-def _driver(pod: Pod, now: float) -> DriverPod:
+def _driver_pod_view(pod: Pod, now: float) -> DriverPodView:
     ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-    return DriverPod(
+    return DriverPodView(
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
         ready=ready and pod.metadata.deletion_timestamp is None,
         fault="" if ready else _driver_fault(pod, now),
@@ -167,13 +167,13 @@ def _pull_fault(pod: Pod, now: float) -> str:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None:
             continue
-        late = now - _created(pod, now) >= PULL_PATIENCE
+        late = now - _creation_time(pod, now) >= PULL_PATIENCE
         if waiting.reason in _NEVER_PULLED or (waiting.reason in _NOT_PULLED and late):
             return f"{waiting.reason}: {waiting.message}"
     return ""
 
 
-def _created(pod: Pod, now: float) -> float:
+def _creation_time(pod: Pod, now: float) -> float:
     try:
         return parse_rfc3339(pod.metadata.creation_timestamp or "")
     except ValueError:
@@ -183,11 +183,11 @@ def _created(pod: Pod, now: float) -> float:
 def _pull_pod(pod: Pod, now: float) -> PullPod:
     fault = _pull_fault(pod, now)
     if fault:
-        pull = Pull.FAILED
-    elif _ended(pod) and not pod.status.container_statuses:
-        pull, fault = Pull.FAILED, f"{pod.status.reason}: {pod.status.message}"  # kubelet did not admit it
+        pull = PullProgress.FAILED
+    elif _has_ended(pod) and not pod.status.container_statuses:
+        pull, fault = PullProgress.FAILED, f"{pod.status.reason}: {pod.status.message}"  # kubelet did not admit it
     else:
-        pull = Pull.PRESENT if _ended(pod) or _arrived(pod) else Pull.PULLING
+        pull = PullProgress.PRESENT if _has_ended(pod) or _has_image(pod) else PullProgress.PULLING
     return PullPod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -195,12 +195,12 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
         set=pod.metadata.labels.get(PULL_SET_LABEL, ""),
         pull=pull,
         fault=fault,
-        until=_created(pod, now) + PULL_PATIENCE,
+        until=_creation_time(pod, now) + PULL_PATIENCE,
         terminating=pod.metadata.deletion_timestamp is not None,
     )
 
 
-def _arrived(pod: Pod) -> bool:
+def _has_image(pod: Pod) -> bool:
     """Whether kubelet is past the pull: the container runs, has ended, or could not be started."""
     for each in pod.status.container_statuses:
         if each.state is None:

@@ -11,18 +11,18 @@ from tessera.driver.nodes.upgrade_record import (
     encode_upgrade_record,
 )
 from tessera.driver.rollout.instructions import PatchNode
-from tessera.driver.rollout.node_patches import Step, finish, onward, relabel
+from tessera.driver.rollout.node_patches import NodeStep, advance, finish, set_label
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.replacement import LET_GO_SECONDS, START_SECONDS
 
 
-def turns_back(view: NodeView, record: UpgradeRecord, *, goes_on: bool) -> str:
+def turn_back_reason(view: NodeView, record: UpgradeRecord, *, may_continue: bool) -> str:
     """Why a node does not go on; empty if it does. What was validated is finished."""
     if view.state is UpgradeState.UNCORDON:
         return ""
     if view.wanted.set != record.target:
         return f"driver set {view.wanted.set} is wanted now, not {record.target}"
-    if not goes_on and not record.changed and not record.requested:
+    if not may_continue and not record.changed and not record.requested:
         return "autoUpgrade was switched off, or the rollout was stopped"
     if view.state is UpgradeState.CORDON and view.cordoned_before and not view.unschedulable:
         return "it was begun because somebody had cordoned it, and is in service again"
@@ -31,14 +31,14 @@ def turns_back(view: NodeView, record: UpgradeRecord, *, goes_on: bool) -> str:
 
 def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
     """Sends a node back that did not fail."""
-    patch = onward(view, UpgradeState.UNCORDON, now, returning=True)
+    patch = advance(view, UpgradeState.UNCORDON, now, returning=True)
     note = f"the node goes back to its driver: {why}"
     return msgspec.structs.replace(patch, reason="DriverUpgrade", note=note)
 
 
-def adopt(view: NodeView, now: float) -> PatchNode:
+def adopt_set(view: NodeView, now: float) -> PatchNode:
     """Somebody gave the node another set, as after a boot into another kernel: there is no way back any more."""
-    return onward(
+    return advance(
         view,
         UpgradeState.RESTART,
         now,
@@ -51,52 +51,52 @@ def adopt(view: NodeView, now: float) -> PatchNode:
     )
 
 
-def go_back(view: NodeView, record: UpgradeRecord, now: float) -> Step:
+def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
     """Brings the node back to its previous set, and gives it back once that works."""
     back = record.previous
     if back and view.current == record.target != back:
-        return _leave_target(view, record, now)
+        return _remove_target(view, record, now)
     if back and view.current != back:
         if view.drivers:
-            return Step(waits=f"the pod of driver set {view.drivers[0].set} is to end")
-        return Step(patch=relabel(view, DRIVER_SET_LABEL, back, now))
+            return NodeStep(waits=f"the pod of driver set {view.drivers[0].set} is to end")
+        return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, back, now))
     if record.changed and not view.works:
-        return _forward(view, record, now)
+        return _await_previous(view, record, now)
     if record.cause and back:
-        return Step(patch=_given_back(view, record))
-    return Step(patch=finish(view, f"driver set {view.current} works"))
+        return NodeStep(patch=_return_failed(view, record))
+    return NodeStep(patch=finish(view, f"driver set {view.current} works"))
 
 
-def rest(view: NodeView, record: UpgradeRecord) -> Step:
+def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
     """A node that failed and came back waits, until it is to have what it has; one without its own until that works."""
-    content = view.wanted.set == view.current and not view.wanted.again and (view.works or not record.same_set)
+    content = view.wanted.set == view.current and not view.wanted.reload and (view.works or not record.same_set)
     if content or not view.wanted.set:
-        return Step(patch=finish(view, ""))
+        return NodeStep(patch=finish(view, ""))
     if record.same_set:
-        return Step(waits=f"its driver did not come back: {record.cause}")
+        return NodeStep(waits=f"its driver did not come back: {record.cause}")
     if record.occupied:
-        return Step(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
-    return Step(waits=f"driver set {record.target} failed here: {record.cause}")
+        return NodeStep(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
+    return NodeStep(waits=f"driver set {record.target} failed here: {record.cause}")
 
 
-def _leave_target(view: NodeView, record: UpgradeRecord, now: float) -> Step:
+def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
     if not record.restart_only:
         if not view.paused:
-            return Step(patch=relabel(view, PAUSE_LABEL, PAUSED, now))
+            return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
         until = record.since + LET_GO_SECONDS
-        if view.offers and now < until:  # then without leave: a driver that failed cannot be asked for ever
-            return Step(until=until, waits="the users of its cards are to let go")
-    return Step(patch=relabel(view, DRIVER_SET_LABEL, CHANGING, now))
+        if view.offers_gpus and now < until:  # then without leave: a driver that failed cannot be asked for ever
+            return NodeStep(until=until, waits="the users of its cards are to let go")
+    return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, CHANGING, now))
 
 
-def _forward(view: NodeView, record: UpgradeRecord, now: float) -> Step:
+def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
     """Waits for the previous driver; where that does not come and another set is wanted, takes that: nothing serves."""
     until = record.since + START_SECONDS
     other = view.wanted.set not in {record.target, view.current}
     broken = view.driver is not None and bool(view.driver.fault)
     if other and (broken or now >= until):
-        return Step(
-            patch=onward(
+        return NodeStep(
+            patch=advance(
                 view,
                 UpgradeState.RESTART,
                 now,
@@ -110,10 +110,10 @@ def _forward(view: NodeView, record: UpgradeRecord, now: float) -> Step:
         )
     fault = f": {view.driver.fault}" if view.driver is not None and broken else ""
     waits = f"driver set {view.current} is to run and to be validated{fault}"
-    return Step(until=until if other else None, waits=waits)
+    return NodeStep(until=until if other else None, waits=waits)
 
 
-def _given_back(view: NodeView, record: UpgradeRecord) -> PatchNode:
+def _return_failed(view: NodeView, record: UpgradeRecord) -> PatchNode:
     """In service again, and still told as failed; or without its own driver still, which pods may let come."""
     absent = record.same_set and not view.works
     patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")

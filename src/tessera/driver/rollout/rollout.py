@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.clock import Clock
-from tessera.driver.rollout.executor import Hands
-from tessera.driver.rollout.fleet import Decision, decide
-from tessera.driver.rollout.in_flight import UnderWay
+from tessera.driver.rollout.executor import RolloutExecutor
+from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.in_flight import InFlight
 from tessera.driver.rollout.instructions import Instruction
 from tessera.driver.rollout.node_view import NodeView
 
@@ -41,7 +41,7 @@ class RolloutMetrics:
             registry=registry,
         )
 
-    def show(self, decision: Decision) -> None:
+    def show(self, decision: RolloutDecision) -> None:
         """Shows these numbers from now on; policies that are gone are no longer shown."""
         self._nodes.clear()
         self._stopped.clear()
@@ -51,7 +51,7 @@ class RolloutMetrics:
             self._stopped.labels(policy).set(policy in decision.stopped)
 
 
-__all__ = ["Decision", "Rollout"]
+__all__ = ["Rollout", "RolloutDecision"]
 
 
 class Rollout:
@@ -67,21 +67,21 @@ class Rollout:
 
     def __init__(
         self,
-        hands: Hands,
+        executor: RolloutExecutor,
         *,
         metrics: RolloutMetrics | None = None,
         clock: Clock,
         wake: Callable[[], None],
         rng: random.Random,
     ) -> None:
-        self._hands = hands
+        self._executor = executor
         self._metrics = metrics
         self._notes: dict[str, str] = {}
         self._clock = clock
         self._wake = wake
-        self._under_way = UnderWay(rng)
+        self._in_flight = InFlight(rng)
 
-    async def recall(self) -> None:
+    async def load(self) -> None:
         """Reads what earlier rollouts left behind; to be awaited before the first :meth:`advance`.
 
         Raises:
@@ -89,21 +89,21 @@ class Rollout:
             ConnectionError: no answer.
             TimeoutError: likewise.
         """
-        await self._hands.recall()
+        await self._executor.load_failures()
 
     @property
     def busy(self) -> frozenset[str]:
         """Nodes with a write whose outcome was not seen yet: whoever writes them now makes the next one fail."""
-        return self._under_way.busy
+        return self._in_flight.busy
 
-    def failed_on(self, driver_set: str) -> Mapping[str, str]:
+    def failures_of(self, driver_set: str) -> Mapping[str, str]:
         """The nodes on which a set failed, with the causes; fresh nodes are better given another."""
-        known = self._hands.failures.get(driver_set)
+        known = self._executor.failures.get(driver_set)
         return {node: each.cause for node, each in known.nodes.items()} if known is not None else {}
 
-    def see(
+    def advance(
         self, views: Sequence[NodeView], policies: Mapping[str, UpgradePolicy], group: asyncio.TaskGroup
-    ) -> Decision:
+    ) -> RolloutDecision:
         """Decides, and begins what was decided.
 
         Args:
@@ -115,29 +115,29 @@ class Rollout:
             What was decided. ``until`` is when this has to be called again even if nothing is seen to change.
         """
         now = self._clock.now()
-        self._under_way.absorb(views, now)
-        busy = self._under_way.busy
-        self._hands.forget_refusals({pod.uid for view in views for pod in view.pods})
-        decision = decide(
+        self._in_flight.update(views, now)
+        busy = self._in_flight.busy
+        self._executor.forget_refusals({pod.uid for view in views for pod in view.pods})
+        decision = decide_rollout(
             views,
             policies,
-            self._hands.failures,
+            self._executor.failures,
             now,
             busy=busy,
-            blocked=self._hands.refusals,
+            eviction_refusals=self._executor.refusals,
         )
         if self._metrics is not None:
             self._metrics.show(decision)
         for instruction in decision.instructions:
-            if self._under_way.start(instruction):
-                group.create_task(self._do(instruction))
-        times = [each for each in (decision.until, self._under_way.until) if each is not None]
+            if self._in_flight.start(instruction):
+                group.create_task(self._execute(instruction))
+        times = [each for each in (decision.until, self._in_flight.until) if each is not None]
         # What was said of a node stands until its write is seen: to take it back would be a write of its own, which
         # the rollout's then meets, and neither would come to an end.
         self._notes = {name: note for name, note in self._notes.items() if name in busy} | dict(decision.notes)
         return msgspec.structs.replace(decision, notes=self._notes, until=min(times, default=None))
 
-    async def _do(self, instruction: Instruction) -> None:
-        answer = await self._hands.do(instruction)
-        self._under_way.answered(instruction, answer, self._clock.now())
+    async def _execute(self, instruction: Instruction) -> None:
+        answer = await self._executor.execute(instruction)
+        self._in_flight.finish(instruction, answer, self._clock.now())
         self._wake()

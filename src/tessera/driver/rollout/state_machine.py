@@ -47,41 +47,41 @@ from tessera.driver.nodes.upgrade_record import (
     UpgradeRecord,
     UpgradeState,
 )
-from tessera.driver.rollout.drain import cordon, drain, jobs, pods
+from tessera.driver.rollout.drain import cordon, drain_node, evict_gpu_pods, wait_for_jobs
 from tessera.driver.rollout.instructions import PatchNode
-from tessera.driver.rollout.node_patches import Step, abandon, unpaused, write
+from tessera.driver.rollout.node_patches import NodeStep, abandon, patch_node, resume
 from tessera.driver.rollout.node_view import NodeView
-from tessera.driver.rollout.replacement import restart, uncordon, validation
-from tessera.driver.rollout.rollback import adopt, go_back, rest, turn_back, turns_back
+from tessera.driver.rollout.replacement import await_validation, finish_upgrade, restart_driver
+from tessera.driver.rollout.rollback import adopt_set, rest_after_failure, restore_previous, turn_back, turn_back_reason
 from tessera.limits import FAILURE_CAUSE
 
-__all__ = ["Step", "begin", "refuse", "require", "settle", "step"]
+__all__ = ["NodeStep", "begin_upgrade", "mark_done", "mark_required", "next_step", "refuse_upgrade"]
 
 
-def require(view: NodeView) -> PatchNode:
+def mark_required(view: NodeView) -> PatchNode:
     """Tells that another driver is wanted; nothing else happens to the node."""
-    return write(view, UpgradeState.REQUIRED, None)
+    return patch_node(view, UpgradeState.REQUIRED, None)
 
 
-def settle(view: NodeView) -> PatchNode:
+def mark_done(view: NodeView) -> PatchNode:
     """Tells that nothing is wanted any more."""
-    return write(view, UpgradeState.DONE, None, annotations={REQUESTED_ANNOTATION: None})
+    return patch_node(view, UpgradeState.DONE, None, annotations={REQUESTED_ANNOTATION: None})
 
 
-def begin(view: NodeView, now: float) -> PatchNode:
+def begin_upgrade(view: NodeView, now: float) -> PatchNode:
     """Takes a node into the upgrade."""
     record = UpgradeRecord(
         previous=view.current,
         target=view.wanted.set,
         since=now,
         began=now,
-        deploy=view.deploy,
+        deploy=view.pause_label,
         requested=view.requested,
         restart_only=view.wanted.restart_only,
-        offered=view.offers,
+        offered=view.offers_gpus,
     )
     cordoned = {INITIAL_ANNOTATION: "true"} if view.foreign_cordon else {}
-    return write(
+    return patch_node(
         view,
         UpgradeState.CORDON,
         record,
@@ -91,13 +91,13 @@ def begin(view: NodeView, now: float) -> PatchNode:
     )
 
 
-def refuse(view: NodeView, cause: str, now: float) -> PatchNode:
+def refuse_upgrade(view: NodeView, cause: str, now: float) -> PatchNode:
     """Notes that a node's upgrade failed before it was touched."""
     cause = cause[:FAILURE_CAUSE]
     record = UpgradeRecord(
         previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
     )
-    return write(
+    return patch_node(
         view,
         UpgradeState.FAILED,
         record,
@@ -108,70 +108,70 @@ def refuse(view: NodeView, cause: str, now: float) -> PatchNode:
     )
 
 
-def step(
+def next_step(
     view: NodeView,
     policy: UpgradePolicy,
     now: float,
     *,
-    goes_on: bool = True,
-    blocked: Mapping[str, str] | None = None,
-) -> Step:
+    may_continue: bool = True,
+    eviction_refusals: Mapping[str, str] | None = None,
+) -> NodeStep:
     """What is due for a node that was begun.
 
     Args:
         view: the node.
         policy: how.
         now: seconds since 1970.
-        goes_on: whether a node that was not changed yet may still be.
-        blocked: why evictions were refused, by the pod's UID.
+        may_continue: False turns back a node whose driver was not touched yet.
+        eviction_refusals: why evictions were refused, by the pod's UID.
     """
     record = view.record
     if record is None:
         return _without_record(view)
     if view.state is UpgradeState.FAILED and record.restored:
-        return Step() if view.wanted.undecided else rest(view, record)
+        return NodeStep() if view.wanted.undecided else rest_after_failure(view, record)
     if not view.state.active and view.state is not UpgradeState.FAILED:
-        return Step(patch=abandon(view, "somebody took away the label of its state"))
+        return NodeStep(patch=abandon(view, "somebody took away the label of its state"))
     if not view.wanted.set:
-        return Step(patch=abandon(view, "nothing is to be installed on it any more"))
+        return NodeStep(patch=abandon(view, "nothing is to be installed on it any more"))
     if view.cordoned_by_us and not view.unschedulable:
-        return Step(patch=write(view, view.state, record, annotations={CORDONED_ANNOTATION: None}))
+        return NodeStep(patch=patch_node(view, view.state, record, annotations={CORDONED_ANNOTATION: None}))
     if view.current not in {record.previous, record.target, CHANGING, ""}:
-        return Step(patch=adopt(view, now))
+        return NodeStep(patch=adopt_set(view, now))
     if record.returning:
-        return go_back(view, record, now)
-    why = turns_back(view, record, goes_on=goes_on)
+        return restore_previous(view, record, now)
+    why = turn_back_reason(view, record, may_continue=may_continue)
     if why:
-        return Step(patch=turn_back(view, why, now))
-    return _in_state(view, record, policy, now, blocked or {})
+        return NodeStep(patch=turn_back(view, why, now))
+    return _in_state(view, record, policy, now, eviction_refusals or {})
 
 
-def _without_record(view: NodeView) -> Step:
+def _without_record(view: NodeView) -> NodeStep:
     """A node that is not ours to change; what somebody left on it, or we before the record was lost, is taken away."""
     if view.state.active or view.cordoned_by_us:
-        return Step(patch=abandon(view, "its record was lost"))
+        return NodeStep(patch=abandon(view, "its record was lost"))
     if view.paused and view.works:  # while a driver comes, NVIDIA's driver manager may have paused its users
         note = f"label {PAUSE_LABEL}={PAUSED} is taken back: no driver of the node is being replaced"
-        patch = write(view, view.state, None, reason="DriverUpgrade", note=note)
-        return Step(patch=msgspec.structs.replace(patch, labels=unpaused(view), annotations={}))
-    return Step()
+        patch = patch_node(view, view.state, None, reason="DriverUpgrade", note=note)
+        return NodeStep(patch=msgspec.structs.replace(patch, labels=resume(view), annotations={}))
+    return NodeStep()
 
 
 def _in_state(
     view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
-) -> Step:
+) -> NodeStep:
     match view.state:
         case UpgradeState.CORDON:
             return cordon(view, record, policy, now)
         case UpgradeState.JOBS:
-            return jobs(view, record, policy, now)
+            return wait_for_jobs(view, record, policy, now)
         case UpgradeState.PODS:
-            return pods(view, record, policy, now, blocked)
+            return evict_gpu_pods(view, record, policy, now, blocked)
         case UpgradeState.DRAIN:
-            return drain(view, record, policy, now, blocked)
+            return drain_node(view, record, policy, now, blocked)
         case UpgradeState.RESTART:
-            return restart(view, record, now)
+            return restart_driver(view, record, now)
         case UpgradeState.VALIDATION:
-            return validation(view, record, now)
+            return await_validation(view, record, now)
         case _:
-            return uncordon(view, record)
+            return finish_upgrade(view, record)
