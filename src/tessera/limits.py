@@ -42,6 +42,12 @@ ECHOED = Limit(
     "text of others that a message repeats",
     "a reader finds the mistake in less; a longer text hides the message around it",
 )
+RECORD_SIZE = Limit(
+    256 * 2**20,
+    "bytes",
+    "records of deciders that `tessera debug` fetches or reads",
+    "several times the records of a cluster of 5,000 nodes",
+)
 LINE_SHOWN = Limit(
     4_000,
     "characters",

@@ -5,7 +5,7 @@ and RBAC are pure modules behind these protocols. An object is a JSON value, a `
 reading must not be changed by who receives it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -14,6 +14,27 @@ import msgspec
 Obj = dict[str, Any]
 #: The lines that a container has printed, by namespace, pod and container; LookupError where it has not started.
 Logs = Callable[[str, str, str], Sequence[str]]
+
+
+class CommandResult(msgspec.Struct, frozen=True):
+    """How a command in a container ended, and what it wrote.
+
+    Attributes:
+        code: its exit code.
+        stdout: its standard output.
+        stderr: its standard error.
+        message: why it could not be run; empty if it was.
+    """
+
+    code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    message: str = ""
+
+
+#: Runs a command in a container, by namespace, pod and container; LookupError where the container does not run,
+#: NotImplementedError where nothing in the container could run it.
+RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
 
 
 class GroupResource(NamedTuple):

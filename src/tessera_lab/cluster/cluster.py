@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from tessera.kube.transport.interface import Transport
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
-from tessera_lab.apiserver.interfaces import GroupResource, ObjectReader, UserInfo
+from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.container_token import ContainerToken
@@ -76,6 +76,9 @@ class Cluster:
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
         self.server.parts.logs = self._logs
+        self.server.parts.run_command = self._run_command
+        #: Runs commands in containers that run for real, by namespace, pod and container, while they run.
+        self.commands: dict[tuple[str, str, str], Callable[[Sequence[str]], Awaitable[CommandResult]]] = {}
         self.connect: Callable[[Credentials], Transport] | None = None
         self._maker = NodeMaker(
             self.options,
@@ -93,6 +96,13 @@ class Cluster:
             with contextlib.suppress(LookupError):
                 return node.pods.logs(namespace, pod, container)
         raise LookupError(f"no node has run container {container} of pod {namespace}/{pod}")
+
+    async def _run_command(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> CommandResult:
+        run = self.commands.get((namespace, pod, container))
+        if run is not None:
+            return await run(command)
+        self._logs(namespace, pod, container)
+        raise NotImplementedError("a command in a simulated container, which holds no files,")
 
     def _webhooks(self) -> AdmissionWebhooks:
         """Admission webhooks, called over TLS where the server listens, else in this process."""

@@ -34,8 +34,9 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """``metav1.Status`` of a failure."""
+    """``metav1.Status``; ``status`` is ``Success`` or ``Failure``."""
 
+    status: str = ""
     message: str = ""
     reason: str = ""
     code: int = 0

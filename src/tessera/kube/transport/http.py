@@ -9,7 +9,7 @@ the network inside a cluster does.
 import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ SILENCE_TIMEOUT = 90.0
 #: kube-apiserver closes it after 90 s itself (IdleTimeout in k8s.io/apiserver/pkg/server/secure_serving.go).
 IDLE_TIMEOUT = 75.0
 
+#: Bytes in one message of a WebSocket; container runtimes send 32 KiB at most.
+_MESSAGE = 2**20
 #: Bytes that may wait in a stream before the server is slowed down. Larger than aiohttp's 64 KiB, since objects come
 #: by the megabyte while a list is followed by its first changes.
 _BUFFER = 2**18
@@ -82,6 +84,38 @@ class HttpTransport:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._silence)
         async with self._answer(request, limits) as answer:
             yield _HttpStream(answer, self._base)
+
+    @asynccontextmanager
+    async def websocket(
+        self, request: Request, protocols: Sequence[str]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Opens a WebSocket.
+
+        Args:
+            request: its path and query.
+            protocols: subprotocols that we speak, the best first.
+
+        Raises:
+            ConnectionError: it could not be opened, or broke.
+            aiohttp.WSServerHandshakeError: the server answered otherwise; its ``status`` says how.
+            CredentialError: there is no way to say who we are.
+        """
+        credential = await self._config.credentials.current()
+        headers = {"authorization": credential.authorization} if credential.authorization else {}
+        extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
+        with _translated(self._base):
+            opened = await self._opened().ws_connect(
+                self._url(request),
+                protocols=protocols,
+                headers=headers,
+                ssl=self._tls_context(credential),
+                proxy=self._config.proxy or None,
+                max_msg_size=_MESSAGE,
+                timeout=aiohttp.ClientWSTimeout(ws_receive=self._silence),
+                **extra,
+            )
+            async with opened as socket:
+                yield socket
 
     async def close(self) -> None:
         """Ends all streams and frees the connections."""
@@ -206,6 +240,8 @@ def _translated(server: str) -> Iterator[None]:
     """Aiohttp's exceptions as the seam's."""
     try:
         yield
+    except aiohttp.WSServerHandshakeError:
+        raise
     except aiohttp.SocketTimeoutError as error:
         raise ConnectionError(f"{server} stayed silent for too long") from error
     except TimeoutError as error:

@@ -18,9 +18,9 @@ from tessera_lab.apiserver.handlers.request_bodies import (
     write_options,
 )
 from tessera_lab.apiserver.handlers.review_handler import ReviewHandler
-from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler, read_pod_logs
+from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler, read_pod_logs, run_in_container
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
-from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
+from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
 from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
 from tessera_lab.apiserver.request.negotiation import YAML, parse_accept
@@ -43,7 +43,7 @@ _WRITE_OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch":
 #: Subresources that Kubernetes has and this server does not.
 _NOT_PLAYED = frozenset(
     {
-        *((GroupResource("", "pods"), name) for name in ("attach", "exec", "portforward", "proxy", "resize")),
+        *((GroupResource("", "pods"), name) for name in ("attach", "portforward", "proxy", "resize")),
         *((GroupResource("", plural), "proxy") for plural in ("nodes", "services")),
     }
 )
@@ -100,7 +100,7 @@ class RequestDispatcher:
         if not allowed:
             raise method_not_allowed(resource.group, resource.plural, found.verb)
 
-    async def answer(self, ask: ResourceRequest) -> Response | OpenWatch:
+    async def answer(self, ask: ResourceRequest) -> Response | OpenWatch | CommandResult:
         """Serves the request.
 
         Raises:
@@ -108,6 +108,8 @@ class RequestDispatcher:
         """
         if (ask.resource.plural, ask.route.subresource) == ("pods", "log"):
             return read_pod_logs(ask, self._reading.find(ask).obj, self._core.parts.logs)
+        if (ask.resource.plural, ask.route.subresource) == ("pods", "exec"):
+            return await run_in_container(ask, self._reading.find(ask).obj, self._core.parts.run_command)
         if self._subresources.covers(ask):
             patch = self._patch_function(ask) if ask.route.verb == "patch" else None
             code, document = await self._subresources.answer(ask, patch)

@@ -14,7 +14,7 @@ from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, To
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import check_type, read_body
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
-from tessera_lab.apiserver.interfaces import GroupResource, Logs, Obj, StatusCause
+from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Logs, Obj, RunCommand, StatusCause
 from tessera_lab.apiserver.pods.binding_and_eviction import (
     bind_pod,
     check_budgets,
@@ -29,6 +29,8 @@ from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
 _COVERED = frozenset({"scale", "binding", "eviction", "token", "ephemeralcontainers"})
+#: Exit code of a shell for a command that cannot be run.
+CANNOT_RUN = 126
 DONE: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -179,6 +181,28 @@ def read_pod_logs(ask: ResourceRequest, pod: Mapping[str, Any], logs: Logs | Non
         headers={"content-type": "text/plain"},
         body="".join(f"{line}\n" for line in lines).encode(),
     )
+
+
+async def run_in_container(ask: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:
+    """Runs a command in a container of a pod; its input, if it has one, is not read.
+
+    Raises:
+        StatusError: 400 in Kubernetes' words; 501 where no container can run commands.
+    """
+    command = [value for key, value in ask.request.query if key == "command"]
+    if not command:
+        raise bad_request("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
+    container = _container(ask.query.text("container"), pod)
+    if ask.request.headers.get("upgrade", "").lower() != "websocket":
+        raise bad_request("Upgrade request required")
+    if run is None:
+        raise not_implemented("the exec subresource of pods")
+    try:
+        return await run(ask.namespace, ask.route.name, container, command)
+    except LookupError:
+        raise bad_request(f"container not found ({container!r})") from None
+    except NotImplementedError as error:
+        return CommandResult(CANNOT_RUN, message=f"{error} is not implemented by this API server")
 
 
 def _check_options(ask: ResourceRequest) -> None:

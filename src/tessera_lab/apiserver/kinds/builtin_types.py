@@ -78,6 +78,7 @@ _POD_SUBRESOURCES = (
     Subresource(name="ephemeralcontainers", verbs=_GET_PATCH_UPDATE),
     Subresource(name="eviction", verbs=("create",), kind="Eviction", group="policy", version="v1"),
     Subresource(name="log", verbs=("get",)),
+    Subresource(name="exec", verbs=("create", "get"), kind="PodExecOptions", version="v1"),
     _STATUS,
 )
 _TOKEN = Subresource(name="token", verbs=("create",), kind="TokenRequest", group="authentication.k8s.io", version="v1")

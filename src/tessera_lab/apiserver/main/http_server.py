@@ -14,15 +14,18 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tessera.kube.client.exec import PROTOCOLS, STATUS, STDERR, STDOUT
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
-from tessera_lab.apiserver.interfaces import Attributes, UserInfo
+from tessera_lab.apiserver.interfaces import Attributes, CommandResult, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, error_response
 from tessera_lab.apiserver.status import StatusError, forbidden, unauthorized
 
 #: Largest body, bytes (kube-apiserver: 3 MiB).
 MAX_BODY = 3 * 2**20
+#: Bytes of output in one message, as container runtimes send them.
+_EXEC_MESSAGE = 32 * 2**10
 #: How long open connections may take to end when the front closes, seconds.
 SHUTDOWN = 1.0
 
@@ -79,6 +82,8 @@ class HttpServer:
         except StatusError as error:
             return _whole(error_response(error))
         answer = await self.server.handle(request, user)
+        if isinstance(answer, CommandResult):
+            return await _exec(raw, answer)
         return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
 
     def _user(self, raw: web.BaseRequest) -> UserInfo:
@@ -162,6 +167,35 @@ async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResp
     finally:
         answer.close()
     return response
+
+
+async def _exec(raw: web.BaseRequest, result: CommandResult) -> web.StreamResponse:
+    """What a command wrote, then a Status that says how it ended, each in messages of its own channel."""
+    socket = web.WebSocketResponse(protocols=PROTOCOLS)
+    try:
+        await socket.prepare(raw)
+        for channel, data in ((STDOUT, result.stdout), (STDERR, result.stderr)):
+            for start in range(0, len(data), _EXEC_MESSAGE):
+                await socket.send_bytes(bytes([channel]) + data[start : start + _EXEC_MESSAGE])
+        await socket.send_bytes(bytes([STATUS]) + msgspec.json.encode(_exit_status(result)))
+        await socket.close()
+    except ConnectionError:
+        pass  # the client is gone
+    return socket
+
+
+def _exit_status(result: CommandResult) -> Mapping[str, Any]:
+    if result.code == 0:
+        return {"metadata": {}, "status": "Success"}
+    if result.message:
+        return {"metadata": {}, "status": "Failure", "message": result.message, "reason": "InternalError", "code": 500}
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {result.code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(result.code)}]},
+    }
 
 
 def _tls(authority: CertificateAuthority, host: str) -> ssl.SSLContext:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.interfaces import CommandResult, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, WatchResponse
 
 
@@ -65,7 +65,9 @@ class InProcessTransport:
         if self._closed:
             raise ConnectionError("the transport is closed")
         await asyncio.sleep(0)  # as over a network, everybody else gets a turn between any two requests
-        return await self._server.handle(request, self._user)
+        answer = await self._server.handle(request, self._user)
+        assert not isinstance(answer, CommandResult), "only a WebSocket runs commands"
+        return answer
 
 
 class _Open:

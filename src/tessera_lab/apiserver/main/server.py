@@ -27,7 +27,7 @@ from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
-from tessera_lab.apiserver.interfaces import Attributes, Obj, UserInfo
+from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.routing import Query, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
@@ -121,12 +121,12 @@ class ApiServer:
         """Ends every open watch, as a server does that goes down; clients connect again."""
         self.core.hubs.end_all()
 
-    async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse:
+    async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
         """Answers one request; never raises, whatever a client sends or the server does wrong."""
         query = Query(request)
         warnings: list[str] = []
         found: Route | None = None
-        answer: Response | WatchResponse
+        answer: Response | WatchResponse | CommandResult
         try:
             found = route(request, query)
             answer = await self._answer(request, query, found, user, warnings)
@@ -136,12 +136,12 @@ class ApiServer:
             self.panics += 1
             _log.exception("%s %s by %s", request.method, request.path, user.name)
             answer = error_response(StatusError(500, "InternalError", _PANIC))
-        self._note(request, query, found, user, answer.status)
+        self._note(request, query, found, user, 101 if isinstance(answer, CommandResult) else answer.status)
         return _add_warnings(answer, warnings) if warnings and isinstance(answer, Response) else answer
 
     async def _answer(
         self, request: Request, query: Query, found: Route | None, user: UserInfo, warnings: list[str]
-    ) -> Response | WatchResponse:
+    ) -> Response | WatchResponse | CommandResult:
         if found is None:
             return self._document(request, user)
         resource = self.core.registry.get(found.group, found.version, found.resource)

@@ -21,6 +21,7 @@ from tessera_lab.apiserver.interfaces import (
     OpenApi,
     Policies,
     Quota,
+    RunCommand,
     UserInfo,
     Webhooks,
 )
@@ -45,6 +46,7 @@ class ServerParts(msgspec.Struct, kw_only=True):
     quota: Quota | None = None
     protobuf: BodyDecoder | None = None
     logs: Logs | None = None
+    run_command: RunCommand | None = None
 
 
 class ServerState:

@@ -108,7 +108,7 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: Any, make_m
 async def test_unknown_paths_and_verbs_are_refused(api: Any) -> None:
     assert (await api("GET", "/api/v1/podss"))["code"] == 404
     assert (await api("GET", f"{PODS}/a/ghost"))["code"] == 404
-    assert (await api("GET", f"{PODS}/a/exec"))["code"] == 501
+    assert (await api("GET", f"{PODS}/a/attach"))["code"] == 501
     assert (await api("PUT", PODS, {}))["code"] == 405
     assert (await api("PATCH", f"{PODS}/a", {}, "text/plain"))["code"] == 415
 
