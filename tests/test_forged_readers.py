@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from tests.controller.leadership.forging import NODES, PODS, Forger
 
 from tessera.agent.slices.events import (
+    ExecutorReady,
     InitialSyncDone,
     PodChanged,
     SliceJournal,
@@ -138,13 +139,14 @@ class Readers:
     def agent(self) -> None:
         book = SliceStateMachine(SliceJournal())
         for pod in self.pods:
-            book.apply(PodChanged(PodUid(pod.metadata.uid), ended=False))
+            book.handle(PodChanged(PodUid(pod.metadata.uid), ended=False))
         for item in self.objects:
-            book.apply(instaslice_event(item))
-            book.apply(InitialSyncDone())
+            book.handle(instaslice_event(item))
+            book.handle(InitialSyncDone())
             for gpu in ("GPU-0", "GPU-1"):
-                assert isinstance(book.step(gpu, 0.0), WaitUntil)
-            msgspec.json.encode(status_patch(item, book, item.status.node_resources))
+                (instruction,) = book.handle(ExecutorReady(gpu, 0.0))
+                assert isinstance(instruction, WaitUntil)
+            msgspec.json.encode(status_patch(item, book.table, item.status.node_resources))
 
 
 READERS: dict[str, Callable[[Readers], None]] = {

@@ -25,11 +25,17 @@ from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    DevicesBound,
+    ExecutorReady,
+    GpuCall,
     GpuRead,
     InitialSyncDone,
     ObservedInstance,
     PodChanged,
     PodDeleted,
+    RemoveCdiFiles,
+    ReportProblem,
+    SaveJournal,
     SliceJournal,
     WaitUntil,
 )
@@ -45,6 +51,12 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 MODEL = model_by_short_name("A100-40GB")
 PROFILES = st.lists(st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb"]), min_size=1, max_size=2)
 PICK = st.integers(0, 99)
+
+
+def next_instruction(machine: SliceStateMachine, gpu: str, now: float) -> GpuCall | WaitUntil:
+    (instruction,) = machine.handle(ExecutorReady(gpu, now))
+    assert not isinstance(instruction, ReportProblem | RemoveCdiFiles | SaveJournal)
+    return instruction
 
 
 class Agent:
@@ -81,7 +93,7 @@ class Agent:
             self._pod_seen(pod)
         for gpu in self.starts:
             self._read(gpu)
-        self.book.apply(InitialSyncDone())
+        self.book.handle(InitialSyncDone())
 
     # Watches
 
@@ -104,16 +116,16 @@ class Agent:
 
     def _object_seen(self, item: Instaslice | None) -> None:
         self.seen = item
-        self.book.apply(instaslice_event(item))
+        self.book.handle(instaslice_event(item))
 
     def _pod_seen(self, pod: PodFacts) -> None:
         if pod.node == self.node:
             self.pods[pod.uid] = pod
-            self.book.apply(PodChanged(pod.uid, pod.finished))
+            self.book.handle(PodChanged(pod.uid, pod.finished))
 
     def _pod_lost(self, uid: PodUid) -> None:
         if self.pods.pop(uid, None) is not None:
-            self.book.apply(PodDeleted(uid))
+            self.book.handle(PodDeleted(uid))
 
     # Cards
 
@@ -122,13 +134,13 @@ class Agent:
             ObservedInstance(gi_id=gi, position=at, size=size, computes=((0, f"MIG-{gi}"),) if whole else ())
             for gi, (at, size, whole) in self.instances[gpu].items()
         )
-        self.book.apply(GpuRead(gpu, self.starts[gpu], tuple(found)))
+        self.book.handle(GpuRead(gpu, self.starts[gpu], tuple(found)))
 
     def step(self) -> bool:
         """One call to a card; whether there was one to make."""
         for gpu, instances in self.instances.items():
-            call = self.book.step(gpu, self.now)
-            self.disk = self.book.journal()
+            call = next_instruction(self.book, gpu, self.now)
+            self.disk = self.book.table.journal()
             if isinstance(call, WaitUntil):
                 continue
             match call:
@@ -149,7 +161,7 @@ class Agent:
                     instances[call.gi_id] = (at, size, True)
                 case DestroyComputeInstance():
                     if call.gi_id in self.used:  # NVML refuses while a process uses it
-                        self.book.apply(CallFailed(call, CallFailureKind.BUSY, "in use", self.now))
+                        self.book.handle(CallFailed(call, CallFailureKind.BUSY, "in use", self.now))
                         return True
                     at, size, _ = instances[call.gi_id]
                     instances[call.gi_id] = (at, size, False)
@@ -164,12 +176,13 @@ class Agent:
     def start(self, uid: PodUid) -> None:
         """A container of the pod is given its slices, once all are there."""
         pod = self.pods.get(uid)
-        if pod is None or pod.finished or self.book.released(uid) or not self.book.slices_of(uid):
+        if pod is None or pod.finished or self.book.table.is_released(uid) or not self.book.table.slices_of(uid):
             return
-        devices = [self.book.device(uid, position) for position in self.book.slices_of(uid)]
+        devices = [self.book.table.ready_slice(uid, position) for position in self.book.table.slices_of(uid)]
         if all(devices) and len(devices) == len(pod.profiles):
-            self.book.bind(uid, {made.position.device_id: made.position for made in devices if made})
-            self.disk = self.book.journal()
+            bindings = {made.position.device_id: made.position for made in devices if made}
+            self.book.handle(DevicesBound(uid, bindings))
+            self.disk = self.book.table.journal()
             for made in devices:
                 assert made is not None
                 assert self.used.get(made.gi_id, uid) == uid, "a slice is used by two pods"
@@ -193,9 +206,9 @@ class Agent:
         item = self._latest()
         if self.flying is not None or item is None:
             return False
-        self.disk = self.book.journal()
-        resources = msgspec.structs.replace(self.resources, foreign=foreign_slices(self.inventory, self.book))
-        self.flying = status_patch(item, self.book, resources, unbound=unbound) or None
+        self.disk = self.book.table.journal()
+        resources = msgspec.structs.replace(self.resources, foreign=foreign_slices(self.inventory, self.book.table))
+        self.flying = status_patch(item, self.book.table, resources, unbound=unbound) or None
         return self.flying is not None
 
     def send(self, *, answered: bool = True) -> bool:

@@ -69,7 +69,7 @@ def test_the_user_guide_has_every_option_of_the_agent() -> None:
 
 def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
-    metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal())))
+    metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal()).table))
     metrics.show_health(lambda: {"GPU-1": 0})
     metrics.show_memory(lambda: [MemoryUsage(namespace="a", pod="b", gpu="c", used=1, limit=2)], lambda: {"c": 1})
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))

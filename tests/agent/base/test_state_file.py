@@ -154,7 +154,8 @@ def test_a_damaged_file_gives_the_value_or_nothing(
     path = tmp_path_factory.mktemp("state") / name
     StateFile(path, kind).save(value)
     path.write_bytes(data.draw(damaged(path.read_bytes())))
-    assert StateFile(path, kind).load() in (value, None)
+    # Random damage may leave `{}` or `[]`, which reads as the empty value.
+    assert StateFile(path, kind).load() in (value, None, kind())
 
 
 @given(st.data())

@@ -8,8 +8,17 @@ import pytest
 
 from tessera.agent.inventory.mig_cards import SliceableGpus
 from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, PodChanged, PodDeleted, SliceJournal
+from tessera.agent.slices.events import (
+    ExecutorReady,
+    GpuRead,
+    InitialSyncDone,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    SliceJournal,
+)
 from tessera.agent.slices.instaslice_status import foreign_slices, instaslice_event, status_patch
+from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, ProfilePlacements
 from tessera.api.instaslice import Position as Place
@@ -28,7 +37,7 @@ HERE, OVER, GONE = PodChanged(POD, ended=False), PodChanged(POD, ended=True), Po
 
 def patched(before: NodeResources, after: NodeResources) -> object:
     item = Instaslice(status=InstasliceStatus(node_resources=before))
-    return json.loads(msgspec.json.encode(status_patch(item, SliceStateMachine(SliceJournal()), after)))
+    return json.loads(msgspec.json.encode(status_patch(item, SliceTable(SliceJournal()), after)))
 
 
 def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None = None, unbound: bool = True) -> object:
@@ -46,9 +55,9 @@ def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None =
     made = SliceStateMachine(SliceJournal(owners={AT.device_id: POD}))
     seen = msgspec.convert(item, Instaslice)
     for fact in (instaslice_event(seen), *facts, InitialSyncDone()):
-        made.apply(fact)
-    made.step("GPU-a", 0.0)
-    patch = status_patch(seen, made, NodeResources(), unbound=unbound)
+        made.handle(fact)
+    made.handle(ExecutorReady("GPU-a", 0.0))
+    patch = status_patch(seen, made.table, NodeResources(), unbound=unbound)
     return patch.get("status", {}).get("podAllocationResults", {}).get(POD, "nothing")
 
 
@@ -147,5 +156,5 @@ def test_a_slice_that_cannot_be_destroyed_is_foreign_once_nothing_records_it(rec
     }
     status = {"podAllocationResults": {POD: entry}} if recorded else {}
     for fact in (instaslice_event(msgspec.convert({"status": status}, Instaslice)), MADE, InitialSyncDone()):
-        made.apply(fact)
-    assert len(foreign_slices(SliceableGpus(), made)) == told
+        made.handle(fact)
+    assert len(foreign_slices(SliceableGpus(), made.table)) == told

@@ -19,6 +19,7 @@ from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    ExecutorReady,
     GpuCall,
     GpuRead,
     InitialSyncDone,
@@ -27,6 +28,9 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
     PromisedSlice,
+    RemoveCdiFiles,
+    ReportProblem,
+    SaveJournal,
     SliceJournal,
     SlicePromise,
     SliceResult,
@@ -39,6 +43,12 @@ GPU = "GPU-a"
 STARTS = {"1g.5gb": (0, 1, 2, 3, 4, 5, 6), "2g.10gb": (0, 2, 4), "3g.20gb": (0, 4), "7g.40gb": (0,)}
 SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4, "7g.40gb": 8}
 POSITIONS = [SlicePosition(GPU, profile, start) for profile, starts in STARTS.items() for start in starts]
+
+
+def next_instruction(machine: SliceStateMachine, gpu: str, now: float) -> GpuCall | WaitUntil:
+    (instruction,) = machine.handle(ExecutorReady(gpu, now))
+    assert not isinstance(instruction, ReportProblem | RemoveCdiFiles | SaveJournal)
+    return instruction
 
 
 class Refused(Exception):  # noqa: N818 - NVML refuses, nothing broke
@@ -122,17 +132,17 @@ class Node(RuleBasedStateMachine):
         self.book = SliceStateMachine(self.disk)
         self._object_seen()
         for pod, over in self.pods.items():
-            self.book.apply(PodChanged(pod, over))
-        self.book.apply(self.card.read())
-        self.book.apply(InitialSyncDone())
+            self.book.handle(PodChanged(pod, over))
+        self.book.handle(self.card.read())
+        self.book.handle(InitialSyncDone())
 
     def _object_seen(self) -> None:
-        self.book.apply(InstasliceChanged(dict(self.promises), dict(self.records)))
+        self.book.handle(InstasliceChanged(dict(self.promises), dict(self.records)))
 
     def _step(self, fault: str = "") -> bool:
         """One step of the agent; whether there was one. ``fault``: refuse, kill before, kill after."""
-        call = self.book.step(GPU, self.now)
-        self.disk = self.book.journal()
+        call = next_instruction(self.book, GPU, self.now)
+        self.disk = self.book.table.journal()
         if isinstance(call, WaitUntil):
             return False
         if fault == "kill before":
@@ -142,28 +152,30 @@ class Node(RuleBasedStateMachine):
             self.card.do(call, refuse=fault == "refuse")
         except Refused as error:
             kind = CallFailureKind.BUSY if str(error) == "in use" else CallFailureKind.REFUSED
-            self.book.apply(CallFailed(call, kind, str(error), self.now))
+            self.book.handle(CallFailed(call, kind, str(error), self.now))
         if fault == "kill after":
             self._start()
         else:
-            self.book.apply(self.card.read())
+            self.book.handle(self.card.read())
         return True
 
     def _report(self) -> None:
         """What the agent writes, and the controller's answer: entries of deleted slices are removed."""
         for pod, record in list(self.records.items()):
-            if self.book.released(pod):
-                if not self.book.positions_of(pod):
+            if self.book.table.is_released(pod):
+                if not self.book.table.positions_of(pod):
                     self.promises.pop(pod, None)
                     del self.records[pod]
-            elif record.daemonset == "" and pod in self.promises and self.book.made(pod):
+            elif record.daemonset == "" and pod in self.promises and self.book.table.is_ready(pod):
                 self.records[pod] = SliceResult(controller=record.controller, daemonset="created")
         self._object_seen()
 
     def _taken(self) -> list[SlicePosition]:
         """What the controller believes to be in use."""
         promised = [wanted.position for promise in self.promises.values() for wanted in promise.slices]
-        return promised + [made.position for made, owner in self.book.instances() if owner not in self.promises]
+        return promised + [
+            made.position for made, owner in self.book.table.observed_instances() if owner not in self.promises
+        ]
 
     @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
     def promise(self, wishes: list[SlicePosition]) -> PodUid:
@@ -183,17 +195,17 @@ class Node(RuleBasedStateMachine):
     @rule(target=bound, pod=consumes(promised))
     def bind(self, pod: PodUid) -> PodUid:
         self.pods[pod] = False
-        self.book.apply(PodChanged(pod, ended=False))
+        self.book.handle(PodChanged(pod, ended=False))
         return pod
 
     @rule(pod=consumes(bound), vanishes=st.booleans())
     def finish(self, pod: PodUid, vanishes: bool) -> None:
         if vanishes:
             self.pods.pop(pod, None)
-            self.book.apply(PodDeleted(pod))
+            self.book.handle(PodDeleted(pod))
         else:
             self.pods[pod] = True
-            self.book.apply(PodChanged(pod, ended=True))
+            self.book.handle(PodChanged(pod, ended=True))
 
     @rule(pod=consumes(promised))
     def give_up_before_it_is_bound(self, pod: PodUid) -> None:
@@ -231,7 +243,7 @@ class Node(RuleBasedStateMachine):
     @rule(position=st.sampled_from(POSITIONS))
     def somebody_else_makes(self, position: SlicePosition) -> None:
         self._somebody_else_makes(position)
-        self.book.apply(self.card.read())
+        self.book.handle(self.card.read())
 
     def _somebody_else_makes(self, position: SlicePosition) -> None:
         if position.device_id in self.disk.owners:
@@ -247,7 +259,7 @@ class Node(RuleBasedStateMachine):
         gi_id = data.draw(st.sampled_from(sorted(self.card.foreign)))
         self.card.foreign.discard(gi_id)
         del self.card.instances[gi_id]
-        self.book.apply(self.card.read())
+        self.book.handle(self.card.read())
 
     @precondition(lambda self: self.card.instances)
     @rule(data=st.data(), busy=st.booleans())
@@ -259,9 +271,9 @@ class Node(RuleBasedStateMachine):
     def no_slice_is_for_two_pods(self) -> None:
         if hasattr(self, "book"):
             users: dict[SlicePosition, PodUid] = {}
-            for pod in self.book.promises:
-                for position in self.book.slices_of(pod):
-                    if self.book.device(pod, position):
+            for pod in self.book.table.promises:
+                for position in self.book.table.slices_of(pod):
+                    if self.book.table.ready_slice(pod, position):
                         assert users.setdefault(position, pod) == pod
 
     def teardown(self) -> None:
@@ -291,7 +303,7 @@ class Node(RuleBasedStateMachine):
         }
         for pod, over in self.pods.items():
             if pod not in self.promises and not over:
-                due |= set(self.book.positions_of(pod))
+                due |= set(self.book.table.positions_of(pod))
         assert {position for position, _ in ours.values()} == due, "leaked or missing slices"
         assert all(whole for _, whole in ours.values())
         assert set(self.disk.owners) >= {position.device_id for position, _ in ours.values()}

@@ -25,8 +25,8 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.starting_containers import is_sidecar, may_start
-from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
 from tessera.kube.quantity import whole
@@ -97,7 +97,7 @@ class ContainerFinder:
     """
 
     def __init__(
-        self, *, kubelet: Kubelet, slices: SliceStateMachine, pods: PodDirectory, changes: ChangeNotifier, clock: Clock
+        self, *, kubelet: Kubelet, slices: SliceTable, pods: PodDirectory, changes: ChangeNotifier, clock: Clock
     ) -> None:
         self._kubelet = kubelet
         self._slices = slices
@@ -215,7 +215,7 @@ class ContainerFinder:
 
     async def _owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
         for uid in asking:
-            if device_ids and self._slices.bindings(uid).keys() >= set(device_ids):
+            if device_ids and self._slices.bindings_of(uid).keys() >= set(device_ids):
                 return uid
         if not await self._changes.wait_until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
             names = ", ".join(
@@ -249,9 +249,9 @@ class ContainerFinder:
             raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
 
 
-def unclaimed_positions(slices: SliceStateMachine, pod: PodUid) -> list[SlicePosition]:
+def unclaimed_positions(slices: SliceTable, pod: PodUid) -> list[SlicePosition]:
     """A pod's slices that no container has claimed."""
-    claimed = slices.bindings(pod).values()
+    claimed = slices.bindings_of(pod).values()
     return [position for position in slices.slices_of(pod) if position not in claimed]
 
 

@@ -15,7 +15,7 @@ from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claimants import ClaimingContainer, ContainerFinder, PodDirectory, unclaimed_positions
 from tessera.agent.slices.device_binding import TooManyDevices, bind_devices
-from tessera.agent.slices.events import SliceJournal
+from tessera.agent.slices.events import DevicesBound, SliceJournal
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
@@ -55,7 +55,7 @@ class SliceClaims:
         metrics: Metrics,
         timeout: float,
     ) -> None:
-        self._claimants = ContainerFinder(kubelet=kubelet, slices=book, pods=pods, changes=changes, clock=clock)
+        self._claimants = ContainerFinder(kubelet=kubelet, slices=book.table, pods=pods, changes=changes, clock=clock)
         self._book = book
         self._pods = pods
         self._cdi = cdi
@@ -71,8 +71,8 @@ class SliceClaims:
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
             position
-            for pod in self._book.promises
-            for position in unclaimed_positions(self._book, pod)
+            for pod in self._book.table.promises
+            for position in unclaimed_positions(self._book.table, pod)
             if position.profile == profile
         ]
 
@@ -96,9 +96,9 @@ class SliceClaims:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
 
     async def _promised(self, pod: PodUid, deadline: float) -> None:
-        if self._book.slices_of(pod):
+        if self._book.table.slices_of(pod):
             return
-        if self._book.released(pod):
+        if self._book.table.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
         try:
             promised = await self._pods.has_promise(pod)
@@ -109,7 +109,7 @@ class SliceClaims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.wait_until(lambda: bool(self._book.slices_of(pod)), self._left(deadline)):
+        if not await self._changes.wait_until(lambda: bool(self._book.table.slices_of(pod)), self._left(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
@@ -124,14 +124,14 @@ class SliceClaims:
         self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer
     ) -> Mapping[str, SlicePosition]:
         """Binds all that is known of the pod, and returns what the starting container has."""
-        slices = self._book.slices_of(claimant.pod)
+        slices = self._book.table.slices_of(claimant.pod)
         try:
             bound = bind_devices(
-                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._book.bindings(claimant.pod)
+                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._book.table.bindings_of(claimant.pod)
             )
         except TooManyDevices as error:
             raise PluginError(f"pod {self._name(claimant.pod)}: {error}") from error
-        self._book.bind(claimant.pod, bound)
+        self._book.handle(DevicesBound(claimant.pod, bound))
         return {device: bound[device] for device in self._claimants.devices(resource, device_ids, claimant)}
 
     def _left(self, deadline: float) -> float:
@@ -140,26 +140,31 @@ class SliceClaims:
     async def _made(self, pod: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
         needed = list(positions)
         if not await self._changes.wait_until(
-            lambda: all(self._book.device(pod, position) for position in needed) or self._book.released(pod),
+            lambda: (
+                all(self._book.table.ready_slice(pod, position) for position in needed)
+                or self._book.table.is_released(pod)
+            ),
             self._left(deadline),
         ):
-            missing = ", ".join(p.device_id for p in needed if self._book.device(pod, p) is None)
-            lost = any(self._book.lost(position.gpu) for position in needed)
-            why = "the card does not answer" if lost else self._book.last_notice(pod) or "NVML is still at it"
+            missing = ", ".join(p.device_id for p in needed if self._book.table.ready_slice(pod, p) is None)
+            lost = any(self._book.table.is_unreachable(position.gpu) for position in needed)
+            why = (
+                "the card does not answer" if lost else self._book.table.last_problem_text(pod) or "NVML is still at it"
+            )
             raise PluginError(
                 f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
             )
-        if self._book.released(pod):
+        if self._book.table.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
 
     async def _define(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
         """Writes the CDI files of a container whose slices are made."""
-        made = {device: self._book.device(pod, position) for device, position in container.items()}
-        order = {position: number for number, position in enumerate(self._book.slices_of(pod))}
+        made = {device: self._book.table.ready_slice(pod, position) for device, position in container.items()}
+        order = {position: number for number, position in enumerate(self._book.table.slices_of(pod))}
         ready = [each for each in made.values() if each is not None]
         uuids = [each.computes[0][1] for each in sorted(ready, key=lambda each: order.get(each.position, 0))]
         try:
-            self._save(self._book.journal())
+            self._save(self._book.table.journal())
             for device, each in made.items():
                 if each is not None:
                     ci_id = each.computes[0][0]

@@ -1,4 +1,7 @@
-"""The words of a slice's life: facts that go into the book of slices, instructions that come out. Values only."""
+"""Events that the slice state machine takes in, and instructions that it gives out. Values only.
+
+Nothing here knows the API server, NVML or a clock, so a recorded sequence of events can be handled again later.
+"""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -10,14 +13,14 @@ from tessera.api.names import PodUid
 
 
 class PromisedSlice(msgspec.Struct, frozen=True):
-    """One slice of a promise."""
+    """One slice of a promise; ``size`` in memory slots."""
 
     position: SlicePosition
     size: int
 
 
 class SlicePromise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller promised to one pod."""
+    """The slices that the controller promised to one pod."""
 
     pod: PodUid
     namespace: str
@@ -26,7 +29,7 @@ class SlicePromise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result in the object's status.
+    """The result of one pod in the status of the Instaslice object.
 
     Attributes:
         controller: the controller's state.
@@ -40,7 +43,10 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance as read from the card; ``computes`` are (id, MIG UUID), none while it is half made."""
+    """A GPU instance as the GPU shows it.
+
+    ``computes`` has (id, MIG UUID) of its compute instances; it is empty while the instance is half made.
+    """
 
     gi_id: int
     position: SlicePosition
@@ -48,19 +54,19 @@ class ObservedInstance(msgspec.Struct, frozen=True, kw_only=True):
     computes: tuple[tuple[int, str], ...] = ()
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Whether it takes one of the memory slots ``start .. start + size - 1``."""
+        """Whether it occupies one of the memory slots ``start .. start + size - 1``."""
         return self.position.start < start + size and start < self.position.start + self.size
 
 
 class InstasliceChanged(msgspec.Struct, frozen=True):
-    """The node's Instaslice object changed (empty maps: there is none)."""
+    """The node's Instaslice object changed; the maps are empty if there is no object."""
 
     promises: Mapping[PodUid, SlicePromise]
     results: Mapping[PodUid, SliceResult]
 
 
 class PodChanged(msgspec.Struct, frozen=True):
-    """A pod is bound to this node; ``over`` when all its containers have ended for good."""
+    """A pod is bound to this node; ``ended`` when all its containers have ended for good."""
 
     pod: PodUid
     ended: bool
@@ -73,7 +79,7 @@ class PodDeleted(msgspec.Struct, frozen=True):
 
 
 class GpuRead(msgspec.Struct, frozen=True):
-    """A card was read. ``starts`` has the legal first slots of every profile that it can be cut into."""
+    """A GPU was read. ``starts`` has the legal first slots of every profile that it can be cut into."""
 
     gpu: str
     starts: Mapping[str, tuple[int, ...]]
@@ -81,14 +87,14 @@ class GpuRead(msgspec.Struct, frozen=True):
 
 
 class GpuUnreachable(msgspec.Struct, frozen=True):
-    """A card does not answer; try it again at ``retry``."""
+    """A GPU does not answer; read it again at ``retry`` (monotonic seconds)."""
 
     gpu: str
     retry: float
 
 
 class GpuReleased(msgspec.Struct, frozen=True):
-    """A card is no longer ours to cut, and no slice of ours is on it."""
+    """A GPU is not cut on demand any more, and no slice of ours is on it."""
 
     gpu: str
 
@@ -100,7 +106,25 @@ class SliceIdle(msgspec.Struct, frozen=True):
 
 
 class InitialSyncDone(msgspec.Struct, frozen=True):
-    """Object, pods and cards have all been seen once: decisions may begin."""
+    """Object, pods and GPUs have all been read once: decisions may begin."""
+
+
+class DevicesBound(msgspec.Struct, frozen=True):
+    """A container of a pod starts: ``bindings`` has the slice that each device ID of the pod means from now on."""
+
+    pod: PodUid
+    bindings: Mapping[str, SlicePosition]
+
+
+class ExecutorReady(msgspec.Struct, frozen=True):
+    """The executor of a GPU asks at ``now`` (monotonic seconds) for its next instruction."""
+
+    gpu: str
+    now: float
+
+
+class FollowUpsDue(msgspec.Struct, frozen=True):
+    """The object's status is about to be written: the effects outside the GPUs come first."""
 
 
 class CreateGpuInstance(msgspec.Struct, frozen=True):
@@ -134,17 +158,37 @@ class DestroyGpuInstance(msgspec.Struct, frozen=True):
 
 
 class WaitUntil(msgspec.Struct, frozen=True):
-    """Nothing to do on the card before ``until`` (monotonic seconds; ``None``: before the next fact)."""
+    """Do nothing on the GPU before ``until`` (monotonic seconds; ``None``: until the next event)."""
 
     until: float | None = None
 
 
+class ReportProblem(msgspec.Struct, frozen=True):
+    """Tell the owner of a pod what is wrong with its slices, once."""
+
+    pod: PodUid
+    reason: str
+    text: str
+
+
+class RemoveCdiFiles(msgspec.Struct, frozen=True):
+    """Remove the CDI files of device IDs that no pod holds any more."""
+
+    devices: tuple[str, ...]
+
+
+class SaveJournal(msgspec.Struct, frozen=True):
+    """Write the journal to disk."""
+
+    journal: "SliceJournal"
+
+
 GpuCall = CreateGpuInstance | CreateComputeInstance | DestroyComputeInstance | DestroyGpuInstance
-SliceInstruction = GpuCall | WaitUntil
+SliceInstruction = GpuCall | WaitUntil | ReportProblem | RemoveCdiFiles | SaveJournal
 
 
 class CallFailureKind(Enum):
-    """Why a call failed, as far as it matters for what comes next."""
+    """Why a call failed: a process uses the slice, or another reason."""
 
     BUSY = "busy"
     REFUSED = "refused"
@@ -169,11 +213,14 @@ SliceEvent = (
     | SliceIdle
     | InitialSyncDone
     | CallFailed
+    | DevicesBound
+    | ExecutorReady
+    | FollowUpsDue
 )
 
 
 class SliceState(Enum):
-    """Where a slice is in its life."""
+    """The phase of a slice, from promise to release."""
 
     PROMISED = "promised"
     GPU_INSTANCE = "gpu-instance"
@@ -182,16 +229,8 @@ class SliceState(Enum):
     RELEASING = "releasing"
 
 
-class SliceNotice(msgspec.Struct, frozen=True):
-    """Something that the pod's owner should read, once."""
-
-    pod: PodUid
-    reason: str
-    text: str
-
-
 class SliceJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """What must outlive the process: who owns which instance, who is released, which device ID means which slice."""
+    """Values that outlive the process: owners of instances, released pods, and the slice of each device ID."""
 
     owners: dict[str, PodUid] = {}
     released: tuple[PodUid, ...] = ()

@@ -20,6 +20,7 @@ from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    ExecutorReady,
     GpuCall,
     GpuRead,
     GpuUnreachable,
@@ -87,11 +88,16 @@ class SliceExecutor:
                 if self._stale:
                     await self.read()
                     continue
-                step = self._book.step(self._card.uuid, self._clock.monotonic())
-                if isinstance(step, WaitUntil):
-                    await self._rest(step, seen)
-                else:
-                    await self._attempt(step)
+                (step,) = self._book.handle(ExecutorReady(self._card.uuid, self._clock.monotonic()))
+                match step:
+                    case WaitUntil():
+                        await self._rest(step, seen)
+                    case (
+                        CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance()
+                    ):
+                        await self._attempt(step)
+                    case _:
+                        raise AssertionError(f"{step!r} is no instruction for a GPU")
         finally:
             for watch in self._watched.values():
                 watch.cancel()
@@ -103,10 +109,10 @@ class SliceExecutor:
             instances = await self._hardware.instances(self._card.info.uuid)
         except NvmlError as error:
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
-            self._book.apply(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
+            self._book.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
             made = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
-            self._book.apply(GpuRead(self._card.uuid, self._card.starts(), made))
+            self._book.handle(GpuRead(self._card.uuid, self._card.starts(), made))
         self._changes.notify()
 
     async def _rest(self, rest: WaitUntil, seen: int) -> None:
@@ -120,7 +126,7 @@ class SliceExecutor:
     async def _attempt(self, call: GpuCall) -> None:
         began = self._clock.monotonic()
         try:
-            self._save(self._book.journal())
+            self._save(self._book.table.journal())
             await self._do(call)
         except (GpuLost, ResetRequired) as error:
             self._failed(call, CallFailureKind.REFUSED, error)
@@ -157,7 +163,7 @@ class SliceExecutor:
         level = logging.INFO if failure is CallFailureKind.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
         self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
-        self._book.apply(CallFailed(call, failure, str(error), self._clock.monotonic()))
+        self._book.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: GpuCall) -> None:
         """Has the call made again when the last process has ended, sooner than the next try.
@@ -173,7 +179,7 @@ class SliceExecutor:
         try:
             if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
                 await self._hardware.wait_idle(gpu, call.gi_id)
-                self._book.apply(SliceIdle(call.position))
+                self._book.handle(SliceIdle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:

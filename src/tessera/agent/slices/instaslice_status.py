@@ -22,7 +22,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.mig_cards import SliceableGpus, node_gpus
 from tessera.agent.inventory.positions import SlicePosition, spelled
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
-from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.instaslice import (
     INSTASLICES,
     AllocationRequest,
@@ -89,58 +89,58 @@ class NodeDescription:
         gpus, shared = node_gpus(inventory.gpus)
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
-    def now(self, book: SliceStateMachine, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
+    def resources(self, slices: SliceTable, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
         """The whole of it at this moment.
 
         Args:
-            book: what is on the cards.
+            slices: what is on the cards.
             boot_id: of the node.
             withheld: cards that are left out, as lost ones are, so that nothing more is promised there.
         """
-        gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if book.lost(gpu.gpu_uuid)}.union(withheld)
+        gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if slices.is_unreachable(gpu.gpu_uuid)}.union(withheld)
         gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
         return msgspec.structs.replace(
-            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign_slices(self._inventory, book)
+            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign_slices(self._inventory, slices)
         )
 
 
-def foreign_slices(inventory: SliceableGpus, book: SliceStateMachine) -> tuple[ForeignSlice, ...]:
+def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[ForeignSlice, ...]:
     """Positions that no record explains: made by others, or kept for a living pod whose record vanished.
 
     The latter name the pod, so that the controller can promise them anew.
     """
     taken = []
-    for made, pod in book.instances():
-        if pod is None or not _recorded(book, pod, made.position):
+    for made, pod in slices.observed_instances():
+        if pod is None or not _recorded(slices, pod, made.position):
             gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
             card = inventory.gpu(gpu)
             row = card.geometry.find(profile) if card is not None else None
             name = profile if row is None else row.name
-            owner = "" if pod is None or book.released(pod) else pod
+            owner = "" if pod is None or slices.is_released(pod) else pod
             taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=owner))
     return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
 
 
-def _recorded(book: SliceStateMachine, pod: PodUid, position: SlicePosition) -> bool:
+def _recorded(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
     """Whether the object has an entry of the pod for a position; a result alone stands for all that the pod has."""
-    if pod not in book.promises:
-        return pod in book.records
-    return book.released(pod) or book.promised(pod, position)
+    if pod not in slices.promises:
+        return pod in slices.results
+    return slices.is_released(pod) or slices.is_promised(pod, position)
 
 
 def status_patch(
-    item: Instaslice, book: SliceStateMachine, resources: NodeResources, *, unbound: bool = True
+    item: Instaslice, slices: SliceTable, resources: NodeResources, *, unbound: bool = True
 ) -> dict[str, Any]:
     """The merge patch that brings an object's status up to date; empty if it is.
 
     Args:
         item: the object.
-        book: what is on the cards.
+        slices: what is on the cards.
         resources: what the object should say of the node.
         unbound: slices of pods that are not bound to the node yet count too.
     """
     status: dict[str, Any] = {}
-    results = _new_results(item, book, unbound=unbound) | _changed_results(item, book)
+    results = _new_results(item, slices, unbound=unbound) | _changed_results(item, slices)
     if results:
         status["podAllocationResults"] = results
     if item.status.node_resources != resources:
@@ -148,38 +148,44 @@ def status_patch(
     return {"status": status} if status else {}
 
 
-def _new_results(item: Instaslice, book: SliceStateMachine, *, unbound: bool) -> dict[str, Any]:
+def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict[str, Any]:
     """New entries, for promises whose slices are all made."""
     found: dict[str, Any] = {}
-    for pod, request in _unrecorded(item, book):
-        if unbound or book.bound(pod):
-            state = "ungated" if book.bound(pod) else "creating"
+    for pod, request in _unrecorded(item, slices):
+        if unbound or slices.is_bound(pod):
+            state = "ungated" if slices.is_bound(pod) else "creating"
             status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
             found[pod] = msgspec.to_builtins(result_of(pod, item.metadata.name, request.slices, status))
     return found
 
 
-def _unrecorded(item: Instaslice, book: SliceStateMachine) -> Iterator[tuple[PodUid, AllocationRequest]]:
+def _unrecorded(item: Instaslice, slices: SliceTable) -> Iterator[tuple[PodUid, AllocationRequest]]:
     """The promises whose slices are all made and that have no result."""
     for uid, request in item.spec.pod_allocation_requests.items():
         pod = PodUid(uid)
         recorded = uid in item.status.pod_allocation_results
-        if request.slices and not recorded and pod in book.promises and not book.released(pod) and book.made(pod):
+        if (
+            request.slices
+            and not recorded
+            and pod in slices.promises
+            and not slices.is_released(pod)
+            and slices.is_ready(pod)
+        ):
             yield pod, request
 
 
-def _changed_results(item: Instaslice, book: SliceStateMachine) -> dict[str, Any]:
+def _changed_results(item: Instaslice, slices: SliceTable) -> dict[str, Any]:
     """Changes of the entries that the object has: new states, and ``None`` for an entry to remove."""
     found: dict[str, Any] = {}
     for uid, result in item.status.pod_allocation_results.items():
         pod, now = PodUid(uid), result.allocation_status
-        if uid not in item.spec.pod_allocation_requests and not book.positions_of(pod):
+        if uid not in item.spec.pod_allocation_requests and not slices.positions_of(pod):
             found[uid] = None
             continue
         after = msgspec.structs.replace(
             now,
-            allocation_status_controller=_controller_state(book, pod, now.allocation_status_controller),
-            allocation_status_daemonset=_daemonset_state(book, pod, now),
+            allocation_status_controller=_controller_state(slices, pod, now.allocation_status_controller),
+            allocation_status_daemonset=_daemonset_state(slices, pod, now),
         )
         if after != now:
             before = msgspec.to_builtins(now)
@@ -188,16 +194,16 @@ def _changed_results(item: Instaslice, book: SliceStateMachine) -> dict[str, Any
     return found
 
 
-def _controller_state(book: SliceStateMachine, pod: PodUid, now: str) -> str:
+def _controller_state(slices: SliceTable, pod: PodUid, now: str) -> str:
     """``ungated`` for a pod that is bound, since its gate was opened before; otherwise the state as it is."""
-    return "ungated" if now in {"", "creating"} and book.bound(pod) else now
+    return "ungated" if now in {"", "creating"} and slices.is_bound(pod) else now
 
 
-def _daemonset_state(book: SliceStateMachine, pod: PodUid, now: AllocationStatus) -> str:
-    if book.released(pod):
-        gone = now.allocation_status_controller == "deleting" and not book.positions_of(pod)
+def _daemonset_state(slices: SliceTable, pod: PodUid, now: AllocationStatus) -> str:
+    if slices.is_released(pod):
+        gone = now.allocation_status_controller == "deleting" and not slices.positions_of(pod)
         return "deleted" if gone else now.allocation_status_daemonset
-    made = now.allocation_status_daemonset == "" and pod in book.promises and book.made(pod)
+    made = now.allocation_status_daemonset == "" and pod in slices.promises and slices.is_ready(pod)
     return "created" if made else now.allocation_status_daemonset
 
 
@@ -224,7 +230,7 @@ class InstasliceStatusWriter:
         namespace: the object's.
         seen: the object as the watch last showed it.
         resources: what it should say of the node; ``None`` as long as that is not known.
-        book: what it should say of pods.
+        slices: what it should say of pods.
         sweep: does what must come before ``deleted`` is written.
         changes: wakes the writer.
         clock: times the writes.
@@ -239,7 +245,7 @@ class InstasliceStatusWriter:
         namespace: str,
         seen: Callable[[], Instaslice | None],
         resources: Callable[[], NodeResources | None],
-        book: SliceStateMachine,
+        slices: SliceTable,
         sweep: Callable[[], None],
         changes: ChangeNotifier,
         clock: Clock,
@@ -251,14 +257,14 @@ class InstasliceStatusWriter:
         self._namespace = namespace
         self._seen = seen
         self._resources = resources
-        self._book = book
+        self._slices = slices
         self._sweep = sweep
         self._changes = changes
         self._backoff = Backoff(rng)
         self._written: Instaslice | None = None
         self._unbound_since: float | None = None
 
-    def rewind(self) -> None:
+    def forget_written(self) -> None:
         """Versions of the object went back: what the watch shows counts, whatever our last write returned."""
         self._written = None
 
@@ -296,11 +302,11 @@ class InstasliceStatusWriter:
         if item is None or resources is None:
             return {}, None
         left = self._wait_for_bindings(item)
-        return status_patch(item, self._book, resources, unbound=left is None), left
+        return status_patch(item, self._slices, resources, unbound=left is None), left
 
     def _wait_for_bindings(self, item: Instaslice) -> float | None:
         """Seconds for which results of pods that are not bound yet can wait; ``None`` if none has to."""
-        if all(self._book.bound(pod) for pod, _ in _unrecorded(item, self._book)):
+        if all(self._slices.is_bound(pod) for pod, _ in _unrecorded(item, self._slices)):
             self._unbound_since = None
             return None
         now = self._clock.monotonic()

@@ -23,7 +23,16 @@ from tessera.agent.inventory.mig_cards import SliceableGpus, enable_mig, read_in
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
-from tessera.agent.slices.events import GpuReleased, InitialSyncDone, PodChanged, PodDeleted
+from tessera.agent.slices.events import (
+    FollowUpsDue,
+    GpuReleased,
+    InitialSyncDone,
+    PodChanged,
+    PodDeleted,
+    RemoveCdiFiles,
+    ReportProblem,
+    SaveJournal,
+)
 from tessera.agent.slices.executor import SliceExecutor
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.journal import SliceJournalFile
@@ -103,9 +112,9 @@ class SliceManager:
         self._metrics = metrics
         self._journal = SliceJournalFile(options.journal_file)
         self._book = SliceStateMachine(self._journal.load())
-        roles.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._book.owned()})
+        roles.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._book.table.owned_positions()})
         self._cdi = CdiFolder(options.cdi_dir)
-        metrics.registry.register(SlicesCollector(self._book))
+        metrics.registry.register(SlicesCollector(self._book.table))
         self._take_stock(SliceableGpus())
         self.ready = False
         self._next_look = -math.inf
@@ -120,8 +129,8 @@ class SliceManager:
             namespace=options.namespace,
             seen=mirror.instaslice,
             resources=self._resources,
-            book=self._book,
-            sweep=self._sweep,
+            slices=self._book.table,
+            sweep=self._follow_up,
             changes=changes,
             clock=clock,
             rng=rng,
@@ -139,7 +148,7 @@ class SliceManager:
             timeout=options.claim_timeout,
         )
         mirror.pods.add_handler(self._pod_seen)
-        mirror.objects.on_rewound(self._writer.rewind)
+        mirror.objects.on_rewound(self._writer.forget_written)
         mirror.objects.add_handler(self._object_seen)
 
     async def run(self) -> None:
@@ -150,8 +159,8 @@ class SliceManager:
         """
         async with asyncio.TaskGroup() as group:
             await self._hold(group, self._roles.on_demand_gpus(), await read_inventory(self._hardware))
-            self._book.apply(InitialSyncDone())
-            self._cdi.keep_only(self._book.bound_devices())
+            self._book.handle(InitialSyncDone())
+            self._cdi.keep_only(self._book.table.bound_devices())
             self.ready = True
             self._changes.notify()
             group.create_task(self._writer.run())
@@ -164,7 +173,7 @@ class SliceManager:
 
     def busy(self, gpu: str) -> bool:
         """Whether a slice of a card is promised to somebody, or made or about to be."""
-        return self._book.busy(gpu)
+        return self._book.table.is_busy(gpu)
 
     def resources(self) -> frozenset[str]:
         """The extended resources that it serves now."""
@@ -232,7 +241,9 @@ class SliceManager:
             await self._own.ensure_quota(node, self._fixed_gib() or None)
 
     def _occupied(self) -> bool:
-        return bool(self._book.promises) or any(pod is not None for _, pod in self._book.instances())
+        return bool(self._book.table.promises) or any(
+            pod is not None for _, pod in self._book.table.observed_instances()
+        )
 
     async def _let_go(self, uuid: str) -> None:
         """Lets go of a card when nothing of it is promised or made and the controller no longer sees it."""
@@ -245,7 +256,7 @@ class SliceManager:
     def _unused(self, uuid: str) -> bool:
         told = self._mirror.instaslice()
         listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
-        return not listed and not self._book.busy(uuid)
+        return not listed and not self._book.table.is_busy(uuid)
 
     # Parts that come with the cards -----------------------------------------------------------------------------
 
@@ -258,7 +269,7 @@ class SliceManager:
         for uuid in self._workers.keys() - held:
             _, task = self._workers.pop(uuid)
             task.cancel()
-            self._book.apply(GpuReleased(uuid))
+            self._book.handle(GpuReleased(uuid))
         for card in inventory.gpus:
             if card.uuid not in self._workers:
                 worker = SliceExecutor(
@@ -301,7 +312,7 @@ class SliceManager:
 
     def _withheld(self, uuid: str) -> bool:
         """Whether nothing more of a card is given out."""
-        return self._roles.is_leaving(uuid) or self._book.lost(uuid) or self._unfit(uuid)
+        return self._roles.is_leaving(uuid) or self._book.table.is_unreachable(uuid) or self._unfit(uuid)
 
     # What the watches show --------------------------------------------------------------------------------------
 
@@ -310,40 +321,51 @@ class SliceManager:
         if node is None or not self.ready:
             return None
         withheld = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
-        return self._description.now(self._book, node.status.node_info.boot_id, withheld)
+        return self._description.resources(self._book.table, node.status.node_info.boot_id, withheld)
 
     def _object_seen(self, event: Event[Instaslice]) -> None:
         gone = event.kind is EventKind.DELETED
         if gone:
             self._own.object_gone()
-        self._book.apply(instaslice_event(None if gone else event.object))
+        self._book.handle(instaslice_event(None if gone else event.object))
         self._changes.notify()
 
     def _pod_seen(self, event: Event[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
-            self._book.apply(PodDeleted(pod))
+            self._book.handle(PodDeleted(pod))
         else:
             over = has_ended(event.object)
             if event.old is not None and has_ended(event.old) == over:
                 return
-            self._book.apply(PodChanged(pod, over))
+            self._book.handle(PodChanged(pod, over))
         self._changes.notify()
 
     # What is told to people -------------------------------------------------------------------------------------
 
-    def _sweep(self) -> None:
-        """Undefines devices that nobody holds, saves the journal and tells what went wrong."""
-        self._cdi.remove(self._book.take_unbound())
-        self._journal.save(self._book.journal())
-        for notice in self._book.take_notices():
-            promise, node = self._book.promises.get(notice.pod), self._mirror.node()
-            if promise is not None:
-                about = reference_to(PODS, promise.name, promise.namespace, notice.pod)
-                self._events.record(about, notice.reason, notice.text, type="Warning")
-            elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
-                about = reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
-                self._events.record(about, notice.reason, notice.text, type="Warning")
+    def _follow_up(self) -> None:
+        """Carries out the effects outside the GPUs; they come before the status is written.
+
+        Raises:
+            OSError: the journal or the CDI folder cannot be written.
+        """
+        for instruction in self._book.handle(FollowUpsDue()):
+            match instruction:
+                case ReportProblem():
+                    self._report(instruction)
+                case RemoveCdiFiles():
+                    self._cdi.remove(instruction.devices)
+                case SaveJournal():
+                    self._journal.save(instruction.journal)
+
+    def _report(self, problem: ReportProblem) -> None:
+        promise, node = self._book.table.promises.get(problem.pod), self._mirror.node()
+        if promise is not None:
+            about = reference_to(PODS, promise.name, promise.namespace, problem.pod)
+            self._events.record(about, problem.reason, problem.text, type="Warning")
+        elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
+            about = reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
+            self._events.record(about, problem.reason, problem.text, type="Warning")
 
     def _tell_skipped(self, node: Node) -> None:
         about = reference_to(NODES, self._options.node_name, uid=node.metadata.uid)

@@ -1,0 +1,194 @@
+"""The slices of one node as the agent knows them: promises, owners, bindings, and what the GPUs show.
+
+:class:`SliceTable` holds the values and answers questions about them. Only
+:class:`~tessera.agent.slices.state_machine.SliceStateMachine` changes them; all others read.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.slices.events import (
+    DestroyGpuInstance,
+    GpuCall,
+    ObservedInstance,
+    ReportProblem,
+    SliceJournal,
+    SlicePromise,
+    SliceResult,
+    SliceState,
+)
+from tessera.api.names import PodUid
+
+
+class ObservedGpu:
+    """One GPU as it was read last."""
+
+    def __init__(self) -> None:
+        #: Legal first slots of every profile that the GPU can be cut into.
+        self.starts: Mapping[str, tuple[int, ...]] = {}
+        #: Every GPU instance on it, ours and foreign ones.
+        self.instances: dict[SlicePosition, ObservedInstance] = {}
+        #: When a GPU that did not answer is read again, monotonic seconds; ``None`` if the last reading succeeded.
+        self.retry: float | None = None
+        #: A foreign instance is in the way of a promised slice. Found anew by every decision.
+        self.blocked = False
+
+
+class CallBackoff(msgspec.Struct, frozen=True):
+    """Failed calls at one position.
+
+    Attributes:
+        tries: failures in a row.
+        until: no call before then, monotonic seconds.
+        undo: a compute instance could not be made, so its GPU instance goes first.
+        stuck: destroying that GPU instance failed as well.
+    """
+
+    tries: int
+    until: float
+    undo: bool = False
+    stuck: bool = False
+
+    def allows(self, call: GpuCall, now: float) -> bool:
+        """Whether a call may be made now. Undoing a half-made slice waits only if that failed itself."""
+        return self.until <= now or (self.undo and not self.stuck and isinstance(call, DestroyGpuInstance))
+
+
+class SliceTable:
+    """The slices of one node.
+
+    Args:
+        journal: what the former process of this agent left.
+    """
+
+    def __init__(self, journal: SliceJournal) -> None:
+        #: The pod that owns the instance at a position. An entry exists before the GPU instance is created (rule 2),
+        #: and goes when the instance is gone and nobody is promised the position.
+        self.owners: dict[SlicePosition, PodUid] = {parse_device_id(k): v for k, v in journal.owners.items()}
+        #: Pods that lost their claim. Their instances are destroyed, whatever is promised later (rule 3).
+        self.released: set[PodUid] = set(journal.released)
+        #: The released pods that this node does not show any more; after a restart also those it does not show yet.
+        #: A subset of :attr:`released`.
+        self.departed: set[PodUid] = set()
+        #: By pod: the slice that each device ID means which kubelet gave to it. No slice is bound to two pods.
+        self.bindings: dict[PodUid, dict[str, SlicePosition]] = {
+            pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
+            for pod, bound in journal.bindings.items()
+        }
+        #: What the Instaslice object promises now, oldest promise first.
+        self.promises: dict[PodUid, SlicePromise] = {}
+        #: The results in the object's status now.
+        self.results: dict[PodUid, SliceResult] = {}
+        #: The pods that are bound to this node, and whether all containers of each have ended for good.
+        self.pods: dict[PodUid, bool] = {}
+        #: The GPUs that are cut on demand, by UUID. One that was never read has no entry.
+        self.gpus: dict[str, ObservedGpu] = {}
+        #: Positions at which a call failed since they last stood as their owner wants them.
+        self.backoffs: dict[SlicePosition, CallBackoff] = {}
+        #: By pod, the last problem that was reported; gone when the pod is released.
+        self.last_problems: dict[PodUid, ReportProblem] = {}
+
+    def is_released(self, pod: PodUid) -> bool:
+        """Whether a pod has lost its claim on its slices."""
+        return pod in self.released
+
+    def is_bound(self, pod: PodUid) -> bool:
+        """Whether a pod is bound to this node."""
+        return pod in self.pods
+
+    def positions_of(self, pod: PodUid) -> list[SlicePosition]:
+        """The positions that a pod owns: its instances exist there or are about to be created."""
+        return [position for position, owner in self.owners.items() if owner == pod]
+
+    def owned_positions(self) -> Iterator[tuple[PodUid, SlicePosition]]:
+        """Every owned position with the pod that owns it."""
+        yield from ((pod, position) for position, pod in self.owners.items())
+
+    def is_busy(self, gpu: str) -> bool:
+        """Whether a position on a GPU is promised or owned."""
+        promised = (wanted.position for promise in self.promises.values() for wanted in promise.slices)
+        return any(position.gpu == gpu for position in (*self.owners, *promised))
+
+    def slices_of(self, pod: PodUid) -> list[SlicePosition]:
+        """The slices that a pod may use: those of its promise, and those it claimed before a promise vanished."""
+        if pod in self.released:
+            return []
+        promise = self.promises.get(pod)
+        if promise is None:
+            return self.positions_of(pod)
+        promised = [wanted.position for wanted in promise.slices]
+        return promised + [
+            each for each in self.positions_of(pod) if self.is_claimed(pod, each) and each not in promised
+        ]
+
+    def ready_slice(self, pod: PodUid, position: SlicePosition) -> ObservedInstance | None:
+        """A pod's slice at a position if its container can use it now; else ``None``."""
+        made = self.instance_at(position)
+        return made if made is not None and made.computes and self.owners.get(position) == pod else None
+
+    def is_ready(self, pod: PodUid) -> bool:
+        """Whether all slices of a pod are ready."""
+        return all(self.ready_slice(pod, position) for position in self.slices_of(pod))
+
+    def observed_instances(self) -> Iterator[tuple[ObservedInstance, PodUid | None]]:
+        """Every instance on the GPUs with the pod that owns it; ``None`` for a foreign instance."""
+        for card in self.gpus.values():
+            yield from ((made, self.owners.get(position)) for position, made in card.instances.items())
+
+    def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
+        """Where one slice of a pod is in its life."""
+        if pod in self.released:
+            return SliceState.RELEASING
+        if self.ready_slice(pod, position) is not None:
+            return SliceState.CLAIMED if self.is_claimed(pod, position) else SliceState.MADE
+        made = self.instance_at(position)
+        return SliceState.GPU_INSTANCE if made is not None and self.owners.get(position) == pod else SliceState.PROMISED
+
+    def is_unreachable(self, gpu: str) -> bool:
+        """Whether the last reading of a GPU failed."""
+        card = self.gpus.get(gpu)
+        return card is not None and card.retry is not None
+
+    def bindings_of(self, pod: PodUid) -> Mapping[str, SlicePosition]:
+        """Which slice each device ID means that kubelet gave to a pod."""
+        return self.bindings.get(pod, {})
+
+    def bound_devices(self) -> set[str]:
+        """All device IDs that pods hold."""
+        return {device for devices in self.bindings.values() for device in devices}
+
+    def last_problem_text(self, pod: PodUid) -> str:
+        """Text of the last problem with a pod's slices; empty if there was none."""
+        problem = self.last_problems.get(pod)
+        return problem.text if problem else ""
+
+    def journal(self) -> SliceJournal:
+        """The values that must be on disk before the next call to a GPU."""
+        return SliceJournal(
+            owners={position.device_id: pod for position, pod in sorted(self.owners.items())},
+            released=tuple(sorted(self.released)),
+            bindings={
+                pod: {device: slice_.device_id for device, slice_ in bound.items()}
+                for pod, bound in sorted(self.bindings.items())
+            },
+        )
+
+    def is_claimed(self, pod: PodUid, position: SlicePosition) -> bool:
+        """Whether a container of the pod was given a slice."""
+        return position in self.bindings.get(pod, {}).values()
+
+    def is_promised(self, pod: PodUid, position: SlicePosition) -> bool:
+        """Whether a position is promised to a pod that has not lost its claim."""
+        promise = self.promises.get(pod)
+        return (
+            promise is not None
+            and pod not in self.released
+            and any(wanted.position == position for wanted in promise.slices)
+        )
+
+    def instance_at(self, position: SlicePosition) -> ObservedInstance | None:
+        """The instance at a position; ``None`` if there is none."""
+        gpu = self.gpus.get(position.gpu)
+        return None if gpu is None else gpu.instances.get(position)
