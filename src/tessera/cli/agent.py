@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.option_types import known_cards
 from tessera.cli.base.process import log_option, run_process, start_log
-from tessera.cli.base.simulate_option import known_cards
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 #: Variables of NVIDIA's device plugin that set an option, as its users' manifests have them.

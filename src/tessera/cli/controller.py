@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.base import build_options, site_options
 from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.controller_options import build_options, pop_build_settings, pop_site, site_options
 from tessera.cli.base.process import log_option, run_process, start_log
 
 
@@ -25,8 +25,8 @@ from tessera.cli.base.process import log_option, run_process, start_log
 )
 @click.option("--leader-election/--no-leader-election", default=True, help="Without it, run a single replica only.")
 @click.option("--image", metavar="IMAGE", help="Tessera's image in pods that it makes.  [default: this pod's own]")
-@site_options.site_options
-@build_options.build_options
+@site_options
+@build_options
 @click.option(
     "--replace-failed",
     type=click.IntRange(0, 100),
@@ -57,11 +57,11 @@ def options_from(values: Mapping[str, Any]) -> Any:
 
     given = dict(values)
     identity = given.pop("identity") or socket.gethostname()
-    said = site_options.taken(given)
+    said = pop_site(given)
     startup: dict[str, Any] = {"startup_taints": said.startup_taints, "deadline": said.startup_deadline}
     return ControllerOptions(
         identity=identity,
-        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=build_options.taken(given)),
+        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
         registries=RegistryOptions(ca=said.registry_ca, plain_http=said.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

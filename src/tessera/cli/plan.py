@@ -79,7 +79,7 @@ def _as_json(model: str, geometry: "Geometry", plan: "tuple[Placement, ...] | In
 
 
 def _drawn(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> Iterator[str]:
-    from tessera.cli.base.layout_tiles import layout_row
+    from tessera.cli.base.tiles import layout_row
 
     used = sum(placed.size for placed in plan)
     yield f"{model}   {used} of {geometry.slots} memory slots used"

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.cli.autoscaler.cluster_facts import NODE_POOLS, ClusterFacts, look
-from tessera.cli.autoscaler.machine_sets import SETS
-from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS
+from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, SETS
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS

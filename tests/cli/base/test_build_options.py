@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera.cli.base.build_options import arguments
+from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.controller import command, parsed
 from tessera.cli.main import main
 from tessera.driver.build.job import build_job
@@ -34,11 +34,11 @@ def read(*given: str) -> BuildSettings:
 
 def test_without_options_the_defaults_count() -> None:
     assert read() == BuildSettings()
-    assert list(arguments(BuildSettings())) == []
+    assert list(build_arguments(BuildSettings())) == []
 
 
 def test_the_controller_takes_every_setting_but_the_secret_that_a_policy_names() -> None:
-    told = list(arguments(SITE))
+    told = list(build_arguments(SITE))
     assert read(*told) == SITE
     changed = {
         name for name in BuildSettings.__struct_fields__ if getattr(SITE, name) != getattr(BuildSettings(), name)
@@ -47,7 +47,7 @@ def test_the_controller_takes_every_setting_but_the_secret_that_a_policy_names()
 
 
 def test_an_installation_hands_them_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["install", *arguments(SITE), "-o", "yaml"]) == 0
+    assert main(["install", *build_arguments(SITE), "-o", "yaml"]) == 0
     printed = yaml.safe_load_all(capsys.readouterr().out)
     (found,) = (
         each for each in printed if (each["kind"], each["metadata"]["name"]) == ("Deployment", "tessera-controller")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kube.certificates import Authority
 
+from tessera.cli.base.controller_options import Site, site_arguments
 from tessera.cli.base.option_types import LONGEST
-from tessera.cli.base.site_options import Site, arguments
 from tessera.cli.controller import command, parsed
 from tessera.cli.main import main
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
@@ -50,13 +50,13 @@ def told(objects: list[Any]) -> list[str]:
 
 
 def test_without_options_the_controllers_defaults_count() -> None:
-    assert list(arguments(Site())) == []
+    assert list(site_arguments(Site())) == []
     found = read()
     assert (found.registries, found.provisioning) == (RegistryOptions(), ProvisioningOptions())
 
 
 def test_the_controller_takes_all_that_is_said() -> None:
-    found = read(*arguments(SITE), "--registry-ca=/etc/ca.crt")
+    found = read(*site_arguments(SITE), "--registry-ca=/etc/ca.crt")
     assert found.registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
     assert found.provisioning.startup_taints == SITE.startup_taints
     assert found.provisioning.deadline == SITE.startup_deadline
@@ -64,11 +64,13 @@ def test_the_controller_takes_all_that_is_said() -> None:
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
 def test_a_deadline_reaches_the_controller_as_it_was_said(seconds: float) -> None:
-    assert read(*arguments(Site(startup_deadline=seconds))).provisioning.deadline == pytest.approx(seconds, abs=1e-8)
+    assert read(*site_arguments(Site(startup_deadline=seconds))).provisioning.deadline == pytest.approx(
+        seconds, abs=1e-8
+    )
 
 
 def test_an_installation_hands_them_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert read(*told(printed(capsys, *arguments(SITE)))) == read("--http-port=8081", *arguments(SITE))
+    assert read(*told(printed(capsys, *site_arguments(SITE)))) == read("--http-port=8081", *site_arguments(SITE))
 
 
 def test_a_file_of_authorities_becomes_a_config_map_by_which_builds_trust_registries_too(

@@ -9,8 +9,14 @@ import pytest
 from tests.driver.registry.programs import Image, registry
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN, announced, of_cluster
-from tessera.cli.driver.coverage_report import as_json, table, unknown
+from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN
+from tessera.cli.driver.kernel_coverage import (
+    announce_kernels,
+    describe_unknown,
+    report_for_cluster,
+    report_json,
+    report_table,
+)
 from tessera.cli.driver.registry_access import Access
 from tessera.cli.main import main
 from tessera.clock import SystemClock
@@ -188,7 +194,7 @@ NEXT = NextKernel(os_id="ubuntu", os_version="22.04", kernel=K1)
 
 
 async def test_a_cluster_s_policy_says_which_image_is_wanted(cluster: Client) -> None:
-    report = await of_cluster(cluster, PLAIN, [NEXT])
+    report = await report_for_cluster(cluster, PLAIN, [NEXT])
     assert report.summary == "0/1 covered"
     assert report.rows[0].policy == "ClusterPolicy/cluster-policy"
     assert report.gates == {"ubuntu22.04 amd64": False}
@@ -197,45 +203,48 @@ async def test_a_cluster_s_policy_says_which_image_is_wanted(cluster: Client) ->
 async def test_what_the_cluster_lists_counts_too(cluster: Client) -> None:
     data = {"ubuntu22.04": f"{K}\n", "rocky9.4": "5.14.0-427.40.1.el9_4.x86_64\n"}
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
-    report = await of_cluster(cluster, PLAIN, [])
+    report = await report_for_cluster(cluster, PLAIN, [])
     assert report.gates == {"ubuntu22.04 amd64": True, "rocky9.4 amd64": False}  # its nodes may be scaled to zero
     assert report.known
 
 
 async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) -> None:
-    report = await of_cluster(cluster, PLAIN, [])
+    report = await report_for_cluster(cluster, PLAIN, [])
     assert (report.open, report.known, report.unknown) == (True, False, ("ubuntu22.04 amd64",))
-    assert list(table(report)) == ["ubuntu22.04 amd64: not known which kernel comes", "No kernel is known to come."]
-    assert "nobody has said which kernel comes for ubuntu22.04 amd64" in unknown(report, cluster=True)
-    assert "ConfigMap tessera-system/driver-next-kernels" in unknown(report, cluster=True)
-    assert json.loads(as_json(report))["unknown"] == ["ubuntu22.04 amd64"]
+    assert list(report_table(report)) == [
+        "ubuntu22.04 amd64: not known which kernel comes",
+        "No kernel is known to come.",
+    ]
+    assert "nobody has said which kernel comes for ubuntu22.04 amd64" in describe_unknown(report, cluster=True)
+    assert "ConfigMap tessera-system/driver-next-kernels" in describe_unknown(report, cluster=True)
+    assert json.loads(report_json(report))["unknown"] == ["ubuntu22.04 amd64"]
 
 
 async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -> None:
     data = {"ubuntu22.04": f"{K}\nlatest\n"}
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
-    report = await of_cluster(cluster, PLAIN, [])
+    report = await report_for_cluster(cluster, PLAIN, [])
     assert (report.open, report.known) == (True, False)
-    assert unknown(report, cluster=True).startswith("warning: lines of the lists cannot be read")
+    assert describe_unknown(report, cluster=True).startswith("warning: lines of the lists cannot be read")
 
 
 async def test_in_a_lab_it_is_said_that_its_registries_are_elsewhere(
     cluster: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await of_cluster(cluster, PLAIN, [NEXT])
+    await report_for_cluster(cluster, PLAIN, [NEXT])
     assert capsys.readouterr().err == ""
     info = {"containerRuntimeVersion": "simulated://1.0"}
     await cluster.merge_patch(NODES, "a", {"status": {"nodeInfo": info}}, subresource="status")
-    await of_cluster(cluster, PLAIN, [NEXT])
+    await report_for_cluster(cluster, PLAIN, [NEXT])
     assert capsys.readouterr().err.startswith("note: this cluster is a lab. Its registries are simulated")
 
 
 async def test_announced_kernels_stand_in_the_list_once_and_remarks_stay(cluster: Client) -> None:
-    await announced(cluster, [NEXT])
+    await announce_kernels(cluster, [NEXT])
     held = await cluster.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
     assert held.data == {"ubuntu22.04": f"{K1}\n"}
     await cluster.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": {"ubuntu22.04": f"# ours\n{K1}"}}, NAMESPACE)
     arm = NextKernel(os_id="ubuntu", os_version="22.04", kernel=K1, architecture="arm64")
-    await of_cluster(cluster, PLAIN, [NEXT, arm], announce=True)
+    await report_for_cluster(cluster, PLAIN, [NEXT, arm], announce=True)
     held = await cluster.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
     assert held.data == {"ubuntu22.04": f"# ours\n{K1}\n{K1} arm64\n"}

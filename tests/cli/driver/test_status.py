@@ -5,7 +5,7 @@ import pytest
 
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Rejected, Strategy
 from tessera.cli.base.simulated_cluster import leaps
-from tessera.cli.driver.node_drivers import NodeDriver, is_stuck, lines, node_drivers
+from tessera.cli.driver.status import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock
 from tessera.driver.nodes.node_status import encode_status
 from tessera.kube.client.client import Client

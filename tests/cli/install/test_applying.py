@@ -10,7 +10,7 @@ import yaml
 
 from tessera.api.documents import load
 from tessera.api.gpu_operator.settings_reader import settings_from
-from tessera.cli.base.build_options import arguments
+from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import Done, apply_all
 from tessera.cli.install.manifests import Choices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, warnings
@@ -177,7 +177,7 @@ def test_authorities_that_builds_are_told_to_trust_stay_without_their_option(pla
     """A build mounts them; where they are gone, its pod never starts."""
 
     async def scenario() -> None:
-        site = tuple(arguments(BuildSettings(ca_config_map="tessera-registry-ca")))
+        site = tuple(build_arguments(BuildSettings(ca_config_map="tessera-registry-ca")))
         await install(place, authorities="one")
         assert "deleted" not in results(await install(place, site=site))
         assert await trusted(place) == ["one"]

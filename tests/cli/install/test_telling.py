@@ -2,8 +2,7 @@
 
 import pytest
 
-from tessera.cli.install.apply import Done
-from tessera.cli.install.summary import line, looks, total
+from tessera.cli.install.apply import Done, line, looks, total
 
 AGENT = "daemonset.apps/tessera-agent in tessera-system"
 CONTROLLER = "deployment.apps/tessera-controller in tessera-system"

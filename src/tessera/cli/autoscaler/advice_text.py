@@ -4,11 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import yaml
 
+from tessera.cli.autoscaler.cluster_facts import ClusterFacts
+from tessera.cli.base.console import say, say_document
+from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Finding, Labels, span
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import Advice, Bound, Timers
+from tessera.provisioning.options import STARTUP_TAINT
 
 SIMULATED = "simulated: these times come from the lab"
 #: What people call each timer, and the option that says which one is in force.
@@ -114,14 +119,14 @@ def _bound(bound: Bound) -> str:
 
 def _timers(each: GroupAdvice) -> Iterator[str]:
     yield f"  {'timer':<34}{'now':>14}{'advised':>9}"
-    reasons = dict(kept(each))
+    reasons = dict(kept_timers(each))
     for field, name in {"unneeded": "consolidateAfter"}.items() if each.karpenter else TIMERS.items():
         now, then = getattr(each.current, field), getattr(each.advice.timers, field)
         why = f"   {reasons[field]}" if field in reasons else ""
         yield f"  {name:<34}{_known(now):>14}{_known(then):>9}{why}"
 
 
-def kept(each: GroupAdvice) -> Iterator[tuple[str, str]]:
+def kept_timers(each: GroupAdvice) -> Iterator[tuple[str, str]]:
     """The timers that are not as short as what was measured, with what keeps them: ``kept at 15m: too few samples``."""
     for field, why in each.advice.kept.items():
         now, then = getattr(each.current, field), getattr(each.advice.timers, field)
@@ -164,3 +169,69 @@ def lines_of_findings(found: Sequence[Finding]) -> Iterator[str]:
         yield f"  {number}. {each.text}"
         if each.remedy:
             yield f"     -> {each.remedy}"
+
+
+def print_for_autoscaler(
+    groups: Sequence[GroupAdvice], cluster: Sequence[Finding], facts: ClusterFacts, form: str
+) -> None:
+    """Prints it.
+
+    Args:
+        groups: each group's advice.
+        cluster: what concerns all groups.
+        facts: of the cluster's autoscaler.
+        form: one of :data:`tessera.provisioning.advise.emit.FORMATS`.
+    """
+    advices = [each.advice for each in groups]
+    longest = emit.longest(advices)
+    for line in (*_first(groups, cluster), *_notes(form, longest.max_node_startup)):
+        say(line, err=True)
+    match form:
+        case "openshift":
+            made = emit.openshift(longest, scale_down=facts.settings.scale_down is not False)
+            say_document(yaml.safe_dump(made, sort_keys=False))
+        case "flags":
+            say(*emit.flags(longest))
+        case "capi":
+            for each in advices:
+                say(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
+                annotations = emit.capi(each, facts.annotation_group(each.group))
+                say_document(yaml.safe_dump(annotations, sort_keys=False))
+        case _:
+            pools = [emit.karpenter(each, STARTUP_TAINT) for each in advices]
+            say_document(yaml.safe_dump_all(pools, sort_keys=False))
+
+
+def _first(groups: Sequence[GroupAdvice], cluster: Sequence[Finding]) -> Iterator[str]:
+    """What stands in the table and not in what is printed."""
+    if any(each.simulated for each in groups):
+        yield f"warning: {SIMULATED}; set no real timer by them"
+    for each in groups:
+        said = [*_kept(each), *lines_of_findings(each.findings)]
+        if said:
+            yield f"node group {each.group or '(no name)'}"
+            yield from said
+    if cluster:
+        yield "all node groups"
+        yield from lines_of_findings(cluster)
+
+
+def _kept(each: GroupAdvice) -> Iterator[str]:
+    for timer, why in kept_timers(each):
+        ask = ""
+        if getattr(each.current, timer) is None and getattr(each.advice.timers, timer) is not None:
+            ask = f"; the present one is not known: if it is longer, give {OPTIONS[timer]}"
+        name = "consolidateAfter" if each.karpenter else TIMERS[timer]
+        yield f"  {name} {why}{ask}"
+
+
+def _notes(form: str, startup: float | None) -> Iterator[str]:
+    """What the form cannot say, or does beside what it says."""
+    if form in {"openshift", "flags"}:
+        yield "note: these timers hold for all node groups, also for those that were not measured; -o capi is for one"
+    if form == "openshift" and startup is not None:
+        yield "note: it has no field for maxNodeStartupTime; annotate the MachineSets: -o capi"
+    if form == "flags" and startup is not None:
+        yield "note: a cluster autoscaler before 1.35 has no --max-node-startup-time and does not start with it"
+    if form == "karpenter":
+        yield "note: startupTaints is one list: add what the NodePool has in it already"

@@ -99,9 +99,9 @@ def command(
         case "json":
             say_json({"groups": told, "cluster": cluster})
         case _:
-            from tessera.cli.autoscaler import advice_formats
+            from tessera.cli.autoscaler.advice_text import print_for_autoscaler
 
-            advice_formats.told(told, cluster, facts, output)
+            print_for_autoscaler(told, cluster, facts, output)
 
 
 def _told(

@@ -2,15 +2,21 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from tessera.cli.base.connection import Failure, connected
+from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
+from tessera.provisioning.experiments.results import AUTOSCALE, Samples
+from tessera.provisioning.history import RECORDS_KEY
+from tessera.provisioning.report.reading import read_experiments, read_records
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts
     from tessera.provisioning.advise.samples import GroupTimes
+
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 
@@ -42,7 +48,7 @@ def times_and_facts(
 
 def _read(file: Path) -> "tuple[GroupTimes, ...]":
     from tessera.api.documents import FileRefused
-    from tessera.cli.autoscaler.time_files import read_times
+    from tessera.cli.autoscaler.measured_times import read_times
     from tessera.cli.base.input_files import named, text_of
     from tessera.provisioning.advise.samples import refused
 
@@ -51,3 +57,41 @@ def _read(file: Path) -> "tuple[GroupTimes, ...]":
     except FileRefused as error:
         first, *mistakes = refused(named(file), error)
         raise Failure(f"error: {first}", *mistakes) from error
+
+
+def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:
+    """The times in a file.
+
+    Args:
+        text: its content.
+        name: for messages.
+
+    Raises:
+        FileRefused: rows have mistakes.
+        ValueError: records or results have; the text names file, place and fault.
+    """
+    loaded = _first(text)
+    if isinstance(loaded, dict) and "results" in loaded:
+        return _of_results(read_experiments(text, name))
+    if RECORDS_KEY in text or (isinstance(loaded, dict) and {"records", "node"} & set(loaded)):
+        return from_records(read_records(text, name))
+    return from_file(text)
+
+
+def _first(text: str) -> Any:
+    """The JSON value of the text or of its first line; the first one of a list; None for other text."""
+    for part in (text, text.lstrip().partition("\n")[0]):
+        try:
+            loaded = msgspec.json.decode(part)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        return loaded[0] if isinstance(loaded, list) and loaded else loaded
+    return None
+
+
+def _of_results(results: tuple[Samples, ...]) -> tuple[GroupTimes, ...]:
+    return tuple(
+        GroupTimes(group=each.scenario, ready=each.samples, simulated=each.simulated)
+        for each in results
+        if each.experiment == AUTOSCALE
+    )

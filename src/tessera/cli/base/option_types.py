@@ -1,6 +1,8 @@
 """Times as autoscalers write them, in options and objects: ``5m``, ``1h30m``, ``1.5h``, or plain seconds."""
 
+import math
 import re
+from typing import Any
 
 import click
 
@@ -42,3 +44,30 @@ class Duration(click.ParamType[float]):
             return parse_duration(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number of a range; ``nan`` and ``inf``, which Python takes for numbers, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or click's own refusal."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be reckoned with", param, ctx)
+        return number
+
+
+def known_cards(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """The text as it is; a callback of the option.
+
+    Raises:
+        click.BadParameter: it is not of the form, or names a model that is not known.
+    """
+    from tessera.nvml.simulated.machine import parse_spec
+
+    if text is not None:
+        try:
+            parse_spec(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return text

@@ -5,9 +5,10 @@ columns; a label that does not fit its tile is cut, and the table below the card
 here, before they are measured and coloured.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.explain.card_map import Card, NodeCards, PendingNode, Tile
+from tessera.mig.geometry import Geometry, Placement
 from tessera.text import one_line
 
 #: Columns of one memory slot, borders included. 8 slots x 9 columns and the card's number fit 80 columns.
@@ -112,3 +113,18 @@ def _foreign(node: NodeCards) -> Iterator[str]:
                 where = f"GPU {card.index} start {tile.start} size {tile.size}"
                 profile = one_line(tile.profile) or "?"
                 yield f"    -  {profile:<12} {where:<22} {tile.state:<9} {_UNRECORDED[tile.state]}"
+
+
+def layout_row(geometry: Geometry, placements: Iterable[Placement]) -> str:
+    """The card's memory slots from left to right; free ones are empty tiles."""
+    columns = SLOT_COLUMNS if geometry.slots <= 8 else NARROW_COLUMNS
+    at = {placed.start: placed for placed in placements}
+    parts, slot = [], 0
+    while slot < geometry.slots:
+        placed = at.get(slot)
+        size = 1 if placed is None else placed.size
+        width = size * columns - 2
+        label = "" if placed is None else placed.profile
+        parts.append(f"[{label[:width]:{width}}]")
+        slot += size
+    return "".join(parts)

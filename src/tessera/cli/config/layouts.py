@@ -19,7 +19,7 @@ from tessera.api.mig_layouts.layouts_file import (
     targets_of,
 )
 from tessera.api.names import resource_of
-from tessera.cli.base.layout_tiles import layout_row
+from tessera.cli.base.tiles import layout_row
 from tessera.cli.config.judgement import Node, Part, refused_part
 from tessera.mig.geometry import Placement
 from tessera.mig.gpu_model import GpuModel

@@ -193,7 +193,7 @@ async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> Non
     """Has the Job made, or finds the one that there is, and follows it if asked to.
 
     Raises:
-        NodeFailure: the API server refuses the Job, or the build failed.
+        Failure: the API server refuses the Job, or the build failed.
     """
     changed = asyncio.Event()
     builds.listen(lambda _target, _phase: changed.set())
@@ -239,7 +239,7 @@ async def _begun(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Even
     """The state once there is an attempt that has not failed before.
 
     Raises:
-        NodeFailure: the API server refuses the Job.
+        Failure: the API server refuses the Job.
     """
     while True:
         changed.clear()

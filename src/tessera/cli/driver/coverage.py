@@ -1,24 +1,13 @@
 """``tessera driver coverage``: whether kernels that are to come have a driver image, as a gate for reboots."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, reported
 from tessera.cli.base.console import say, say_json_text
-from tessera.cli.driver.image_options import IMAGE, REPOSITORY, output_option
-from tessera.cli.driver.registry_access import Access, registries, registry_options
-
-if TYPE_CHECKING:
-    from tessera.api.driver.driver_policy import DriverPolicy
-    from tessera.driver.coverage.kernels import NextKernel
-    from tessera.driver.coverage.report import CoverageReport, ExpectedKernel
-    from tessera.driver.resolution import Resolver
-    from tessera.kube.client.client import Client
+from tessera.cli.driver.registry_access import IMAGE, REPOSITORY, Access, output_option, registry_options
 
 #: Exit codes: a kernel has no image; it is not known which kernel comes, and that was asked for.
 NOT_COVERED, NOT_KNOWN = 3, 4
@@ -105,173 +94,41 @@ def command(
         raise click.UsageError("--announce writes into the cluster: give --cluster")
     if (named or lists or indexes) and not system:
         raise click.UsageError("--os is needed with --kernels, --list and --apt-index, for example ubuntu22.04")
-    from tessera.cli.driver.coverage_report import as_json, table, unknown
+    from tessera.cli.driver.kernel_coverage import (
+        KernelSources,
+        describe_unknown,
+        policy_for,
+        read_kernels,
+        report_for_context,
+        report_for_policy,
+        report_json,
+        report_table,
+    )
 
-    texts = [text for each in named for text in each.split(",") if text.strip()]
-    kernels = [
-        *_written(texts, lists, system or "", arch),
-        *_of_indexes(indexes, system or "", arch, flavour, newer_than),
-        *_of_toolkits(toolkit_release, release_info, large_pages=large_pages),
-    ]
+    kernels = read_kernels(
+        KernelSources(
+            names=[text for each in named for text in each.split(",") if text.strip()],
+            lists=lists,
+            indexes=indexes,
+            flavour=flavour,
+            newer_than=newer_than,
+            toolkit_releases=toolkit_release,
+            release_info=release_info,
+            large_pages=large_pages,
+            system=system or "",
+            arch=arch,
+        )
+    )
     if cluster:
-        report = asyncio.run(_in_cluster(access, kernels, announce, kubeconfig, context))
+        report = asyncio.run(report_for_context(access, kernels, announce, kubeconfig, context))
     else:
-        report = asyncio.run(_of_policy(access, kernels, _policy(repository, image, driver)))
+        report = asyncio.run(report_for_policy(access, kernels, policy_for(repository, image, driver)))
     if output == "json":
-        say_json_text(as_json(report))
+        say_json_text(report_json(report))
     else:
-        say(*table(report))
+        say(*report_table(report))
     if not report.known:
-        say(unknown(report, cluster=cluster), err=True)
+        say(describe_unknown(report, cluster=cluster), err=True)
     if not report.open:
         return NOT_COVERED
     return NOT_KNOWN if must_know and not report.known else 0
-
-
-def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
-    from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.subjects import command_line
-
-    return command_line(ImageSource(repository=repository, image=image, version=version))
-
-
-def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator["NextKernel"]:
-    from tessera.cli.base.input_files import text_of
-    from tessera.cli.driver.subjects import naming
-    from tessera.driver.coverage.kernels import content_lines, parse_kernel
-
-    def read(text: str) -> "NextKernel":
-        return parse_kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
-
-    yield from map(read, texts)
-    for path in lists:
-        for line in content_lines(text_of(path)):
-            with naming(path):
-                yield read(line)
-
-
-def _of_indexes(
-    indexes: Sequence[Path], system: str, arch: str, flavour: str, newer_than: str | None
-) -> Iterator["NextKernel"]:
-    from tessera.cli.driver.subjects import naming
-    from tessera.driver.coverage.apt import apt_kernels
-    from tessera.driver.coverage.kernels import newer_kernels, newest_kernels, parse_kernel
-
-    images: set[str] = set()
-    for path in indexes:
-        with naming(path):
-            images |= set(apt_kernels(path.read_bytes(), flavour))
-    if indexes and not images:
-        raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
-    for name in newer_kernels(images, [newer_than]) if newer_than else newest_kernels(images):
-        yield parse_kernel(system, f"{name} {arch}")
-
-
-def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator["NextKernel"]:
-    from tessera.cli.driver.subjects import naming
-    from tessera.driver.coverage.openshift import parse_release, toolkit_kernel, with_large_pages
-
-    machine_os = ""
-    if info is not None:
-        with naming(info):
-            machine_os = parse_release(info.read_bytes()).machine_os
-    for path in releases:
-        with naming(path):
-            kernel = toolkit_kernel(path.read_bytes(), machine_os)
-            found = [kernel, *([with_large_pages(kernel)] if large_pages else [])]
-        yield from found
-
-
-async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "CoverageReport":
-    from tessera.driver.coverage.report import expected_kernels
-
-    awaited, idle = expected_kernels(kernels, (), [policy])
-    return await _report(access, awaited, idle)
-
-
-async def _in_cluster(
-    access: Access, kernels: Sequence["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
-) -> "CoverageReport":
-    from tessera.cli.base.simulated_cluster import lab_registries
-
-    lab = lab_registries(kubeconfig, context)
-    async with connected("tessera-driver", kubeconfig, context) as client:
-        return await of_cluster(client, access, kernels, announce=announce, lab=lab)
-
-
-async def of_cluster(
-    client: "Client",
-    access: Access,
-    kernels: Sequence["NextKernel"],
-    *,
-    announce: bool = False,
-    lab: "Resolver | None" = None,
-) -> "CoverageReport":
-    """The report for a cluster's nodes and policies, on these kernels and those that it lists.
-
-    In a lab, ``lab`` is asked instead of real registries.
-
-    Raises:
-        NodeFailure: no policy of the cluster manages drivers.
-    """
-    from tessera.cli.driver.subjects import in_cluster
-    from tessera.driver.coverage.kernels import parse_kernel_lists
-    from tessera.driver.coverage.report import expected_kernels, unlisted_groups
-
-    seen = await in_cluster(client, lab=lab)
-    if announce:
-        await announced(client, kernels)
-    known, problems = parse_kernel_lists(await _list(client))
-    in_use = [(each.pool, each.policy) for each in seen.subjects]
-    awaited, idle = expected_kernels(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
-    report = await _report(access, awaited, idle, problems=problems, client=client, lab=lab)
-    return msgspec.structs.replace(report, unknown=unlisted_groups((pool for pool, _ in in_use), report.rows))
-
-
-async def _list(client: "Client") -> dict[str, str]:
-    """The data of the ConfigMap; nothing if there is none."""
-    from tessera.cli.driver.subjects import NAMESPACE
-    from tessera.driver.coverage.kernels import CONFIG_MAP
-    from tessera.kube.client.errors import NotFound
-    from tessera.kube.resources import CONFIGMAPS
-
-    try:
-        return dict((await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data)
-    except NotFound:
-        return {}
-
-
-async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
-    """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
-    from tessera.cli.driver.subjects import NAMESPACE
-    from tessera.driver.coverage.kernels import CONFIG_MAP, add_kernels, parse_kernel_lists
-    from tessera.kube.client.errors import NotFound
-    from tessera.kube.resources import CONFIGMAPS
-
-    data = await _list(client)
-    known = set(parse_kernel_lists(data)[0])
-    changed = add_kernels(data, [each for each in kernels if each not in known])
-    if not changed:
-        return
-    try:
-        await client.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": changed}, NAMESPACE)
-    except NotFound:
-        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": changed}, NAMESPACE)
-
-
-async def _report(
-    access: Access,
-    awaited: Sequence["ExpectedKernel"],
-    idle: tuple["NextKernel", ...],
-    *,
-    problems: tuple[str, ...] = (),
-    client: "Client | None" = None,
-    lab: "Resolver | None" = None,
-) -> "CoverageReport":
-    from tessera.cli.driver.subjects import NAMESPACE
-    from tessera.driver.coverage.report import CoverageReport, look_up_coverage
-    from tessera.driver.registry.pull_secrets import PullSecrets
-
-    async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
-        rows = await asyncio.gather(*(look_up_coverage(each, there.resolver) for each in awaited))
-    return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)

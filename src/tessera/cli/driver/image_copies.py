@@ -1,18 +1,21 @@
 """Has images copied one after the other, and says of each what became of it."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from tessera.api.driver.driver_policy import ImageSource
 from tessera.cli.base.connection import Failure
 from tessera.cli.base.console import say
-from tessera.cli.driver.image_needs import needs
 from tessera.cli.driver.pool_images import size
 from tessera.cli.driver.registry_access import Registries
 from tessera.cli.driver.subjects import Subject
+from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.copying import (
     CopyError,
     ImageCopy,
+    NeededImage,
     Skopeo,
     plan_copies,
     read_target_state,
@@ -21,6 +24,8 @@ from tessera.driver.registry.copying import (
     skopeo_path,
 )
 from tessera.driver.registry.errors import RegistryError
+from tessera.driver.registry.reference import parse
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +53,7 @@ async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject])
         The exit code: 1 if an image is missing or was not copied.
 
     Raises:
-        NodeFailure: nothing can be copied, since skopeo is missing.
+        Failure: nothing can be copied, since skopeo is missing.
     """
     if not order.dry_run:
         try:
@@ -78,3 +83,80 @@ async def _one(there: Registries, order: Order, copy: ImageCopy) -> bool:
         say(f"error: {error}", err=True)
         return False
     return True
+
+
+_READY_MADE = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VERBATIM)
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and a sentence for each pool or part for which nothing was."""
+
+    needed: tuple[NeededImage, ...]
+    missing: tuple[str, ...]
+
+
+async def needs(there: Registries, subjects: Sequence[Subject], *, builder: bool) -> Needs:
+    """The images that nodes need.
+
+    Args:
+        there: what asks registries.
+        subjects: the nodes.
+        builder: also the image that builds drivers, where one with finished modules was found.
+    """
+    groups = [_wanted(each, builder=builder) for each in subjects]
+    groups.extend([query] for query in dict.fromkeys(query for each in subjects for query in _beside(each)))
+    answers = await asyncio.gather(*(_first(there, group) for group in groups))
+    needed: dict[tuple[str, str], NeededImage] = {}
+    missing = []
+    for found, why in answers:
+        if not found:
+            missing.append(why)
+        needed.update({(each.reference, each.query.pool.architecture): each for each in found})
+    return Needs(needed=tuple(needed.values()), missing=tuple(dict.fromkeys(missing)))
+
+
+def _wanted(subject: Subject, *, builder: bool) -> list[ImageQuery]:
+    """What may serve, best first; only from the policy's own repository, since that is what is copied."""
+    policy = msgspec.structs.replace(subject.policy, mirrors=(), build_repository="")
+    asked = image_queries(policy, subject.pool)
+    ready = [each for each in asked if each.kind in _READY_MADE]
+    if not policy.use_precompiled:
+        return [each for each in asked if each.kind is ImageKind.BUILDER] or ready
+    return asked if builder else ready or asked
+
+
+def _beside(subject: Subject) -> Iterator[ImageQuery]:
+    """What else runs for the driver: the toolkit and the driver manager, where the policy names their images."""
+    for part in (subject.policy.toolkit, subject.policy.manager):
+        if part.enabled and part.source != ImageSource() and part.source.image:
+            yield ImageQuery(source=part.source, pool=subject.pool, kind=ImageKind.VERBATIM)
+
+
+async def _first(there: Registries, asked: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
+    """The best image with finished modules and the best that builds, as far as either was asked for."""
+    answers = dict(zip(asked, await asyncio.gather(*map(there.resolver.resolve, asked)), strict=True))
+    found = []
+    for kinds in (_READY_MADE, (ImageKind.BUILDER,)):
+        query = next((each for each in asked if each.kind in kinds and answers[each].outcome is Outcome.FOUND), None)
+        if query is not None:
+            try:
+                found.append(await _whole(there, query, answers[query]))
+            except RegistryError as error:
+                return found, str(error)
+    return found, _why(answers)
+
+
+async def _whole(there: Registries, query: ImageQuery, answer: Resolution) -> NeededImage:
+    reference = parse(answer.reference)
+    keyring = await there.secrets(query.source.pull_secrets)
+    image = await there.client.find_image(reference, query.pool.architecture, keyring)
+    return NeededImage(query=query, reference=answer.reference, found=image)
+
+
+def _why(answers: dict[ImageQuery, Resolution]) -> str:
+    query = next(iter(answers))
+    return f"{query.pool.text}: {'; '.join(_texts(answers.values()))}"
+
+
+def _texts(answers: Iterable[Resolution]) -> list[str]:
+    return list(dict.fromkeys(each.text for answer in answers for each in answer.tried))

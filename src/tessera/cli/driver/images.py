@@ -9,8 +9,16 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connected, reported
 from tessera.cli.base.console import say, say_json
-from tessera.cli.driver.image_options import REPOSITORY, image_option, output_option, version_option
-from tessera.cli.driver.registry_access import Access, Registries, registries, registry_options
+from tessera.cli.driver.registry_access import (
+    REPOSITORY,
+    Access,
+    Registries,
+    image_option,
+    output_option,
+    registries,
+    registry_options,
+    version_option,
+)
 
 if TYPE_CHECKING:
     from tessera.api.driver.driver_policy import ImageSource

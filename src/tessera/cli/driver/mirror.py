@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connected, reported
-from tessera.cli.driver.image_options import image_option, version_option
-from tessera.cli.driver.registry_access import Access, registries, registry_options
+from tessera.cli.driver.registry_access import Access, image_option, registries, registry_options, version_option
 
 if TYPE_CHECKING:
     from tessera.cli.driver.image_copies import Order

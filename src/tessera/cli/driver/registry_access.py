@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tessera.driver.registry.pull_secrets import PullSecrets
     from tessera.driver.resolution import Resolver
 
+
 T = TypeVar("T")
 
 
@@ -98,7 +99,7 @@ async def registries(
     In a lab, ``lab`` resolves instead, from simulated registries.
 
     Raises:
-        NodeFailure: the authority's file has no certificates.
+        Failure: the authority's file has no certificates.
     """
     from tessera.clock import SystemClock
     from tessera.driver.images.resolver import RegistryResolver
@@ -123,3 +124,15 @@ async def registries(
         yield Registries(client, lab or resolver, keyring, both)
     finally:
         await resolver.close()
+
+
+#: Where NVIDIA publishes drivers, and under which name.
+REPOSITORY, IMAGE = "nvcr.io/nvidia", "driver"
+
+image_option = click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
+version_option = click.option(
+    "--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525."
+)
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer."
+)

@@ -1,17 +1,21 @@
 """``tessera driver status``: how each node comes to its driver, how far it is, and why not by a better way."""
 
 import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from tessera.api.driver.node_status import Phase, Rejected
 from tessera.cli.base.connection import cluster_options, connected, reported
 from tessera.cli.base.console import say, say_json
-from tessera.cli.driver.image_options import output_option
-
-if TYPE_CHECKING:
-    from tessera.cli.driver.node_drivers import NodeDriver
+from tessera.cli.driver.registry_access import output_option
+from tessera.clock import parse_rfc3339
+from tessera.driver.nodes.node_facts import read_node_facts
+from tessera.driver.nodes.node_status import read_status
+from tessera.kube.resources import Node
+from tessera.phrasing import age
 
 
 @click.command()
@@ -33,8 +37,6 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
       tessera driver status gpu-1 -v
       tessera driver status -o json | jq -r '.[] | select(.phase != "ready") | .node'
     """
-    from tessera.cli.driver.node_drivers import is_stuck, lines
-
     found = asyncio.run(_read(nodes, kubeconfig, context))
     if output == "json":
         say_json(found)
@@ -45,7 +47,6 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
     from tessera.cli.base.simulated_cluster import leaps
-    from tessera.cli.driver.node_drivers import node_drivers
     from tessera.clock import SystemClock
     from tessera.kube.resources import NODES
 
@@ -55,3 +56,143 @@ async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | 
         found = [*every, *named]
         now = None if await leaps(client, found) else SystemClock().now()
     return node_drivers(found, now=now, named=bool(names))
+
+
+_NOTHING = "-"
+#: Characters of a digest that are shown.
+_SHORT_DIGEST = 12
+
+
+class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's driver.
+
+    Attributes:
+        node: the node's name.
+        strategy: how it comes; empty if Tessera has not told the node anything.
+        phase: how far it is; likewise.
+        image: by digest.
+        tag: the tag that was found.
+        version: as asked for.
+        pool: the node's pool as text.
+        set: the driver set.
+        since: RFC 3339, when the phase began.
+        seconds: since then; None where that is not known.
+        reason: why this strategy, or what is awaited.
+        rejected: better strategies, best first.
+        leaving: nobody asks for it any more.
+        offered: a better one that is possible by now.
+    """
+
+    node: str
+    strategy: str = ""
+    phase: str = ""
+    image: str = ""
+    tag: str = ""
+    version: str = ""
+    pool: str = ""
+    set: str = ""
+    since: str = ""
+    seconds: int | None = None
+    reason: str = ""
+    rejected: tuple[Rejected, ...] = ()
+    leaving: bool = False
+    offered: str = ""
+
+
+def node_drivers(nodes: Iterable[Node], *, now: float | None, named: bool = False) -> list[NodeDriver]:
+    """What nodes are told, by name.
+
+    Args:
+        nodes: any nodes.
+        now: seconds since 1970; None if the nodes' time is another than ours.
+        named: somebody asked for just these; otherwise only those with cards or with a status are told of.
+    """
+    found = [_of(node, now) for node in nodes if named or _counts(node)]
+    return sorted(found, key=lambda each: each.node)
+
+
+def is_stuck(driver: NodeDriver) -> bool:
+    """Whether somebody has to do something."""
+    return driver.phase in {Phase.FAILED.value, Phase.BLOCKED.value}
+
+
+def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
+    """The table; with ``verbose`` each node's reasons below it."""
+    if not drivers:
+        yield "No node has a card, as far as its labels say."
+        return
+    head = ("NODE", "STRATEGY", "PHASE", "SINCE", "VERSION", "POOL", "IMAGE")
+    rows = [_row(each, verbose=verbose) for each in drivers]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    yield _line(head, widths)
+    for driver, row in zip(drivers, rows, strict=True):
+        yield _line(row, widths)
+        if verbose or driver.leaving or driver.phase != Phase.READY.value:
+            yield from _reasons(driver, verbose=verbose)
+        elif driver.offered:
+            yield f"  offered: {driver.offered}"
+
+
+def _counts(node: Node) -> bool:
+    facts = read_node_facts(node)
+    return facts.is_gpu or bool(facts.status_annotation)
+
+
+def _of(node: Node, now: float | None) -> NodeDriver:
+    name, status = node.metadata.name, read_status(read_node_facts(node).status_annotation)
+    if status is None:
+        reason = "Tessera does not manage its driver: no ClusterPolicy asks for one, or none is in force yet."
+        return NodeDriver(node=name, reason=reason)
+    return NodeDriver(
+        node=name,
+        strategy=status.strategy.value,
+        phase=status.phase.value,
+        image=status.image,
+        tag=status.tag,
+        version=status.version,
+        pool=status.pool,
+        set=status.set,
+        since=status.since,
+        seconds=_seconds(status.since, now),
+        reason=status.reason,
+        rejected=status.rejected,
+        leaving=status.leaving,
+        offered=status.offered,
+    )
+
+
+def _seconds(since: str, now: float | None) -> int | None:
+    try:
+        return None if now is None else max(0, int(now - parse_rfc3339(since)))
+    except ValueError:
+        return None
+
+
+def _row(driver: NodeDriver, *, verbose: bool) -> tuple[str, ...]:
+    cells = (
+        driver.strategy,
+        driver.phase,
+        age(driver.seconds) if driver.seconds is not None else "",
+        driver.version,
+        driver.pool,
+        driver.image if verbose else _short(driver.image),
+    )
+    return (driver.node, *(each or _NOTHING for each in cells))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "   ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _reasons(driver: NodeDriver, *, verbose: bool) -> Iterator[str]:
+    if driver.reason:
+        yield f"  {driver.reason}"
+    if verbose:
+        yield from (f"  not {each.strategy.value}: {each.reason}" for each in driver.rejected)
+    if driver.offered:
+        yield f"  offered: {driver.offered}"
+
+
+def _short(image: str) -> str:
+    name, at, digest = image.partition("@sha256:")
+    return f"{name}{at}{digest[:_SHORT_DIGEST]}"

@@ -107,7 +107,7 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | No
         lab: the lab's registries, if they are asked.
 
     Raises:
-        NodeFailure: no policy of the cluster manages drivers.
+        Failure: no policy of the cluster manages drivers.
     """
     from tessera.driver.nodes.node_facts import read_node_facts
     from tessera.driver.policies.policy_selection import PolicyObjects, select_policy

@@ -7,7 +7,7 @@ Rules:
   installation (:mod:`tessera.cli.install.ownership`). A trial changes no owner, and so does not tell of an object
   of which nothing changes but that a field goes which kubectl set;
 - definitions are waited for until the API server serves them;
-- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.foreign`);
+- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.ownership`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
   right to evict, the policy of pods that use GPUs without a request, the authorities of registries unless builds are
   told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
@@ -15,7 +15,8 @@ Rules:
 - a trial (``dry``) asks the API server the same and writes nothing.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,9 +24,8 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.cli.install.foreign import is_left_alone, is_ours
-from tessera.cli.install.manifests import BINDING_KIND, CONFIG_ROLE, Manifest
-from tessera.cli.install.ownership import LAST_APPLIED, taken_over
+from tessera.cli.install.manifests import AGENT, BINDING_KIND, CONFIG_ROLE, CONTROLLER, Manifest
+from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, taken_over
 from tessera.cli.install.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -224,3 +224,42 @@ def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
     group = f".{resource.group}" if resource.group else ""
     where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
     return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"
+
+
+TRIAL = " (dry run)"
+#: What became of objects, in the order in which they are counted.
+_RESULTS = ("created", "configured", "deleted", "left", "unchanged")
+#: Where one word is not enough.
+_OF_ONE = {"left": "is somebody else's, and left as it is"}
+_OF_MANY = {"left": "left alone"}
+#: Processes of which one is named as what starts: the first that is new or different.
+_STARTED = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "tessera-webhook"))
+_DRIVERS = ("clusterpolicy.nvidia.com/", "nvidiadriver.nvidia.com/")
+
+
+def line(done: Done, *, dry: bool) -> str:
+    """What is said of one object; empty if it stays as it is."""
+    if done.result == "unchanged":
+        return ""
+    return f"{done.name} {_OF_ONE.get(done.result, done.result)}{TRIAL if dry else ''}"
+
+
+def total(all_done: Sequence[Done], *, dry: bool) -> str:
+    """How many objects came to what: ``1 object created, 38 unchanged``."""
+    counts = Counter(each.result for each in all_done)
+    parts = [f"{counts[each]} {_OF_MANY.get(each, each)}" for each in _RESULTS if counts[each]]
+    number, _, rest = ", ".join(parts).partition(" ")
+    return f"{number} object{'s' if number != '1' else ''} {rest}{TRIAL if dry else ''}"
+
+
+def looks(all_done: Sequence[Done]) -> Iterator[str]:
+    """Where to see what was begun; nothing if nothing was."""
+    new = {each.name for each in all_done if each.result in {"created", "configured"}}
+    for kind, name in _STARTED:
+        if f"{kind}.apps/{name} in tessera-system" in new:
+            yield f"See it start: kubectl rollout status -n tessera-system {kind}/{name}"
+            break
+    if any(each.startswith(_DRIVERS) for each in new):
+        yield "See drivers come: tessera driver status"
+    elif any(each.name.startswith(_DRIVERS) and each.result == "deleted" for each in all_done):
+        yield "See drivers go, from each node when its pods with cards have ended: tessera driver status -v"

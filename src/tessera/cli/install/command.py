@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base import build_options, site_options
 from tessera.cli.base.connection import Failure, cluster_options, connected, reported
 from tessera.cli.base.console import say, say_document
-from tessera.cli.base.simulate_option import known_cards
+from tessera.cli.base.controller_options import (
+    build_arguments,
+    build_options,
+    pop_build_settings,
+    pop_site,
+    site_arguments,
+    site_options,
+)
+from tessera.cli.base.option_types import known_cards
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -107,8 +114,8 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     help="Addresses from which API servers ask the webhook; a NetworkPolicy refuses all others. Pods with slices are"
     " refused if one is missing. Repeatable.  [default: everybody]",
 )
-@site_options.site_options
-@build_options.build_options
+@site_options
+@build_options
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -213,11 +220,11 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
     from tessera.cli.install.trust import CONFIG_MAP
     from tessera.driver.registry.authorities import read_authorities
 
-    said, builds = site_options.taken(values), build_options.taken(values)
+    said, builds = pop_site(values), pop_build_settings(values)
     authorities = read_authorities(said.registry_ca) if said.registry_ca else ""
     if authorities and not builds.ca_config_map:
         builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
-    return {"site": (*site_options.arguments(said), *build_options.arguments(builds)), "authorities": authorities}
+    return {"site": (*site_arguments(said), *build_arguments(builds)), "authorities": authorities}
 
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
@@ -261,9 +268,8 @@ def _show(objects: "Sequence[Manifest]") -> None:
 async def _install(
     choices: "Choices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
 ) -> None:
-    from tessera.cli.install.apply import FIELD_MANAGER, apply_all
+    from tessera.cli.install.apply import FIELD_MANAGER, apply_all, line, looks, total
     from tessera.cli.install.preflight import missing_namespace, warnings
-    from tessera.cli.install.summary import line, looks, total
     from tessera.clock import SystemClock
 
     async with connected(FIELD_MANAGER, kubeconfig, context) as client:

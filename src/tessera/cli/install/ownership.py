@@ -46,3 +46,33 @@ def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _union(one.get(key, {}), other.get(key, {})) for key in {**one, **other}}
+
+
+_GROUP = "nvidia.com"
+_PART_OF = "app.kubernetes.io/part-of"
+_DEFINITION = "CustomResourceDefinition"
+
+
+def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None, manager: str, *, over: bool) -> bool:
+    """Whether an object stays as it is.
+
+    Args:
+        manifest: what would be applied.
+        before: the object as it is; None if there is none.
+        manager: under which name Tessera applies.
+        over: whether the user takes over what others made.
+    """
+    if before is None or is_ours(before, manager):
+        return False
+    if manifest["kind"] == _DEFINITION:
+        return bool(manifest["spec"]["group"] == _GROUP)
+    return bool(manifest["apiVersion"].startswith(f"{_GROUP}/")) and not over
+
+
+def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
+    """Whether Tessera made an object: it says so in a label, or Tessera applied some of it."""
+    metadata = obj.get("metadata") or {}
+    if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
+        return True
+    owners = metadata.get("managedFields") or ()
+    return any(each.get("manager") == manager and each.get("operation") == "Apply" for each in owners)

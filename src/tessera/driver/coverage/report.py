@@ -80,7 +80,7 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether every kernel is covered that is known to come; also if none is, see :attr:`cached_header`."""
+        """Whether every kernel is covered that is known to come; also if none is, see :attr:`known`."""
         return self.covered == len(self.rows)
 
     @property
