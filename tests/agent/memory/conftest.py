@@ -17,12 +17,14 @@ import pytest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.object_events import EventType
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
-from tessera.agent.memory.monitor import MemoryMonitor
-from tessera.agent.memory.policy import MemoryRules
+from tessera.agent.memory.enforcement import MemoryEnforcement
+from tessera.agent.memory.monitor import CardReader, MemoryMonitor
+from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer
 from tessera.api.sharing.offer import make_offer
@@ -160,12 +162,19 @@ class Node:
             simulated.next_pid = pid
         assert self.machine.start_process(self.gpu, int(gib * GIB)) == pid
 
-    async def holders(self) -> Mapping[str, Sequence[DeviceUser]]:
+    @property
+    def api_reachable(self) -> bool:
+        return self.api_answers
+
+    def live_pods(self) -> list[Pod]:
+        return list(self.pods.values())
+
+    async def read_users(self) -> Mapping[str, Sequence[DeviceUser]]:
         if not self.kubelet_answers:
             raise ConnectionError("kubelet is being restarted")
         return self.held
 
-    def _tell(self, pod: Pod, reason: str, text: str, kind: str) -> None:
+    def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:
         assert kind == "Warning"
         self.before_telling(reason)
         self.told.append((pod.metadata.name, reason, text))
@@ -175,17 +184,21 @@ class Node:
 
     def watch(self, mode: EnforcementMode, **rules: Any) -> MemoryMonitor:
         self.metrics = Metrics()
+        found = MemoryRules(mode=mode, **{"start_grace": 0.0, **rules})
+        reader = CardReader(self.hardware, self.table)
         return MemoryMonitor(
-            hardware=self.hardware,
-            processes=self.table,
-            rules=MemoryRules(mode=mode, **{"start_grace": 0.0, **rules}),
-            offer=lambda: self.offer,
-            holders=self.holders,
-            pods=lambda: list(self.pods.values()),
-            evictor=Evictor(self.client),
-            api_reachable=lambda: self.api_answers,
+            reader=reader,
+            policy=MemoryPolicy(found),
+            enforcement=MemoryEnforcement(
+                mode=mode,
+                processes=self.table,
+                read_card=reader,
+                evictor=Evictor(self.client),
+                events=self,
+                metrics=self.metrics,
+            ),
+            inputs=self,
             shares_file=self.file,
-            tell=self._tell,
             metrics=self.metrics,
             changes=self.changes,
             clock=self.clock,

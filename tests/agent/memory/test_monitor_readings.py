@@ -101,7 +101,7 @@ async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
     for now in (0, 2, 4):
         card = await reader(gpu)
         assert card is not None
-        for decision in watch.decide(MemorySample(now=now, cards=(card,), tenants=tenants)):
+        for decision in watch.decide(MemorySample(now=now, cards=(card,), grants=tenants)):
             if decision.process is not None:
                 assert decision.action is MemoryAction.TERMINATE
                 outcomes.append(await signal_process(decision, processes=table, read_card=reader))

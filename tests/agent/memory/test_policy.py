@@ -46,7 +46,7 @@ def card(*uses: ProcessUse, other: float = 0) -> CardUse:
 
 
 def sample(now: float, *cards: CardUse, tenants: tuple[MemoryGrant, ...] = TENANTS, api: bool = True) -> MemorySample:
-    return MemorySample(now=now, cards=cards, tenants=tenants, api_reachable=api)
+    return MemorySample(now=now, cards=cards, grants=tenants, api_reachable=api)
 
 
 def watch(mode: EnforcementMode, **more: Any) -> MemoryPolicy:

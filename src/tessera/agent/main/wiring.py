@@ -23,8 +23,10 @@ from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
-from tessera.agent.memory.monitor import MemoryMonitor
-from tessera.agent.memory.policy import MemoryRules
+from tessera.agent.memory.enforcement import MemoryEnforcement
+from tessera.agent.memory.inputs import AgentInputs
+from tessera.agent.memory.monitor import CardReader, MemoryMonitor
+from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.journal import LayoutJournal
@@ -275,17 +277,21 @@ class Components:
         )
 
     def _made_memory(self) -> MemoryMonitor:
+        processes = ProcessTable()
+        reader = CardReader(self.hardware, processes)
         return MemoryMonitor(
-            hardware=self.hardware,
-            processes=ProcessTable(),
-            rules=MemoryRules(mode=self.options.memory_limits),
-            offer=lambda: self.shelf.offer,
-            holders=self.holders.read,
-            pods=self.mirror.live_pods,
-            evictor=Evictor(self._client),
-            api_reachable=lambda: not self.mirror.nodes.reflector.failures,
+            reader=reader,
+            policy=MemoryPolicy(MemoryRules(mode=self.options.memory_limits)),
+            enforcement=MemoryEnforcement(
+                mode=self.options.memory_limits,
+                processes=processes,
+                read_card=reader,
+                evictor=Evictor(self._client),
+                events=self.object_events,
+                metrics=self.metrics,
+            ),
+            inputs=AgentInputs(self.shelf, self.holders, self.mirror),
             shares_file=self.options.state_dir / "shares.json",
-            tell=self.object_events.record_on_pod,
             metrics=self.metrics,
             changes=self.changes,
             clock=self.clock,

@@ -1,16 +1,21 @@
-"""Does what was decided about a pod's memory, and tells the pod's owner.
+"""Carries out decisions about a pod's memory, after everything that led to them was read again.
 
-One decision at a time, each counted with what became of it. What is told names the card, the pod's use, its limit and
-its processes there, and what was done.
+Between a sample and the act time passes: the process may have ended and its PID be another's, it may have given memory
+back, NVML may report wrong numbers. So a pidfd is opened first; then start time, pod and memory are read anew; only if
+all still hold is the signal sent, through the pidfd. Nothing is tried again here: the next sample decides anew.
+
+Each decision is counted with its outcome. Events name the card, the pod's use, its limit and its processes there, and
+what was done.
 """
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Literal
+from typing import Protocol
 
 from tessera.agent.base.evictions import Blocked, Evicted, Evictor
 from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.object_events import EventType
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
@@ -25,7 +30,7 @@ _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SI
 
 
 class EnforcementOutcome(Enum):
-    """What became of a decision."""
+    """The outcome of a decision."""
 
     SENT = "sent"
     #: The process has ended.
@@ -87,8 +92,13 @@ async def find_objection(
     return None if sum_by_pod(card.uses).get(decision.pod, 0) > decision.limit else EnforcementOutcome.WITHIN_LIMIT
 
 
-#: Tells people about a pod: which, a CamelCase reason, a sentence, and whether it is a ``Warning``.
-RecordPodEvent = Callable[[Pod, str, str, Literal["Normal", "Warning"]], None]
+class PodEvents(Protocol):
+    """Records Kubernetes events about pods."""
+
+    def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:
+        """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
+        ...
+
 
 _GIB = 2**30
 #: Processes that a text names; events are short.
@@ -99,11 +109,11 @@ class MemoryEnforcement:
     """Carries out decisions.
 
     Args:
-        mode: how far it goes.
+        mode: which decisions are carried out.
         processes: the machine's.
         read_card: reads a card as it is now.
         evictor: evicts pods.
-        tell: records an event of a pod.
+        events: records events of pods.
         metrics: where decisions are counted.
     """
 
@@ -114,15 +124,19 @@ class MemoryEnforcement:
         processes: ProcessTable,
         read_card: ReadCard,
         evictor: Evictor,
-        tell: RecordPodEvent,
+        events: PodEvents,
         metrics: Metrics,
     ) -> None:
         self._mode = mode
         self._processes = processes
         self._read_card = read_card
         self._evictor = evictor
-        self._tell = tell
+        self._events = events
         self._metrics = metrics
+
+    def report_rejected_limit(self, pod: Pod, text: str) -> None:
+        """Tells a pod that its annotation does not count."""
+        self._events.record_on_pod(pod, "GpuMemoryLimitRefused", text, "Warning")
 
     async def enforce(self, decision: MemoryDecision, card: CardUse, pods: Mapping[PodUid, Pod]) -> None:
         """Carries out one decision.
@@ -149,11 +163,13 @@ class MemoryEnforcement:
             text = (
                 f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{_by(decision, card)}"
             )
-            self._tell(pod, "GpuMemoryWithoutShare", text, "Warning")
+            self._events.record_on_pod(pod, "GpuMemoryWithoutShare", text, "Warning")
         elif decision.action is MemoryAction.NEAR:
-            self._tell(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
+            self._events.record_on_pod(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
         else:
-            self._tell(pod, "GpuMemoryLimitExceeded", f"{_use(decision)}{_by(decision, card)}", "Warning")
+            self._events.record_on_pod(
+                pod, "GpuMemoryLimitExceeded", f"{_use(decision)}{_by(decision, card)}", "Warning"
+            )
         return "told"
 
     async def _evicted(self, decision: MemoryDecision, pod: Pod | None) -> str:
@@ -163,10 +179,10 @@ class MemoryEnforcement:
         meta = pod.metadata
         result = await self._evictor.evict(meta.namespace, meta.name, PodUid(meta.uid))
         if isinstance(result, Evicted):
-            self._tell(pod, "GpuMemoryEvicted", f"evicted: {_use(decision)}", "Warning")
+            self._events.record_on_pod(pod, "GpuMemoryEvicted", f"evicted: {_use(decision)}", "Warning")
             return "evicted"
         if isinstance(result, Blocked):
-            self._tell(
+            self._events.record_on_pod(
                 pod, "GpuMemoryEvictionBlocked", f"{_use(decision)}; it is not evicted: {result.text}", "Warning"
             )
             return "blocked"
@@ -180,10 +196,12 @@ class MemoryEnforcement:
                 done = (
                     "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
                 )
-                self._tell(pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning")
+                self._events.record_on_pod(
+                    pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning"
+                )
             elif outcome is EnforcementOutcome.NOT_PERMITTED:
                 text = f"{_use(decision)}; the kernel does not let the agent end its process {pid}"
-                self._tell(pod, "GpuMemoryProcessNotEnded", text, "Warning")
+                self._events.record_on_pod(pod, "GpuMemoryProcessNotEnded", text, "Warning")
         return outcome.value
 
 

@@ -1,47 +1,44 @@
-"""Watches who takes how much memory of shared cards, and does what was decided about it.
+"""Samples the memory of shared cards, and has the policy's decisions carried out.
 
-Sample by sample: which pods were given shares (kubelet), who uses how much (NVML and the kernel), what follows
-(:mod:`tessera.agent.memory.policy`). Then it is told or done, each deed only after everything was looked at again
-(:mod:`tessera.agent.memory.enforcement`).
+Each sample has three parts: the shares that pods were given (kubelet), the memory that they use (NVML and the kernel),
+and the decisions (:mod:`tessera.agent.memory.policy`). :mod:`tessera.agent.memory.enforcement` carries them out and
+reads everything again first.
 
 Rules:
 
-- Cards and MIG devices that nobody shares are not read at all. A shared one is read often while anybody holds or uses a
+- A card or MIG device that is not shared is not read at all. A shared one is read often while a pod holds or uses a
   share, and seldom otherwise.
-- If kubelet does not say who holds what, nothing is decided: a pod is judged only by what it was given. That is not
-  reckoned from a size that no card can have, since it is kept as long as the pod lives. Pods that were here before
-  anybody took it down (the file is lost, the watch was off) may use the whole card.
-- In ``observe`` the pod gets one event when it exceeds its limit, from ``warn`` on one when it comes near, too.
-- A process that no pod is proven for counts in one metric and nowhere else.
+- Without an answer of kubelet nothing is decided: a pod is judged only by the share that it was given. A share is not
+  computed from a size that no card can have, since it is kept as long as the pod lives. Pods that came while nothing
+  recorded their share (the file was lost, enforcement was off) may use the whole card.
+- In mode ``observe`` a pod gets one event when it exceeds its limit, from ``warn`` on also one when it comes near.
+- A process of which the kernel proves no pod counts in one metric and nowhere else.
 """
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.memory.enforcement import MemoryEnforcement, RecordPodEvent
+from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
+from tessera.agent.memory.inputs import MemoryInputs
 from tessera.agent.memory.policy import (
     CardUse,
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,
-    MemoryRules,
     MemorySample,
     ProcessUse,
     is_plausible_total,
     sum_by_pod,
 )
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Offer
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -50,183 +47,17 @@ from tessera.nvml.interface import GpuUuid, MigUuid, Process
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two samples while somebody holds or uses a share.
+#: Seconds between two samples while a pod holds or uses a share.
 PERIOD = 5.0
-#: Seconds between two samples of shared cards that nobody holds or uses.
+#: Seconds between two samples of shared cards that no pod holds or uses.
 IDLE_PERIOD = 60.0
-
-#: Who holds what, by device.
-AskHolders = Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]
-
-
-class MemoryMonitor:
-    """The watch over the memory of one node's shared cards.
-
-    Args:
-        hardware: the cards.
-        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
-        rules: how far it goes, and how patient it is.
-        offer: how the static cards are shared now.
-        holders: who holds what now; raises ``ConnectionError`` if kubelet does not say.
-        pods: the pods bound to this node that are not over.
-        evictor: evicts pods, in mode ``evict``.
-        api_reachable: whether the API server answers.
-        shares_file: where it is kept what pods were given when they came.
-        tell: records an event of a pod.
-        metrics: where uses, limits and decisions are shown.
-        changes: wakes the watch when nothing was shared so far.
-        clock: the time.
-        period: seconds between two samples while somebody holds or uses a share.
-        idle_period: seconds between two samples otherwise.
-    """
-
-    def __init__(
-        self,
-        *,
-        hardware: AsyncNvml,
-        processes: ProcessTable,
-        rules: MemoryRules,
-        offer: Callable[[], Offer],
-        holders: AskHolders,
-        pods: Callable[[], Iterable[Pod]],
-        evictor: Evictor,
-        api_reachable: Callable[[], bool],
-        shares_file: Path,
-        tell: RecordPodEvent,
-        metrics: Metrics,
-        changes: ChangeNotifier,
-        clock: Clock,
-        period: float = PERIOD,
-        idle_period: float = IDLE_PERIOD,
-    ) -> None:
-        self._own = _own_pod(processes)
-        self._read = CardReader(hardware, processes)
-        self._judge = MemoryPolicy(rules)
-        self._offer = offer
-        self._holders = holders
-        self._pods = pods
-        self._api_reachable = api_reachable
-        self._tell = tell
-        self._deeds = MemoryEnforcement(
-            mode=rules.mode, processes=processes, read_card=self._read, evictor=evictor, tell=tell, metrics=metrics
-        )
-        self._changes = changes
-        self._clock = clock
-        self._period = period
-        self._idle_period = idle_period
-        self._shares_file = shares_file
-        self._file: StateFile[Shares] = StateFile(shares_file, Shares)
-        kept = self._file.load()
-        self._tenants = MemoryGrants(kept)
-        #: Nothing tells yet what the pods that are here already were given.
-        self._without_past = kept is None
-        self._told: set[PodUid] = set()
-        self._uses: tuple[MemoryUsage, ...] = ()
-        self._unproven: Mapping[str, int] = {}
-        metrics.show_memory(lambda: self._uses, lambda: self._unproven)
-
-    async def run(self) -> None:
-        """Watches until cancelled; not at all in mode ``off``."""
-        if self._judge.rules.mode is EnforcementMode.OFF:
-            self._forget_shares()
-            return
-        while True:
-            seen = self._changes.count
-            busy = await self.take_sample()
-            await self._clock.sleep(self._period)
-            if not busy:
-                await self._changes.wait(seen, self._idle_period if self._watched() else None)
-
-    async def take_sample(self) -> bool:
-        """Takes one sample and does what follows; returns whether anybody holds or uses a share."""
-        cards, tenants = await self._sample()
-        pods = {cgroup_uid(pod): pod for pod in self._pods()}
-        self._show(cards, tenants, pods)
-        self._tell_refused()
-        sample = MemorySample(
-            now=self._clock.monotonic(), cards=cards, tenants=tenants, api_reachable=self._api_reachable()
-        )
-        read = {card.device: card for card in cards}
-        for decision in self._judge.decide(sample):
-            if decision.action is not MemoryAction.STRANGER or decision.pod != self._own:
-                await self._deeds.enforce(decision, read[decision.device], pods)
-        return bool(tenants) or any(card.uses for card in cards)
-
-    async def _sample(self) -> tuple[tuple[CardUse, ...], tuple[MemoryGrant, ...]]:
-        """The shared cards that can be read and who was given a part of them; nothing if kubelet does not say."""
-        watched = self._watched()
-        if not watched and not self._without_past:
-            return (), ()
-        try:
-            holders = await self._holders()
-        except ConnectionError as error:
-            _log.warning("memory of shared cards is not judged, kubelet does not say who holds them: %s", error)
-            return (), ()
-        if self._without_past:
-            self._without_past = False
-            self._tenants.without_record = frozenset(
-                (device, each.pod) for device in holders for each in holders[device]
-            )
-        cards = tuple([card for device in watched if (card := await self._read(device)) is not None])
-        totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
-        tenants = self._tenants.update(holders, self._offer(), totals, self._pods())
-        self._keep_shares()
-        return cards, tenants
-
-    def _watched(self) -> Sequence[str]:
-        """Devices that are shared, and those of which pods still hold shares of before."""
-        before = {device for device, pods in self._tenants.shares.items() if pods}
-        return sorted(before | shared_devices(self._offer()).keys())
-
-    def _keep_shares(self) -> None:
-        try:
-            self._file.save(self._tenants.shares)
-        except OSError as error:
-            # They hold without it, until this process ends.
-            _log.warning("what pods were given of shared cards is not kept over a restart of the agent: %s", error)
-
-    def _forget_shares(self) -> None:
-        """Nobody takes down what pods are given now, so what was kept would not tell it when the watch is on again."""
-        try:
-            self._shares_file.unlink(missing_ok=True)
-        except OSError as error:
-            _log.warning("what pods were given of shared cards cannot be forgotten: %s", error)
-
-    def _show(self, cards: Sequence[CardUse], tenants: Sequence[MemoryGrant], pods: Mapping[PodUid, Pod]) -> None:
-        limits = {(device, tenant.pod): limit for tenant in tenants for device, limit in tenant.limits.items()}
-        used = {(card.device, pod): amount for card in cards for pod, amount in sum_by_pod(card.uses).items()}
-        self._uses = tuple(
-            MemoryUsage(
-                namespace=pods[uid].metadata.namespace,
-                pod=pods[uid].metadata.name,
-                gpu=device,
-                used=used.get((device, uid), 0),
-                limit=limits.get((device, uid), 0),
-            )
-            for device, uid in sorted(limits.keys() | used.keys())
-            if uid in pods
-        )
-        self._unproven = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
-
-    def _tell_refused(self) -> None:
-        """Tells of annotations that do not count, once for each pod."""
-        refused = self._tenants.rejected_limits
-        for pod in self._pods():
-            uid = PodUid(pod.metadata.uid)
-            if uid in refused and uid not in self._told:
-                self._tell(pod, "GpuMemoryLimitRefused", refused[uid], "Warning")
-        self._told = set(refused)
-
-
-def _own_pod(processes: ProcessTable) -> PodUid | None:
-    """The pod that the agent runs in, of which an MPS server may be a part; it is no stranger on any card."""
-    process = processes.identify(os.getpid())
-    residence = None if process is None else processes.pod_of(process)
-    return None if residence is None else residence.pod
 
 
 class CardReader:
-    """Reads cards.
+    """Reads who holds how much memory of a card: NVML's processes, each with the pod that the kernel proves for it.
+
+    Nothing is guessed: a card that cannot be read has no reading, and a process that ended between NVML's answer and
+    ours is left out.
 
     Args:
         hardware: the node's cards.
@@ -236,6 +67,12 @@ class CardReader:
     def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
         self._hardware = hardware
         self._processes = processes
+
+    def own_pod(self) -> PodUid | None:
+        """The pod that the agent runs in; an MPS server may be a part of it."""
+        process = self._processes.identify(os.getpid())
+        found = None if process is None else self._processes.pod_of(process)
+        return None if found is None else found.pod
 
     async def __call__(self, device: str) -> CardUse | None:
         """A card or MIG device as it is now; ``None`` if it cannot be read.
@@ -252,9 +89,149 @@ class CardReader:
         uses = tuple(use for each in processes if (use := self._use(each)) is not None)
         return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
 
-    def _use(self, told: Process) -> ProcessUse | None:
-        process = self._processes.identify(told.pid)
+    def _use(self, listed: Process) -> ProcessUse | None:
+        process = self._processes.identify(listed.pid)
         if process is None:
             return None
-        residence = self._processes.pod_of(process)
-        return ProcessUse(process=process, bytes=told.memory_bytes, pod=None if residence is None else residence.pod)
+        found = self._processes.pod_of(process)
+        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
+
+
+class MemoryMonitor:
+    """Watches the memory of one node's shared cards.
+
+    Args:
+        reader: reads cards.
+        policy: decides.
+        enforcement: carries decisions out.
+        inputs: the rest of the agent.
+        shares_file: keeps what pods were given when they came.
+        metrics: where use and limits are shown.
+        changes: wakes the monitor when nothing was shared so far.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: CardReader,
+        policy: MemoryPolicy,
+        enforcement: MemoryEnforcement,
+        inputs: MemoryInputs,
+        shares_file: Path,
+        metrics: Metrics,
+        changes: ChangeNotifier,
+        clock: Clock,
+    ) -> None:
+        self._reader = reader
+        self._policy = policy
+        self._enforcement = enforcement
+        self._inputs = inputs
+        self._shares_file = shares_file
+        self._changes = changes
+        self._clock = clock
+        #: The agent's own pod; it is no stranger on any card.
+        self._own_pod = reader.own_pod()
+        self._file: StateFile[Shares] = StateFile(shares_file, Shares)
+        stored = self._file.load()
+        self._grants = MemoryGrants(stored)
+        #: No record says what the pods that are here already were given; false after the first sample.
+        self._without_record = stored is None
+        #: Pods that were told that their annotation is rejected.
+        self._reported: set[PodUid] = set()
+        #: The last sample, for the metrics.
+        self._usage: tuple[MemoryUsage, ...] = ()
+        self._unproven: Mapping[str, int] = {}
+        metrics.show_memory(lambda: self._usage, lambda: self._unproven)
+
+    async def run(self) -> None:
+        """Samples until cancelled; not at all in mode ``off``."""
+        if self._policy.rules.mode is EnforcementMode.OFF:
+            self._delete_shares()
+            return
+        while True:
+            seen = self._changes.count
+            busy = await self.take_sample()
+            await self._clock.sleep(PERIOD)
+            if not busy:
+                await self._changes.wait(seen, IDLE_PERIOD if self._watched_devices() else None)
+
+    async def take_sample(self) -> bool:
+        """Takes one sample and carries out what follows; returns whether any pod holds or uses a share."""
+        cards, grants = await self._read()
+        pods = {cgroup_uid(pod): pod for pod in self._inputs.live_pods()}
+        self._update_metrics(cards, grants, pods)
+        self._report_rejected_limits()
+        sample = MemorySample(
+            now=self._clock.monotonic(), cards=cards, grants=grants, api_reachable=self._inputs.api_reachable
+        )
+        by_device = {card.device: card for card in cards}
+        for decision in self._policy.decide(sample):
+            if decision.action is not MemoryAction.STRANGER or decision.pod != self._own_pod:
+                await self._enforcement.enforce(decision, by_device[decision.device], pods)
+        return bool(grants) or any(card.uses for card in cards)
+
+    async def _read(self) -> tuple[tuple[CardUse, ...], tuple[MemoryGrant, ...]]:
+        """The shared cards that can be read, and what pods were given of them; nothing if kubelet does not answer."""
+        watched = self._watched_devices()
+        if not watched and not self._without_record:
+            return (), ()
+        try:
+            users = await self._inputs.read_users()
+        except ConnectionError as error:
+            _log.warning("memory of shared cards is not judged, kubelet does not say which pods hold them: %s", error)
+            return (), ()
+        if self._without_record:
+            self._without_record = False
+            self._grants.without_record = frozenset((device, each.pod) for device in users for each in users[device])
+        cards = tuple([card for device in watched if (card := await self._reader(device)) is not None])
+        totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
+        grants = self._grants.update(users, self._inputs.offer, totals, self._inputs.live_pods())
+        self._save_shares()
+        return cards, grants
+
+    def _watched_devices(self) -> Sequence[str]:
+        """Devices that are shared, and those of which pods still hold earlier shares."""
+        held = {device for device, pods in self._grants.shares.items() if pods}
+        return sorted(held | shared_devices(self._inputs.offer).keys())
+
+    def _save_shares(self) -> None:
+        try:
+            self._file.save(self._grants.shares)
+        except OSError as error:
+            # They hold without the file until this process ends.
+            _log.warning("the shares of pods are not kept over a restart of the agent: %s", error)
+
+    def _delete_shares(self) -> None:
+        """Deletes the file: nothing records shares in mode ``off``, so it would be wrong when the mode changes."""
+        try:
+            self._shares_file.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("the file with the shares of pods cannot be deleted: %s", error)
+
+    def _update_metrics(
+        self, cards: Sequence[CardUse], grants: Sequence[MemoryGrant], pods: Mapping[PodUid, Pod]
+    ) -> None:
+        limits = {(device, grant.pod): limit for grant in grants for device, limit in grant.limits.items()}
+        used = {(card.device, pod): amount for card in cards for pod, amount in sum_by_pod(card.uses).items()}
+        self._usage = tuple(
+            MemoryUsage(
+                namespace=pods[uid].metadata.namespace,
+                pod=pods[uid].metadata.name,
+                gpu=device,
+                used=used.get((device, uid), 0),
+                limit=limits.get((device, uid), 0),
+            )
+            for device, uid in sorted(limits.keys() | used.keys())
+            if uid in pods
+        )
+        self._unproven = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
+
+    def _report_rejected_limits(self) -> None:
+        """Tells each pod once that its annotation does not count."""
+        rejected = self._grants.rejected_limits
+        for pod in self._inputs.live_pods():
+            uid = PodUid(pod.metadata.uid)
+            if uid in rejected and uid not in self._reported:
+                self._enforcement.report_rejected_limit(pod, rejected[uid])
+        self._reported = set(rejected)

@@ -1,17 +1,18 @@
-"""Who takes more memory of a shared card than agreed, and what is done about it. Decisions only.
+"""Decides who takes more memory of a shared card than agreed, and what is done about it. Pure.
 
 A pod's use of a card is the sum over its processes there: two processes of one pod share one limit. A pod is *over* its
-limit when it was in so many samples in a row, and then only if it is far over (``headroom``), or if the card has so
-little left that its neighbours suffer (``reserve``). When almost nothing is left (``critical``) nobody waits: the pod
-that is farthest over its own limit is over at once.
+limit when it exceeded it in so many samples in a row, and then only if it is far over (``headroom``) or the card has so
+little left that its neighbours suffer (``reserve``). When almost nothing is left (``critical``) the pod that is
+farthest over its own limit counts as over at once.
 
-What follows depends on the mode: ``observe`` tells, ``warn`` tells the pod's owner, ``evict`` asks for the pod's
-eviction, ``kill`` ends its largest process on the card, politely first. At most one pod per card and sample is acted
-on, and after that the card is left alone for a while. Never acted on are processes that no pod is proven for, pods that
-were not given the card, protected namespaces, owners who opted out, and anything on a card whose numbers cannot be
-true. A pod in its first seconds is spared unless memory is critical. Without the API server nothing is evicted.
+The mode says what follows: ``observe`` records it, ``warn`` also tells the pod's owner early, ``evict`` asks for the
+pod's eviction, ``kill`` ends its largest process on the card, with SIGTERM first. At most one pod per card and sample
+is acted on, and after that the card is left alone for a while. The policy never acts on a process of which the kernel
+proves no pod, on a pod that was not given the card, in a protected namespace, on a pod that opted out, or on a card
+whose numbers cannot be true. A pod in its first seconds is spared unless memory is critical. Without the API server no
+pod is evicted.
 
-This module does not act: between the decision and the deed everything is looked at again (``actions.py``).
+This module does not act; everything is read again before an act (:mod:`tessera.agent.memory.enforcement`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,25 +26,25 @@ from tessera.api.names import PodUid
 
 #: Namespaces in which nothing is ever evicted or killed.
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-#: What processes report may exceed the card's size by so much before it is held to be nonsense.
+#: The sum that processes report may exceed the card's size by this factor before it counts as impossible.
 _PLAUSIBLE = 1.02
-#: Bytes that no card has; what NVML says where it knows no number lies far above (2 to the 64th less one).
+#: Bytes that no card has. NVML says far more where it knows no number (2 to the 64th less one).
 _NO_CARD = 2**44
 
 
 class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the watch is.
+    """The numbers of the policy.
 
     Attributes:
-        mode: how far it goes.
+        mode: which acts are allowed.
         samples: samples in a row over the limit.
-        near: part of the limit from which its owner is warned.
-        headroom: part of the limit by which exceeding it is far over.
-        reserve: part of the card that has to be free; below it neighbours suffer.
-        critical: part of the card below which nobody waits.
-        start_grace: seconds after a pod was first seen on the card in which it may peak.
-        term_grace: seconds between asking a process to end and ending it.
-        cool_down: seconds for which a card is left alone after a deed.
+        near: part of the limit from which the owner is warned.
+        headroom: part of the limit; a pod that exceeds its limit by more is far over.
+        reserve: part of the card that must be free; below it neighbours suffer.
+        critical: part of the card; if less is free, the policy acts at once.
+        start_grace: seconds after a pod was first seen on the card in which it may exceed its limit.
+        term_grace: seconds between SIGTERM and SIGKILL.
+        cool_down: seconds for which a card is left alone after an act.
         protected: namespaces that are only observed, beside :data:`SYSTEM_NAMESPACES`.
     """
 
@@ -63,9 +64,9 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that one process holds on a card.
 
     Attributes:
-        process: which.
+        process: the process.
         bytes: how much.
-        pod: the pod that it is proven to be of, or ``None``.
+        pod: the pod that the kernel proves for it; ``None`` if it proves none.
     """
 
     process: ProcessId
@@ -74,7 +75,7 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A card, or a MIG device that is shared, at one moment: all bytes, the used ones, and who uses them."""
+    """One reading of a shared card or MIG device: its bytes, the used ones, and the processes that use them."""
 
     device: str
     total: int
@@ -87,10 +88,10 @@ class MemoryGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pod: its UID; of a static pod the hash by which its cgroup names it.
-        namespace: where.
-        name: what it is called.
+        namespace: the pod's.
+        name: the pod's.
         limits: bytes by card or MIG device.
-        opted_out: its owner is to be told at most.
+        opted_out: the pod is told of excess and nothing else.
         leaving: it is being deleted already, so it is not evicted.
     """
 
@@ -103,34 +104,34 @@ class MemoryGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read together.
+    """Everything that was read together.
 
     Attributes:
-        now: seconds that only go forwards.
-        cards: those that could be read; one that is missing is judged anew from its next sample on.
-        tenants: every pod that was given a part of a card.
+        now: monotonic seconds.
+        cards: those that could be read; a card that is missing is judged anew from its next sample on.
+        grants: every pod that was given a part of a card.
         api_reachable: the API server answers.
     """
 
     now: float
     cards: tuple[CardUse, ...]
-    tenants: tuple[MemoryGrant, ...]
+    grants: tuple[MemoryGrant, ...]
     api_reachable: bool = True
 
 
 class MemoryAction(Enum):
-    """What to do."""
+    """What to do about a pod."""
 
-    #: Tell that the limit is near.
+    #: Record that the limit is near.
     NEAR = "near"
-    #: Tell that it is exceeded.
+    #: Record that it is exceeded.
     EXCEEDED = "exceeded"
     EVICT = "evict"
-    #: Ask the process to end.
+    #: Send SIGTERM.
     TERMINATE = "terminate"
-    #: End it.
+    #: Send SIGKILL.
     KILL = "kill"
-    #: Tell that a pod uses a card that it was not given.
+    #: Record that a pod uses a card that it was not given.
     STRANGER = "stranger"
 
 
@@ -146,57 +147,70 @@ class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Watched(msgspec.Struct):
-    """A tenant on one card. ``asked`` is the process that was asked to end, and when."""
+    """A pod on one card that it was given a part of.
+
+    Attributes:
+        first_seen: when the pod was first seen there, monotonic seconds.
+        over: samples in a row in which it exceeded its limit.
+        reported: the worst state that was reported since it was last well.
+        terminated: the process that got SIGTERM, and when.
+    """
 
     first_seen: float
     over: int = 0
-    told: MemoryAction | None = None
-    asked: tuple[ProcessId, float] | None = None
+    reported: MemoryAction | None = None
+    terminated: tuple[ProcessId, float] | None = None
 
 
 Key = tuple[str, PodUid]
 
 
 class MemoryPolicy:
-    """Decides sample by sample."""
+    """Decides sample by sample.
+
+    Args:
+        rules: its numbers.
+    """
 
     def __init__(self, rules: MemoryRules) -> None:
         self.rules = rules
+        #: By device and pod; exactly the pods with a grant that the last sample showed on a readable card.
         self._watched: dict[Key, _Watched] = {}
+        #: When each device was acted on last, monotonic seconds.
         self._acted: dict[str, float] = {}
-        #: Samples in a row in which a pod used a card that it was not given.
+        #: Samples in a row in which a pod used a card that it was not given; no pod in it has a grant.
         self._strangers: dict[Key, int] = {}
 
     def decide(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
-        """What to do after this sample, in the order of cards; per card at most one eviction or signal."""
+        """Takes a sample in and returns what to do, in the order of cards; per card at most one eviction or signal."""
         if self.rules.mode is EnforcementMode.OFF:
             return ()
-        tenants = {(device, tenant.pod): tenant for tenant in sample.tenants for device in tenant.limits}
+        grants = {(device, grant.pod): grant for grant in sample.grants for device in grant.limits}
         readable = [card for card in sample.cards if is_plausible(card)]
         used = {card.device: sum_by_pod(card.uses) for card in readable}
         seen = {(device, pod) for device, pods in used.items() for pod in pods}
-        self._watched = {key: each for key, each in self._watched.items() if key in seen and key in tenants}
-        self._strangers = {key: count for key, count in self._strangers.items() if key in seen and key not in tenants}
+        self._watched = {key: each for key, each in self._watched.items() if key in seen and key in grants}
+        self._strangers = {key: count for key, count in self._strangers.items() if key in seen and key not in grants}
         decisions: list[MemoryDecision] = []
         for card in readable:
-            decisions += self._of_card(card, used[card.device], tenants, sample)
+            decisions += self._decide_for_card(card, used[card.device], grants, sample)
         return tuple(decisions)
 
-    def _of_card(
-        self, card: CardUse, used: Mapping[PodUid, int], tenants: Mapping[Key, MemoryGrant], sample: MemorySample
+    def _decide_for_card(
+        self, card: CardUse, used: Mapping[PodUid, int], grants: Mapping[Key, MemoryGrant], sample: MemorySample
     ) -> list[MemoryDecision]:
         decisions: list[MemoryDecision] = []
         for pod, amount in sorted(used.items()):
-            tenant = tenants.get((card.device, pod))
-            if tenant is None:
-                decisions += self._stranger(card.device, pod, amount)
+            grant = grants.get((card.device, pod))
+            if grant is None:
+                decisions += self._report_stranger(card.device, pod, amount)
             else:
-                limit = tenant.limits[card.device]
-                decisions += self._tell(self._watch(card.device, pod, sample.now), card.device, pod, amount, limit)
-        victim = self._victim(card, used, tenants, sample)
+                limit = grant.limits[card.device]
+                decisions += self._report(self._watch(card.device, pod, sample.now), card.device, pod, amount, limit)
+        victim = self._act_on_worst(card, used, grants, sample)
         return decisions if victim is None else [*decisions, victim]
 
-    def _stranger(self, device: str, pod: PodUid, amount: int) -> Iterable[MemoryDecision]:
+    def _report_stranger(self, device: str, pod: PodUid, amount: int) -> Iterable[MemoryDecision]:
         count = self._strangers[device, pod] = self._strangers.get((device, pod), 0) + 1
         if count == self.rules.samples:
             yield MemoryDecision(action=MemoryAction.STRANGER, device=device, pod=pod, used=amount, limit=0)
@@ -204,8 +218,8 @@ class MemoryPolicy:
     def _watch(self, device: str, pod: PodUid, now: float) -> _Watched:
         return self._watched.setdefault((device, pod), _Watched(first_seen=now))
 
-    def _tell(self, watched: _Watched, device: str, pod: PodUid, used: int, limit: int) -> Iterable[MemoryDecision]:
-        """Counts, and tells once per state that is worse than the last that was told."""
+    def _report(self, watched: _Watched, device: str, pod: PodUid, used: int, limit: int) -> Iterable[MemoryDecision]:
+        """Counts, and reports each state once that is worse than the last reported one."""
         watched.over = watched.over + 1 if used > limit else 0
         state = None
         if watched.over >= self.rules.samples:
@@ -213,15 +227,15 @@ class MemoryPolicy:
         elif used >= limit * self.rules.near:
             state = MemoryAction.NEAR
         if state is None:
-            watched.told = None
-        elif watched.told is not MemoryAction.EXCEEDED and state is not watched.told:
-            watched.told = state
+            watched.reported = None
+        elif watched.reported is not MemoryAction.EXCEEDED and state is not watched.reported:
+            watched.reported = state
             yield MemoryDecision(action=state, device=device, pod=pod, used=used, limit=limit)
 
-    def _victim(
-        self, card: CardUse, used: Mapping[PodUid, int], tenants: Mapping[Key, MemoryGrant], sample: MemorySample
+    def _act_on_worst(
+        self, card: CardUse, used: Mapping[PodUid, int], grants: Mapping[Key, MemoryGrant], sample: MemorySample
     ) -> MemoryDecision | None:
-        """What is done to the pod that is farthest over its limit of those that may be acted on."""
+        """The act on the pod that is farthest over its limit, of those that may be acted on."""
         if self.rules.mode not in {EnforcementMode.EVICT, EnforcementMode.KILL}:
             return None
         if self.rules.mode is EnforcementMode.EVICT and not sample.api_reachable:
@@ -229,21 +243,21 @@ class MemoryPolicy:
         over = [
             (used[pod] / max(limit, 1), pod, limit)
             for pod in used
-            if (tenant := tenants.get((card.device, pod))) is not None
-            and (limit := tenant.limits[card.device]) < used[pod]
-            and self._may_act(tenant)
+            if (grant := grants.get((card.device, pod))) is not None
+            and (limit := grant.limits[card.device]) < used[pod]
+            and self._may_act(grant)
             and self._is_over(card, self._watched[card.device, pod], used[pod], limit, sample.now)
         ]
         if not over:
             return None
-        # One that was asked to end is seen through before another is begun with.
-        _, pod, limit = max(over, key=lambda each: (self._watched[card.device, each[1]].asked is not None, each))
-        return self._deed(card, pod, used[pod], limit, sample.now)
+        # A pod with a process that got SIGTERM comes first, before another pod.
+        _, pod, limit = max(over, key=lambda each: (self._watched[card.device, each[1]].terminated is not None, each))
+        return self._act_on(card, pod, used[pod], limit, sample.now)
 
-    def _may_act(self, tenant: MemoryGrant) -> bool:
-        if tenant.leaving and self.rules.mode is EnforcementMode.EVICT:
+    def _may_act(self, grant: MemoryGrant) -> bool:
+        if grant.leaving and self.rules.mode is EnforcementMode.EVICT:
             return False
-        return not tenant.opted_out and tenant.namespace not in SYSTEM_NAMESPACES | self.rules.protected
+        return not grant.opted_out and grant.namespace not in SYSTEM_NAMESPACES | self.rules.protected
 
     def _is_over(self, card: CardUse, watched: _Watched, used: int, limit: int, now: float) -> bool:
         free = card.total - card.used
@@ -253,41 +267,41 @@ class MemoryPolicy:
             return False
         return used > limit * (1 + self.rules.headroom) or free < card.total * self.rules.reserve
 
-    def _deed(self, card: CardUse, pod: PodUid, used: int, limit: int, now: float) -> MemoryDecision | None:
+    def _act_on(self, card: CardUse, pod: PodUid, used: int, limit: int, now: float) -> MemoryDecision | None:
         watched = self._watched[card.device, pod]
         decision = MemoryDecision(action=MemoryAction.EVICT, device=card.device, pod=pod, used=used, limit=limit)
         if self.rules.mode is EnforcementMode.KILL:
             own = [each for each in card.uses if each.pod == pod]
-            if watched.asked is not None and any(each.process == watched.asked[0] for each in own):
-                process, asked = watched.asked
+            if watched.terminated is not None and any(each.process == watched.terminated[0] for each in own):
+                process, asked = watched.terminated
                 if now - asked < self.rules.term_grace:
                     return None
                 self._acted[card.device] = now
-                watched.asked = (process, now)
+                watched.terminated = (process, now)
                 return msgspec.structs.replace(decision, action=MemoryAction.KILL, process=process)
             largest = max(own, key=lambda each: (each.bytes, each.process))
             decision = msgspec.structs.replace(decision, action=MemoryAction.TERMINATE, process=largest.process)
         if now - self._acted.get(card.device, float("-inf")) < self.rules.cool_down:
             return None
         self._acted[card.device] = now
-        watched.asked = (decision.process, now) if decision.process is not None else None
+        watched.terminated = (decision.process, now) if decision.process is not None else None
         return decision
 
 
 def default_share(total: int, replicas: int, *, reserved: int = 0, overcommit: float = 1.0) -> int:
-    """Bytes that one share of a card may hold, where nothing else is agreed.
+    """Bytes that one share of a card may hold by default.
 
     Args:
         total: bytes of the card.
         replicas: how many shares it has.
-        reserved: bytes that nobody may hold (the driver's own).
-        overcommit: how much more is promised than there is, 1 for nothing.
+        reserved: bytes that no pod may hold (the driver's own).
+        overcommit: factor by which more is promised than there is.
     """
     return int(max(0, total - reserved) * overcommit) // replicas
 
 
 def sum_by_pod(uses: Iterable[ProcessUse]) -> dict[PodUid, int]:
-    """Bytes by pod: all its processes together. What no pod is proven for is left out."""
+    """Bytes by pod, over all its processes. Processes without a proven pod are left out."""
     used: dict[PodUid, int] = {}
     for use in uses:
         if use.pod is not None:
@@ -296,7 +310,7 @@ def sum_by_pod(uses: Iterable[ProcessUse]) -> dict[PodUid, int]:
 
 
 def is_plausible(card: CardUse) -> bool:
-    """Whether the numbers can be true; NVML's answers have had the wrong layout in some drivers (535)."""
+    """Whether the numbers can be true; NVML's answers had the wrong layout in some drivers (535)."""
     each = all(use.process.pid > 0 and 0 <= use.bytes <= card.total for use in card.uses)
     together = sum(use.bytes for use in card.uses) <= card.total * _PLAUSIBLE
     return is_plausible_total(card.total) and 0 <= card.used <= card.total and each and together
