@@ -33,7 +33,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
@@ -52,7 +52,7 @@ async def run(number: int, folder: Path) -> dict[str, float]:
         field_manager="agent",
         clock=clock,
     )
-    await apply(
+    await apply_manifests(
         client, [each for each in install_manifests() if each["kind"] in {"CustomResourceDefinition", "Namespace"}]
     )
     await client.create(NODES.untyped(), {"metadata": {"name": NODE}, "status": {"nodeInfo": {"bootID": "boot-1"}}})

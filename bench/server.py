@@ -51,8 +51,8 @@ from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
-from tessera_lab.cluster.remote_nodes import Access, run_nodes
-from tessera_lab.installation.install import apply
+from tessera_lab.cluster.remote_nodes import ClusterAccess, run_nodes
+from tessera_lab.installation.install import apply_manifests
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
@@ -293,7 +293,7 @@ class Burst:
 async def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Installs, measures and removes."""
     clock = SystemClock()
-    access = Access(given.kubeconfig, clock)
+    access = ClusterAccess(given.kubeconfig, clock)
     client = access("tessera-bench")
     manifests = list(_manifests(given.address, given.port))
     await _refuse_installed(client)
@@ -301,7 +301,9 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
         stack.push_async_callback(access.close)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
         stack.push_async_callback(remove, client, manifests)
-        await apply(client, [*manifests, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BURST}}])
+        await apply_manifests(
+            client, [*manifests, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BURST}}]
+        )
         with suppress(AlreadyExists):  # a controller makes it where there is one
             await client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "default"}}, BURST)
         for command, extra in _processes(given):

@@ -50,9 +50,9 @@ from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import Commands, entrypoint, install
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
@@ -137,7 +137,7 @@ def usage(pid: int | None = None) -> Usage:
 
 
 @asynccontextmanager
-async def controller_process(cluster: Cluster, folder: Path) -> AsyncIterator[int]:
+async def controller_process(cluster: SimulatedCluster, folder: Path) -> AsyncIterator[int]:
     """``tessera controller`` at the cluster's HTTPS front, under its service account; gives its process id."""
     authority = CertificateAuthority(cluster.clock.now())
     front = HttpServer(cluster.server, authority)
@@ -191,7 +191,7 @@ class Bench:
     """
 
     def __init__(
-        self, cluster: Cluster, pods: Informer[Pod], objects: Informer[Instaslice], pid: int | None = None
+        self, cluster: SimulatedCluster, pods: Informer[Pod], objects: Informer[Instaslice], pid: int | None = None
     ) -> None:
         self._cluster = cluster
         self._pods = pods
@@ -277,19 +277,19 @@ class Bench:
 async def measure(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One run: both bursts on one cluster."""
     clock, rng = SystemClock(), random.Random(seed)
-    commands = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+    commands = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
-        cluster = Cluster(
+        cluster = SimulatedCluster(
             parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"),
             clock=clock,
             options=ClusterOptions(cdi=folder, seed=seed),
-            entrypoint=entrypoint(commands),
+            entrypoint=build_entrypoint(commands),
         )
         began = clock.monotonic()
         await stack.enter_async_context(cluster.running())
         client = cluster.client("bench")
-        await install(client, without={ACCOUNT} if given.controller_process else ())
+        await install_tessera(client, without={ACCOUNT} if given.controller_process else ())
         pid = None
         if given.controller_process:
             pid = await stack.enter_async_context(controller_process(cluster, folder))

@@ -16,11 +16,11 @@ from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.options import STARTUP_TAINT
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec
-from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
-from tessera_lab.installation.install import entrypoint, install
-from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
+from tessera_lab.installation.install import build_entrypoint, install_tessera
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -44,7 +44,7 @@ class Nodes(Lab):
         registries: what they hold.
     """
 
-    def __init__(self, cluster: Cluster, registries: Catalogue) -> None:
+    def __init__(self, cluster: SimulatedCluster, registries: ImageCatalogue) -> None:
         super().__init__(cluster)
         self.registries = registries
 
@@ -98,17 +98,17 @@ def play(folder: Path, scenario: Scenario, *, drivers: bool = True, costs: CostM
     }
 
     async def whole() -> None:
-        registries = catalogue(costs, images)
+        registries = build_catalogue(costs, images)
         given: dict[str, Any] = {"catalogue": registries, "drivers": True} if drivers else {}
-        cluster = Cluster(
+        cluster = SimulatedCluster(
             [NodeSpec(name="plain", cards=())],
             clock=LoopClock(1_800_000_000),
             options=ClusterOptions(cdi=cdi, mig_config="", **given, **options),
-            entrypoint=entrypoint(COMMANDS),
+            entrypoint=build_entrypoint(COMMANDS),
         )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(cluster.running())
-            await install(cluster.client("install"))
+            await install_tessera(cluster.client("install"))
             lab = Nodes(cluster, registries)
             await stack.enter_async_context(lab.watched.running())
             await lab.clock.sleep(60)

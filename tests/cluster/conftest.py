@@ -25,12 +25,12 @@ from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES,
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera.nvml.interface import GpuUuid
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import Commands, entrypoint, install
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.simulation.virtual_time import run_virtual
 
-COMMANDS = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+COMMANDS = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.
 PATIENCE = 600.0
 
@@ -38,7 +38,7 @@ PATIENCE = 600.0
 class Lab:
     """The cluster and what a test does with it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self.clock = cluster.clock
         self.client = cluster.client("test")
@@ -244,7 +244,10 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario in a fresh cluster of the given nodes on virtual time."""
 
     def run(
-        scenario: Scenario, nodes: str = "4xA100-40GB", cluster_type: Callable[..., Cluster] = Cluster, **options: Any
+        scenario: Scenario,
+        nodes: str = "4xA100-40GB",
+        cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
+        **options: Any,
     ) -> None:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
 
@@ -254,10 +257,10 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
                 parse_nodes(nodes),
                 clock=clock,
                 options=ClusterOptions(cdi=folder, **options),
-                entrypoint=entrypoint(COMMANDS),
+                entrypoint=build_entrypoint(COMMANDS),
             )
             async with cluster.running():
-                await install(cluster.client("install"))
+                await install_tessera(cluster.client("install"))
                 lab = Lab(cluster)
                 async with lab.watched.running():
                     with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]

@@ -16,7 +16,7 @@ from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -89,12 +89,12 @@ class _Distant(InProcessTransport):
         return self._rng.uniform(0.0, self._network.trip)
 
 
-def distant(network: Network) -> type[Cluster]:
+def distant(network: Network) -> type[SimulatedCluster]:
     """A cluster with this network between Tessera and the API server."""
 
-    class Distant(Cluster):
+    class Distant(SimulatedCluster):
         def account_client(self, component: str, account: UserInfo) -> Client:
             transport = _Distant(self.server, account, self.rng(component), network)
             return Client(transport, field_manager=component, clock=self.clock)
 
-    return Distant if network.trip else Cluster
+    return Distant if network.trip else SimulatedCluster

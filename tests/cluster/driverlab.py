@@ -16,12 +16,12 @@ from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec
-from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
-from tessera_lab.installation.install import entrypoint, install
+from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
+from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.kubelet.context import Entrypoint
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -54,7 +54,7 @@ def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str =
 class Drivers(Lab):
     """A cluster whose machines get their drivers from Tessera."""
 
-    def __init__(self, cluster: Cluster, images: Catalogue) -> None:
+    def __init__(self, cluster: SimulatedCluster, images: ImageCatalogue) -> None:
         super().__init__(cluster)
         self.catalogue = images
         self.sets: Informer[DaemonSet] = self._mirror(DAEMONSETS)
@@ -123,9 +123,9 @@ def play(
     nodes: Sequence[NodeSpec],
     images: Mapping[str, SimulatedImage],
     *,
-    registries: type[Catalogue] = Catalogue,
-    processes: Callable[[Cluster], Entrypoint] | None = None,
-    cluster_type: type[Cluster] = Cluster,
+    registries: type[ImageCatalogue] = ImageCatalogue,
+    processes: Callable[[SimulatedCluster], Entrypoint] | None = None,
+    cluster_type: type[SimulatedCluster] = SimulatedCluster,
     **options: Any,
 ) -> None:
     """Runs a scenario in a fresh cluster on virtual time.
@@ -143,16 +143,16 @@ def play(
     cdi = Path(tempfile.mkdtemp(dir=folder))
 
     async def main() -> None:
-        found = catalogue(COSTS, images, kind=registries)
+        found = build_catalogue(COSTS, images, kind=registries)
         cluster = cluster_type(
             nodes,
             clock=LoopClock(BEGAN),
             options=ClusterOptions(cdi=cdi, catalogue=found, drivers=True, mig_config="", **options),
-            entrypoint=processes or entrypoint(COMMANDS),
+            entrypoint=processes or build_entrypoint(COMMANDS),
         )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(cluster.running())
-            await install(cluster.client("install"))
+            await install_tessera(cluster.client("install"))
             lab = Drivers(cluster, found)
             lab.watched = type(lab.watched)(*lab.everything, lab.pods, lab.nodes, lab.events)
             await stack.enter_async_context(lab.watched.running())

@@ -18,11 +18,11 @@ from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
-from tessera_lab.drivers.driver_containers import broken
-from tessera_lab.installation.install import entrypoint, install
+from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image
+from tessera_lab.drivers.driver_containers import broken_driver
+from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -43,7 +43,9 @@ IMAGES = {
     image(NEW): driver_image(NEW, COSTS, kernel=KERNEL),
     image(OLD, SECOND_KERNEL): driver_image(OLD, COSTS, kernel=SECOND_KERNEL),
     image(NEW, SECOND_KERNEL): driver_image(NEW, COSTS, kernel=SECOND_KERNEL),
-    image(BAD): SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken("modprobe nvidia: invalid argument")),
+    image(BAD): SimulatedImage(
+        size_mib=COSTS.precompiled_mib, program=broken_driver("modprobe nvidia: invalid argument")
+    ),
 }
 
 
@@ -69,7 +71,7 @@ def policy(version: str, **driver: Any) -> dict[str, Any]:
 class Fleet(Lab):
     """A cluster with managed drivers."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         super().__init__(cluster)
         self.pulls = Informer(
             self.client,
@@ -129,7 +131,7 @@ def play(
     scenario: Scenario,
     nodes: str = "4*1xA100-40GB",
     kernels: Mapping[str, str] | None = None,
-    cluster_type: type[Cluster] = Cluster,
+    cluster_type: type[SimulatedCluster] = SimulatedCluster,
 ) -> None:
     """Runs a scenario in a cluster whose nodes have come up with the old driver."""
 
@@ -140,15 +142,15 @@ def play(
             drivers=True,
             kernel=KERNEL,
             os_image="Ubuntu 22.04.3 LTS",
-            catalogue=catalogue(COSTS, IMAGES),
+            catalogue=build_catalogue(COSTS, IMAGES),
         )
         specs = [
             msgspec.structs.replace(each, kernel=(kernels or {}).get(each.name, "")) for each in parse_nodes(nodes)
         ]
         clock = LoopClock(1_800_000_000)
-        cluster = cluster_type(specs, clock=clock, options=options, entrypoint=entrypoint(COMMANDS))
+        cluster = cluster_type(specs, clock=clock, options=options, entrypoint=build_entrypoint(COMMANDS))
         async with cluster.running():
-            await install(cluster.client("install"))
+            await install_tessera(cluster.client("install"))
             fleet = Fleet(cluster)
             async with fleet.watched.running():
                 await fleet.ask_for(OLD)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import REPLICASETS
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 MIG = "nvidia.com/mig-1g.5gb"
@@ -24,9 +24,11 @@ class Failing:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def cluster(self, *arguments: Any, entrypoint: Callable[[Cluster], Entrypoint], **options: Any) -> Cluster:
+    def cluster(
+        self, *arguments: Any, entrypoint: Callable[[SimulatedCluster], Entrypoint], **options: Any
+    ) -> SimulatedCluster:
         """A cluster whose agents it may kill."""
-        return Cluster(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
+        return SimulatedCluster(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
 
     def _mortal(self, inner: Entrypoint) -> Entrypoint:
         async def run(context: ContainerContext) -> int:

@@ -17,7 +17,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 #: More writes of the controller than a pod's whole life has; the test proves that it is.
@@ -122,11 +122,13 @@ class MortalCards:
         return call
 
 
-def mortal(process: str, fate: Fate) -> Callable[..., Cluster]:
+def mortal(process: str, fate: Fate) -> Callable[..., SimulatedCluster]:
     """A cluster in which one process is mortal: the controller at its writes, the agent at its NVML calls."""
 
-    class MortalCluster(Cluster):
-        def __init__(self, *arguments: Any, entrypoint: Callable[[Cluster], Entrypoint], **options: Any) -> None:
+    class MortalCluster(SimulatedCluster):
+        def __init__(
+            self, *arguments: Any, entrypoint: Callable[[SimulatedCluster], Entrypoint], **options: Any
+        ) -> None:
             self._lives: dict[str, Life] = {}
             super().__init__(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
 

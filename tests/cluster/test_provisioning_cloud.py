@@ -20,12 +20,12 @@ from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
 from tessera.provisioning.phases import phases_of
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
-from tessera_lab.cloud.autoscaler.rules import Kind, Timers
+from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.node_groups import Delay, NodeGroup
+from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
-from tessera_lab.drivers.driver_containers import broken
-from tessera_lab.installation.install import apply
+from tessera_lab.drivers.driver_containers import broken_driver
+from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 
@@ -45,20 +45,20 @@ def group(kernel: str = K1) -> NodeGroup:
         template=machine("", kernel),
         labels={GPU_LABEL: "nvidia-t4"},
         taints=TAINT,
-        vm=Delay(mean=90),
-        join=Delay(mean=60),
+        vm=RandomDelay(mean=90),
+        join=RandomDelay(mean=60),
     )
 
 
 def autoscaler(lab: Nodes, cloud: Cloud) -> ClusterAutoscaler:
     return ClusterAutoscaler(
-        lab.cluster.client("cluster-autoscaler"), lab.cluster.hardware_clock, cloud, Timers(unneeded=86400)
+        lab.cluster.client("cluster-autoscaler"), lab.cluster.hardware_clock, cloud, AutoscalerTimers(unneeded=86400)
     )
 
 
 async def replacing(lab: Nodes, most: int) -> None:
     """The controller's option, and the rights that it takes."""
-    await apply(lab.client, yaml.safe_load_all((deploy_folder() / "options/replace.yaml").read_text()))
+    await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/replace.yaml").read_text()))
     found = await lab.client.get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"] = [*container["args"], f"--replace-failed={most}"]
@@ -109,16 +109,16 @@ def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(play: Play) -> No
             await lab.until(lambda: lab.phase("job") == "Running", "the pod runs", seconds=1200)
             await lab.clock.sleep(120)
             task.cancel()
-        made = [deed for _, deed in scaler.deeds if deed.kind is Kind.INCREASE]
+        made = [deed for _, deed in scaler.actions if deed.kind is ActionKind.INCREASE]
         assert [deed.count for deed in made] == [1]
-        assert not [deed for _, deed in scaler.deeds if deed.kind is Kind.TIMED_OUT]
+        assert not [deed for _, deed in scaler.actions if deed.kind is ActionKind.TIMED_OUT]
 
     play(scenario)
 
 
 def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(play: Play) -> None:
     async def scenario(lab: Nodes) -> None:
-        bad = SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken("modprobe nvidia: invalid argument"))
+        bad = SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken_driver("modprobe nvidia: invalid argument"))
         lab.registries.push(f"{REPOSITORY}:1.2.3-{K3}-ubuntu22.04", bad)
         await lab.policy(version="1.2.3")
         cloud = Cloud(lab.cluster, [group(K3)])

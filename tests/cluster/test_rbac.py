@@ -27,7 +27,7 @@ from tessera.kube.resources import (
 from tessera.manifests import install_manifests
 from tessera.nvml.errors import Unknown
 from tessera_lab.drivers.driver_catalogue import driver_image
-from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.drivers.driver_containers import broken_driver
 from tessera_lab.simulation.operating_systems import SYSTEMS
 
 PREFIX = "system:serviceaccount:tessera-system:"
@@ -126,7 +126,7 @@ def used_for_drivers(folder: Path) -> set[Right]:
         await lab.until(lambda: not lab.driver_sets, "nothing is left once nobody uses it")
         found.update(used(lab, account))
 
-    bad = msgspec.structs.replace(driver_image("550.54.14", COSTS), program=broken("modprobe: invalid argument"))
+    bad = msgspec.structs.replace(driver_image("550.54.14", COSTS), program=broken_driver("modprobe: invalid argument"))
     images = precompiled(K1) | precompiled(K1, NEWER) | precompiled(K2, NEWER) | builder()
     images |= {f"{REPOSITORY}:550.54.14-{kernel}-ubuntu22.04": bad for kernel in (K1, K2)}
     images |= precompiled(coreos.kernel, system="rhcos4.15") | precompiled(coreos.kernel, NEWER, system="rhcos4.15")

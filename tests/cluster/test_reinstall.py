@@ -12,7 +12,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import resource_for
 from tessera.manifests import install_manifests
-from tessera_lab.installation.install import install
+from tessera_lab.installation.install import install_tessera
 
 PLACE = ("namespace", "name")
 
@@ -54,7 +54,7 @@ def test_slices_of_running_pods_are_recorded_again(in_lab: Callable[..., None], 
         assert len(drawn) == 3
         await uninstall(lab)
         assert lab.hardware() == hardware, "nothing is destroyed under a running pod"
-        await install(lab.client)
+        await install_tessera(lab.client)
         await offers_again(lab)
         if restarted:
             for pod in (await lab.client.list(PODS, "tessera-system")).items:
@@ -85,7 +85,7 @@ def test_a_container_that_ended_meanwhile_starts_again_with_its_slice(in_lab: Ca
         await lab.until(lambda: not lab.ready("web"), "its container has ended")
         await lab.clock.sleep(300)
         assert not lab.ready("web"), "nobody prepares its device"
-        await install(lab.client)
+        await install_tessera(lab.client)
         await offers_again(lab)
         await lab.until(lambda: lab.settled("web"), "it is recorded")
         await lab.running("web")
@@ -100,7 +100,7 @@ def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: Callable[..., None]) 
         await lab.running("one")
         await uninstall(lab)
         await lab.delete("one")
-        await install(lab.client)
+        await install_tessera(lab.client)
         await offers_again(lab)
         await lab.create("next", {"nvidia.com/mig-7g.40gb": 1})
         await lab.running("next")
@@ -120,7 +120,7 @@ def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., Non
         (ours,) = (each.start for each in machine.instances(gpu))
         other = 0 if ours else 6
         machine.create_gpu_instance(gpu, "1g.5gb", other)
-        await install(lab.client)
+        await install_tessera(lab.client)
         await offers_again(lab)
         await lab.until(lambda: lab.settled("one"), "it is recorded")
         assert tiles(lab) == [("", "foreign", "1g.5gb", other), ("default/one", "created", "1g.5gb", ours)]
@@ -147,7 +147,7 @@ def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], A
         drawn, hardware = tiles(lab), lab.hardware()
         await uninstall(lab)
         fate.armed = True
-        await install(lab.client)
+        await install_tessera(lab.client)
         await offers_again(lab)
         await lab.until(lambda: lab.settled("one") and lab.settled("two"), "both are recorded")
         await lab.until(lambda: tiles(lab) == drawn, "where they were, and nothing else is there")

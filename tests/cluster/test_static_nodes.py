@@ -11,7 +11,7 @@ from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import EventKind
 from tessera.nvml.simulated.machine import SimEvent
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 
 WHOLE = {"nvidia.com/gpu": 4}
 
@@ -394,7 +394,7 @@ async def _delete_agents(lab: Any) -> None:
 
 async def _let_agents_evict(lab: Any) -> None:
     """What ``tessera install --evict`` does: the right, and the argument."""
-    await apply(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
+    await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
     found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"].append("--mig-evict")

@@ -15,7 +15,7 @@ from tests.cluster.test_neighbours import replicas, run, template, unjudged
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext
 
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
@@ -41,12 +41,12 @@ class Moment:
             self.came = True
             await self.act()
 
-    def cluster(self, *arguments: Any, **options: Any) -> Cluster:
+    def cluster(self, *arguments: Any, **options: Any) -> SimulatedCluster:
         """A cluster whose controller it may hold up."""
         return _Held(self, *arguments, **options)
 
 
-class _Held(Cluster):
+class _Held(SimulatedCluster):
     def __init__(self, moment: Moment, *arguments: Any, **options: Any) -> None:
         self._moment = moment
         super().__init__(*arguments, **options)

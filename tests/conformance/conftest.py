@@ -27,7 +27,7 @@ from tessera.kube.transport.interface import Request, Response
 from tessera.kube.transport.kubeconfig import load_config
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.daemon.serve import kubeconfig as lab_kubeconfig
 
 #: Seconds in which a controller of a real cluster does its part.
@@ -183,7 +183,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def _lab(usable: Callable[[str], None], ended: asyncio.Event) -> None:
     """A cluster without nodes until told to end; hands out its kubeconfig."""
     clock = SystemClock()
-    cluster, authority = Cluster([], clock=clock), CertificateAuthority(clock.now())
+    cluster, authority = SimulatedCluster([], clock=clock), CertificateAuthority(clock.now())
     front = HttpServer(cluster.server, authority)
     await front.start()
     try:

@@ -22,7 +22,7 @@ from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 
 FOLDER = ROOT / "deploy" / "crds"
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
@@ -58,7 +58,7 @@ def served(story: Callable[[Client], Awaitable[None]]) -> None:
     async def run() -> None:
         clock = SystemClock()
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="admin", clock=clock)
-        await apply(client, [definition(resource) for resource, _, _ in KINDS])
+        await apply_manifests(client, [definition(resource) for resource, _, _ in KINDS])
         await story(client)
 
     asyncio.run(run())

@@ -16,11 +16,11 @@ from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.kubelet.context import Direct, KubeletOptions
+from tessera_lab.kubelet.context import InProcessPlugins, KubeletOptions
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
 from tessera_lab.simulation.virtual_time import run_virtual
-from tessera_lab.workloads.suite import Workloads
+from tessera_lab.workloads.suite import WorkloadControllers
 
 Object = dict[str, Any]
 
@@ -50,7 +50,7 @@ class Lab:
 
     def start_workloads(self) -> None:
         client = self.client("system:kube-controller-manager")
-        self.start(Workloads(client, clock=self.clock, rng=random.Random(2), ca="PEM").run())
+        self.start(WorkloadControllers(client, clock=self.clock, rng=random.Random(2), ca="PEM").run())
 
     async def start_nodes(self, *names: str, **options: Any) -> list[SimulatedNode]:
         """Nodes that are registered when this returns; what is not of the node itself goes to its kubelet."""
@@ -65,7 +65,7 @@ class Lab:
                 clock=self.clock,
                 rng=random.Random(name),
                 options=KubeletOptions(**options),
-                plugins=plugins or Direct(),
+                plugins=plugins or InProcessPlugins(),
                 **own,
             )
             for name in names

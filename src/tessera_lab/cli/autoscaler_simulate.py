@@ -11,8 +11,8 @@ from tessera.cli.base.option_types import Duration, Number
 from tessera.phrasing import count_noun
 
 if TYPE_CHECKING:
-    from tessera_lab.cloud.autoscaler.rules import Timers
-    from tessera_lab.experiments.autoscaling import Played, Setting
+    from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
+    from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings
 
 _DURATION = Duration()
 #: Names of drivers on the command line, and of the lab's scenarios.
@@ -75,15 +75,15 @@ def command(
       tessera autoscaler simulate --timer 5m --drivers built --vm-time 4m --max-nodes 3
       tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
     """
-    from tessera_lab.cloud.autoscaler.rules import Timers
-    from tessera_lab.experiments.autoscaling import Setting
+    from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
+    from tessera_lab.experiments.autoscaling import AutoscalingSettings
     from tessera_lab.experiments.scenarios import SCENARIOS
     from tessera_lab.simulation.cost_model import CostModel
 
     costs = CostModel() if vm_time is None else CostModel(vm_seconds=vm_time)
-    setting = Setting(
+    setting = AutoscalingSettings(
         scenario=SCENARIOS[_DRIVERS[drivers]],
-        timers=Timers(
+        timers=AutoscalerTimers(
             max_node_provision=timer if max_node_provision_time is None else max_node_provision_time,
             unneeded=timer if unneeded_time is None else unneeded_time,
             delay_after_add=timer if delay_after_add is None else delay_after_add,
@@ -97,23 +97,23 @@ def command(
         costs=costs,
         seed=seed,
     )
-    played = _played(setting)
+    played = _simulate(setting)
     if output == "json":
         say_json(played)
         return
-    say(*_lines(setting, played))
+    say(*_report_lines(setting, played))
 
 
-def _played(setting: "Setting") -> "Played":
+def _simulate(setting: "AutoscalingSettings") -> "AutoscalingRun":
     from tessera.cli import agent, controller, webhook
-    from tessera_lab.experiments.autoscaling import play
-    from tessera_lab.installation.install import Commands, entrypoint
+    from tessera_lab.experiments.autoscaling import simulate_autoscaling
+    from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
-    make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
-    return play(setting, make)
+    make = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    return simulate_autoscaling(setting, make)
 
 
-def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
+def _report_lines(setting: "AutoscalingSettings", played: "AutoscalingRun") -> Iterator[str]:
     from tessera.provisioning.advise.findings import span
 
     label = "with" if setting.labelled else "without"
@@ -137,7 +137,7 @@ def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
     )
 
 
-def _timers(timers: "Timers") -> str:
+def _timers(timers: "AutoscalerTimers") -> str:
     from tessera.provisioning.advise.findings import span
 
     return (

@@ -15,9 +15,9 @@ def command(output: str) -> None:
     Numbers marked "calibrated" were chosen so that the reference operator's order of steps comes to Red Hat's means;
     nobody measured them. The others name their source.
     """
-    from tessera_lab.simulation.cost_model import CostModel, listed
+    from tessera_lab.simulation.cost_model import CostModel, list_costs
 
-    costs = listed(CostModel())
+    costs = list_costs(CostModel())
     if output == "json":
         say_json({"simulated": True, "costs": costs})
         return

@@ -34,7 +34,7 @@ from tessera_lab.daemon import control_socket, lab_folder
 NODE = "node-1"
 CARDS = "4xA100-40GB"
 PROFILE = "3g.20gb"
-#: Latencies of the simulated world, seconds; they make visible that pulling and slicing overlap.
+#: Latencies of the simulation, seconds; they make visible that pulling and slicing overlap.
 PULL, SLICE = 1.0, 0.4
 #: Longer than any step takes on a slow machine; a step that takes longer has failed.
 PATIENCE = 60.0
@@ -74,14 +74,14 @@ End it with:
 """
 
 
-class Timeline:
+class PodTimeline:
     """Times of the events of the demo's pod, in seconds of the clock, as watches report them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.times: dict[str, float] = {}
 
-    def saw(self, what: str) -> None:
+    def record(self, what: str) -> None:
         """Notes the first time of something."""
         self.times.setdefault(what, self._clock.monotonic())
 
@@ -90,20 +90,20 @@ class Timeline:
         pod = event.object
         if pod.metadata.labels.get("app") != "vllm":
             return
-        self.saw("created")
+        self.record("created")
         gates = {gate.name for gate in pod.spec.scheduling_gates}
-        self.saw("held" if GATE in gates else "ungated")
+        self.record("held" if GATE in gates else "ungated")
         if pod.spec.node_name:
-            self.saw("scheduled")
+            self.record("scheduled")
         if pod.status.phase == "Running":
-            self.saw("running")
+            self.record("running")
 
     def instaslice(self, event: Event[Instaslice]) -> None:
         """A change of a node's slices."""
         for result in event.object.status.pod_allocation_results.values():
-            self.saw("promised")
+            self.record("promised")
             if result.allocation_status.allocation_status_daemonset == "created":
-                self.saw("slice")
+                self.record("slice")
 
     def between(self, first: str, last: str) -> float:
         """Seconds from one thing to another."""
@@ -167,7 +167,7 @@ async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, k
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         pods = Informer(client, PODS, clock=clock, rng=rng, namespace="default")
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
-        timeline = Timeline(clock)
+        timeline = PodTimeline(clock)
         pods.add_handler(timeline.pod)
         slices.add_handler(timeline.instaslice)
         watched = Watched(nodes, pods, slices)
@@ -187,7 +187,7 @@ def _offered(nodes: Informer[Node]) -> bool:
 
 
 async def _run(
-    client: Client, watched: Watched, timeline: Timeline, slices: Informer[Instaslice], progress: Progress
+    client: Client, watched: Watched, timeline: PodTimeline, slices: Informer[Instaslice], progress: Progress
 ) -> None:
     """Creates the Deployment and tells what happens until its pod runs on its slice."""
     with progress.step("creating deployment/vllm", f"deployment/vllm asks for {resource_of(PROFILE)}: 1"):
@@ -240,7 +240,7 @@ def _show(lab: lab_folder.LabState, slices: Informer[Instaslice], progress: Prog
     progress.command(asked)
     say_json_text(results)
     progress.command("nvidia-smi -L      (simulated cards)")
-    say_document(control_socket.ask(Path(lab.kubeconfig).parent, "smi", NODE))
+    say_document(control_socket.send_request(Path(lab.kubeconfig).parent, "smi", NODE))
     progress.command("tessera map")
     say_coloured(*draw(cards_of([node]), colour=progress.live), "")
 

@@ -11,7 +11,7 @@ from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 
 _EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 
@@ -29,38 +29,38 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
     told: list[str] = []
     for name in trial.scenarios or scenarios:
         if trial.attribute:
-            found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, told=_tell(name))
+            found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, told=_print_result(name))
             results += [found.reference, found.ours]
-            told += attribution_lines(found)
+            told += format_attribution(found)
             continue
         for order in trial.orders:
-            _tell(name)(order)
+            _print_result(name)(order)
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
     say(*lines(results, titles, RED_HAT), *told)
     saved(results, trial.json_file)
 
 
-def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:
+def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, ReferenceWaits], Samples]:
     from tessera.cli import agent, controller, webhook
-    from tessera_lab.installation.install import Commands, entrypoint
+    from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
-    make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    make = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
     played = _EXPERIMENTS[experiment]
     return lambda name, order, waits: played(
         SCENARIOS[name], repeats, operator=order, make=make, waits=waits, seed=seed
     )
 
 
-def _tell(scenario: str) -> Callable[[str], None]:
+def _print_result(scenario: str) -> Callable[[str], None]:
     return lambda what: say(f"{scenario}: {what} ...", err=True)
 
 
-def attribution_lines(told: Attribution) -> Iterator[str]:
+def format_attribution(told: Attribution) -> Iterator[str]:
     """Formats which waits cause the difference between two means."""
-    yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
+    yield f"  {told.reference.scenario}: where {told.total_saving:.1f} s come from (simulated)"
     for each in told.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
-    yield f"    {told.saved:>7.1f} s  together"
+    yield f"    {told.total_saving:>7.1f} s  together"
     if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
         yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"

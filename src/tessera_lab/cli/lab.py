@@ -25,7 +25,7 @@ dir_option = click.option(
 )
 
 
-def world_options(function: Any) -> Any:
+def lab_options(function: Any) -> Any:
     """Adds the options of the simulated cluster; ``up`` passes them on to ``serve``."""
     for option in reversed(
         (
@@ -118,10 +118,10 @@ def command() -> None:
 
 
 @command.command()
-@world_options
+@lab_options
 @dir_option
 @reported
-def up(folder: Path | None, **world: Any) -> None:
+def up(folder: Path | None, **options: Any) -> None:
     """Start a lab in the background.
 
     \b
@@ -135,28 +135,28 @@ def up(folder: Path | None, **world: Any) -> None:
     from tessera_lab.cloud.autoscaled_groups import parse_groups
     from tessera_lab.cluster.options import parse_nodes
     from tessera_lab.daemon import lab_folder
-    from tessera_lab.simulation.operating_systems import running
+    from tessera_lab.simulation.operating_systems import parse_system
 
-    parse_nodes(world["nodes"])
-    running(world["system"], world["kernel"])
-    parse_groups(world["groups"])
-    state = lab_folder.start(_folder(folder), _arguments(world))
-    say(f"lab is up: {state.server}, {_simulated(state)}", f"export KUBECONFIG={state.kubeconfig}")
+    parse_nodes(options["nodes"])
+    parse_system(options["system"], options["kernel"])
+    parse_groups(options["groups"])
+    state = lab_folder.start(_folder(folder), _arguments(options))
+    say(f"lab is up: {state.server}, {_simulation_speed(state)}", f"export KUBECONFIG={state.kubeconfig}")
 
 
-def _simulated(state: "LabState") -> str:
+def _simulation_speed(state: "LabState") -> str:
     groups = f", simulated node groups {' '.join(state.groups)}" if state.groups else ""
     return f"simulated nodes {state.nodes}{groups}"
 
 
-def _arguments(world: dict[str, Any]) -> list[str]:
-    flags = ["--virtual-time"] * world["virtual_time"] + ["--no-tessera"] * (not world["installed"])
-    flags += ["--drivers"] * world["drivers"]
-    pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
-    pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
-    pairs += [("--group", each) for each in world["groups"]] + [("--idle-time", world["idle_time"])]
-    pairs += [("--os", world["system"]), ("--kernel", world["kernel"])]
-    pairs += [("--mig-config", world["mig_config"]), ("--boot-time", world["boot_time"])]
+def _arguments(options: dict[str, Any]) -> list[str]:
+    flags = ["--virtual-time"] * options["virtual_time"] + ["--no-tessera"] * (not options["installed"])
+    flags += ["--drivers"] * options["drivers"]
+    pairs = [("--nodes", options["nodes"]), ("--port", options["port"]), ("--publish-every", options["publish_every"])]
+    pairs += [("--image-pull", options["image_pull"]), ("--slice-latency", options["slice_latency"])]
+    pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
+    pairs += [("--os", options["system"]), ("--kernel", options["kernel"])]
+    pairs += [("--mig-config", options["mig_config"]), ("--boot-time", options["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
 
 
@@ -180,7 +180,7 @@ def status(folder: Path | None, output: str) -> int:
     from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
-    state = lab_folder.running(where)
+    state = lab_folder.find_running_lab(where)
     if state is None:
         say(f"no lab runs in {where}; start one with: tessera lab up", err=True)
         return 1
@@ -192,7 +192,7 @@ def status(folder: Path | None, output: str) -> int:
         case _:
             time = "virtual" if state.virtual_time else "real"
             say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            say(_simulated(state), f"export KUBECONFIG={state.kubeconfig}")
+            say(_simulation_speed(state), f"export KUBECONFIG={state.kubeconfig}")
     return 0
 
 
@@ -202,9 +202,9 @@ def status(folder: Path | None, output: str) -> int:
 @reported
 def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
-    from tessera_lab.daemon.control_socket import ask
+    from tessera_lab.daemon.control_socket import send_request
 
-    say_document(ask(_lab_folder(folder), "smi", node))
+    say_document(send_request(_lab_folder(folder), "smi", node))
 
 
 @command.command()
@@ -226,9 +226,9 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
       kubectl get events --field-selector reason=Rebooted
       kubectl get pods -A -o wide --watch
     """
-    from tessera_lab.daemon.control_socket import ask
+    from tessera_lab.daemon.control_socket import send_request
 
-    say_document(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
+    say_document(send_request(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
 
 def _lab_folder(folder: Path | None) -> Path:
@@ -237,23 +237,23 @@ def _lab_folder(folder: Path | None) -> Path:
     Raises:
         LabError: no lab runs where the caller says that there is one.
     """
-    from tessera_lab.daemon.lab_folder import meant_folder
+    from tessera_lab.daemon.lab_folder import resolve_folder
 
-    return meant_folder(folder).absolute()
+    return resolve_folder(folder).absolute()
 
 
 @command.command(hidden=True)
-@world_options
+@lab_options
 @dir_option
 @reported
-def serve(folder: Path | None, **world: Any) -> None:
+def serve(folder: Path | None, **options: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
     from tessera.cli.base.process import collect_seldom, start_log
-    from tessera_lab.daemon.serve import World, serve_lab
-    from tessera_lab.installation.install import Commands
+    from tessera_lab.daemon.serve import LabOptions, serve_lab
+    from tessera_lab.installation.install import TesseraCommands
 
     start_log("info")
     collect_seldom()
-    commands = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
-    serve_lab(_folder(folder), World(**world), commands)
+    commands = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+    serve_lab(_folder(folder), LabOptions(**options), commands)

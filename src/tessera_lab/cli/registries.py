@@ -10,8 +10,8 @@ import msgspec
 from tessera.clock import SystemClock
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.kube.transport.kubeconfig import load_config
-from tessera_lab.daemon.control_socket import ask
-from tessera_lab.daemon.lab_folder import default_folder, running
+from tessera_lab.daemon.control_socket import send_request
+from tessera_lab.daemon.lab_folder import default_folder, find_running_lab
 
 
 class LabRegistries(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class LabRegistries(msgspec.Struct, frozen=True):
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:  # noqa: ARG002 - always fresh
         """See :meth:`.Resolver.resolve`."""
-        text = await asyncio.to_thread(ask, self.folder, "resolve", msgspec.json.encode(query).decode())
+        text = await asyncio.to_thread(send_request, self.folder, "resolve", msgspec.json.encode(query).decode())
         return msgspec.json.decode(text, type=Resolution)
 
 
@@ -37,7 +37,7 @@ def find_registries(kubeconfig: Path | None, context: str | None) -> LabRegistri
     path = None if kubeconfig is None else str(kubeconfig)
     server = load_config(clock=SystemClock(), kubeconfig=path, context=context).server
     for folder in _folders(kubeconfig):
-        state = running(folder)
+        state = find_running_lab(folder)
         if state is not None and state.registries and state.server == server:
             return LabRegistries(folder)
     return None

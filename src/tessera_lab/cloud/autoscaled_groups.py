@@ -14,12 +14,12 @@ from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.limits import ECHOED, LAB_NODES
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
-from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.node_groups import Delay, NodeGroup
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.simulation.supervision import supervised
+from tessera_lab.simulation.supervision import supervise
 
 #: Sockets' paths have the node's name in them, which is the group's and six characters more.
 LONGEST_NAME = 8
@@ -69,8 +69,8 @@ def parse_groups(texts: Sequence[str]) -> list[NodeGroup]:
 
 
 @asynccontextmanager
-async def autoscaled(
-    cluster: Cluster, groups: Sequence[NodeGroup], *, machine_seconds: float, idle_seconds: float
+async def run_autoscaler(
+    cluster: SimulatedCluster, groups: Sequence[NodeGroup], *, machine_seconds: float, idle_seconds: float
 ) -> AsyncIterator[None]:
     """Gives a running cluster the groups, and an autoscaler for them inside the block.
 
@@ -87,18 +87,18 @@ async def autoscaled(
     cloud = Cloud(
         cluster,
         [
-            msgspec.structs.replace(each, labels={**each.labels, **whole}, join=Delay(mean=machine_seconds))
+            msgspec.structs.replace(each, labels={**each.labels, **whole}, join=RandomDelay(mean=machine_seconds))
             for each in groups
         ],
     )
-    timers = Timers(unneeded=idle_seconds, delay_after_add=idle_seconds)
+    timers = AutoscalerTimers(unneeded=idle_seconds, delay_after_add=idle_seconds)
     client = cluster.client("cluster-autoscaler")
 
     async def scale() -> None:
         await ClusterAutoscaler(client, cluster.hardware_clock, cloud, timers).run()
 
     async with cloud.running(), asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(supervised("cluster-autoscaler", scale, cluster.clock))
+        task = tasks.create_task(supervise("cluster-autoscaler", scale, cluster.clock))
         try:
             yield
         finally:

@@ -24,14 +24,14 @@ from tessera.kube.resources import Machine as MachineObject
 from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera_lab.cloud.machine_objects import (
     NAMESPACE,
-    definition,
-    machine,
+    build_machine,
+    machine_definition,
     node_annotations,
     provider_patch,
     status_patch,
 )
-from tessera_lab.cloud.node_groups import Instance, InstanceState, NodeGroup
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cloud.node_groups import CloudInstance, InstanceState, NodeGroup
+from tessera_lab.cluster.cluster import SimulatedCluster
 
 
 class Cloud:
@@ -46,14 +46,16 @@ class Cloud:
         groups: the groups by name.
     """
 
-    def __init__(self, cluster: Cluster, groups: Iterable[NodeGroup], *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, groups: Iterable[NodeGroup], *, rng: random.Random | None = None
+    ) -> None:
         self.groups: Mapping[str, NodeGroup] = {group.name: group for group in groups}
         self._cluster = cluster
         self._client = cluster.client("capi-controller")
         self._clock = cluster.clock
         self._waits = cluster.hardware_clock
         self._rng = rng or cluster.rng("cloud")
-        self._instances: dict[str, Instance] = {}
+        self._instances: dict[str, CloudInstance] = {}
         self._targets = dict.fromkeys(self.groups, 0)
         self._ways: dict[str, asyncio.Task[None]] = {}
         self._paid = dict.fromkeys(self.groups, 0.0)
@@ -64,13 +66,13 @@ class Cloud:
 
     def target(self, group: str) -> int:
         """The target size of a group."""
-        return self._targets[self._known(group).name]
+        return self._targets[self._is_known(group).name]
 
-    def instances(self, group: str | None = None) -> list[Instance]:
+    def instances(self, group: str | None = None) -> list[CloudInstance]:
         """The machines of a group or of all, the oldest first."""
         return [each for each in self._instances.values() if group in (None, each.group)]
 
-    def instance(self, node: str) -> Instance | None:
+    def instance(self, node: str) -> CloudInstance | None:
         """The machine behind a node; None if it is none of the cloud's."""
         return self._instances.get(node)
 
@@ -109,13 +111,13 @@ class Cloud:
                 for way in self._ways.values():
                     way.cancel()
 
-    def increase(self, group: str, count: int) -> list[Instance]:
+    def increase(self, group: str, count: int) -> list[CloudInstance]:
         """Asks for more machines of a group.
 
         Raises:
             ValueError: no such group, more than its maximum, or the cloud does not run.
         """
-        found = self._known(group)
+        found = self._is_known(group)
         if count < 1:
             raise ValueError(f"node group {group}: {count} more machines; ask for at least 1")
         if self._targets[group] + count > found.maximum:
@@ -136,26 +138,26 @@ class Cloud:
         if self._targets[instance.group] <= minimum:
             raise ValueError(f"machine {node}: node group {instance.group} has its minimum of {minimum} machines")
         self._targets[instance.group] -= 1
-        await self._take(instance)
+        await self._remove_machine(instance)
 
     # Machines come
 
-    def _request(self, group: NodeGroup) -> Instance:
+    def _request(self, group: NodeGroup) -> CloudInstance:
         if self._group is None:
             raise ValueError(f"node group {group.name}: the cloud does not run; use `async with cloud.running()`")
         name = self._new_name(group.name)
-        instance = Instance(
+        instance = CloudInstance(
             name=name, group=group.name, provider_id=f"lab:///{group.name}/{name}", requested=self._clock.now()
         )
         self._put(instance)
-        way = self._ways[name] = self._group.create_task(self._come(instance, group), name=f"machine {name}")
+        way = self._ways[name] = self._group.create_task(self._create_machine(instance, group), name=f"machine {name}")
         way.add_done_callback(lambda _: self._ways.pop(name, None))
         return instance
 
-    async def _come(self, instance: Instance, group: NodeGroup) -> None:
-        await self._client.create(CAPI_MACHINES.untyped(), machine(instance), NAMESPACE)
+    async def _create_machine(self, instance: CloudInstance, group: NodeGroup) -> None:
+        await self._client.create(CAPI_MACHINES.untyped(), build_machine(instance), NAMESPACE)
         await self._waits.sleep(group.vm.draw(self._rng))
-        instance = await self._farther(instance, state=InstanceState.BOOTING, vm=self._clock.now())
+        instance = await self._advance(instance, state=InstanceState.BOOTING, vm=self._clock.now())
         await self._waits.sleep(group.join.draw(self._rng))
         self._cluster.add_node(
             msgspec.structs.replace(group.template, name=instance.name),
@@ -164,9 +166,9 @@ class Cloud:
             provider_id=instance.provider_id,
             annotations=node_annotations(instance),
         )
-        await self._farther(instance, state=InstanceState.JOINED, joined=self._clock.now())
+        await self._advance(instance, state=InstanceState.JOINED, joined=self._clock.now())
 
-    async def _farther(self, instance: Instance, **facts: Any) -> Instance:
+    async def _advance(self, instance: CloudInstance, **facts: Any) -> CloudInstance:
         instance = msgspec.structs.replace(instance, **facts)
         self._put(instance)
         with contextlib.suppress(NotFound):  # somebody deletes it just now
@@ -179,7 +181,7 @@ class Cloud:
 
     # Machines go
 
-    async def _take(self, instance: Instance) -> None:
+    async def _remove_machine(self, instance: CloudInstance) -> None:
         way = self._ways.get(instance.name)
         if way is not None:
             way.cancel()
@@ -191,7 +193,7 @@ class Cloud:
         if instance.vm is not None:
             self._paid[instance.group] += self._clock.now() - instance.vm
         del self._instances[instance.name]
-        self._tell()
+        self._notify()
         with contextlib.suppress(NotFound):
             await self._client.delete(CAPI_MACHINES, instance.name, NAMESPACE)
 
@@ -203,8 +205,8 @@ class Cloud:
             return
         self._group.create_task(self._replace(instance), name=f"replace {instance.name}")
 
-    async def _replace(self, instance: Instance) -> None:
-        await self._take(instance)
+    async def _replace(self, instance: CloudInstance) -> None:
+        await self._remove_machine(instance)
         if self._group is not None:
             self._request(self.groups[instance.group])
 
@@ -212,19 +214,19 @@ class Cloud:
 
     async def _install(self) -> None:
         with contextlib.suppress(AlreadyExists):
-            await self._client.create(CRDS.untyped(), definition())
+            await self._client.create(CRDS.untyped(), machine_definition())
         with contextlib.suppress(AlreadyExists):
             await self._client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
 
-    def _put(self, instance: Instance) -> None:
+    def _put(self, instance: CloudInstance) -> None:
         self._instances[instance.name] = instance
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self._listeners:
             changed()
 
-    def _known(self, group: str) -> NodeGroup:
+    def _is_known(self, group: str) -> NodeGroup:
         if group not in self.groups:
             raise ValueError(f"no node group {group!r}; there are {', '.join(self.groups)}")
         return self.groups[group]

@@ -6,7 +6,7 @@ The definition is served with a schema that keeps every field, since nobody here
 from typing import Any
 
 from tessera.clock import rfc3339
-from tessera_lab.cloud.node_groups import Instance, InstanceState
+from tessera_lab.cloud.node_groups import CloudInstance, InstanceState
 
 #: Where Machines live; the namespace of OpenShift's Cluster API.
 NAMESPACE = "openshift-cluster-api"
@@ -29,7 +29,7 @@ _PHASES = {
 }
 
 
-def definition() -> dict[str, Any]:
+def machine_definition() -> dict[str, Any]:
     """The CustomResourceDefinition of Machines."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -71,7 +71,7 @@ def definition() -> dict[str, Any]:
     }
 
 
-def machine(instance: Instance) -> dict[str, Any]:
+def build_machine(instance: CloudInstance) -> dict[str, Any]:
     """The Machine of an instance that was just asked for."""
     return {
         "metadata": {
@@ -83,12 +83,12 @@ def machine(instance: Instance) -> dict[str, Any]:
     }
 
 
-def provider_patch(instance: Instance) -> dict[str, Any]:
+def provider_patch(instance: CloudInstance) -> dict[str, Any]:
     """The patch of the spec once the virtual machine exists."""
     return {"spec": {"providerID": instance.provider_id}}
 
 
-def status_patch(instance: Instance) -> dict[str, Any]:
+def status_patch(instance: CloudInstance) -> dict[str, Any]:
     """The patch of the status for the machine's phase."""
     conditions = []
     for kind, since in (("InfrastructureReady", instance.vm), ("NodeHealthy", instance.joined)):
@@ -100,7 +100,7 @@ def status_patch(instance: Instance) -> dict[str, Any]:
     return {"status": status}
 
 
-def node_annotations(instance: Instance) -> dict[str, str]:
+def node_annotations(instance: CloudInstance) -> dict[str, str]:
     """The annotations that Cluster API puts on the node."""
     return {
         MACHINE_ANNOTATION: instance.name,

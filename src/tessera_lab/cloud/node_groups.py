@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from tessera_lab.cluster.options import NodeSpec
-from tessera_lab.simulation.cost_model import log_normal
+from tessera_lab.simulation.cost_model import draw_log_normal
 
 
-class Delay(msgspec.Struct, frozen=True, kw_only=True):
+class RandomDelay(msgspec.Struct, frozen=True, kw_only=True):
     """A random duration: log-normal around its mean, or constant.
 
     Attributes:
@@ -24,7 +24,7 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
 
     def draw(self, rng: random.Random) -> float:
         """One duration, seconds."""
-        return log_normal(rng, self.mean, self.spread)
+        return draw_log_normal(rng, self.mean, self.spread)
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +48,8 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     maximum: int = 10
     labels: Mapping[str, str] = {}
     taints: tuple[Mapping[str, Any], ...] = ()
-    vm: Delay = Delay(mean=0.0)
-    join: Delay = Delay(mean=0.0)
+    vm: RandomDelay = RandomDelay(mean=0.0)
+    join: RandomDelay = RandomDelay(mean=0.0)
     annotations: Mapping[str, str] = {}
 
     @property
@@ -67,7 +67,7 @@ class InstanceState(Enum):
     DELETING = "deleting"
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class CloudInstance(msgspec.Struct, frozen=True, kw_only=True):
     """One machine of a group; times in seconds since 1970.
 
     Attributes:

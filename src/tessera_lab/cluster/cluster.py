@@ -33,17 +33,17 @@ from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, no
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
-from tessera_lab.simulation.supervision import supervised
+from tessera_lab.simulation.supervision import supervise
 from tessera_lab.simulation.virtual_time import CountedClock
-from tessera_lab.workloads.suite import Workloads
+from tessera_lab.workloads.suite import WorkloadControllers
 
 ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
 
 #: What whoever makes a cluster needs besides it.
-__all__ = ["ADMIN", "Cluster", "ClusterOptions", "cards_file"]
+__all__ = ["ADMIN", "ClusterOptions", "SimulatedCluster", "cards_file"]
 
 
-class Cluster:
+class SimulatedCluster:
     """A simulated cluster.
 
     Args:
@@ -67,7 +67,7 @@ class Cluster:
         *,
         clock: Clock,
         options: ClusterOptions | None = None,
-        entrypoint: Callable[["Cluster"], Entrypoint] | None = None,
+        entrypoint: Callable[["SimulatedCluster"], Entrypoint] | None = None,
     ) -> None:
         self.clock = clock
         self.hardware_clock = CountedClock(clock)
@@ -89,7 +89,7 @@ class Cluster:
         )
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.nodes = {spec.name: self._maker.made(spec) for spec in nodes}
+        self.nodes = {spec.name: self._maker.make_node(spec) for spec in nodes}
 
     def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
         for node in self.nodes.values():
@@ -145,7 +145,7 @@ class Cluster:
         """Runs everything inside the block."""
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(supervised(name, part, self.clock), name=name) for name, part in self._parts().items()
+                group.create_task(supervise(name, part, self.clock), name=name) for name, part in self._parts().items()
             ]
             self._group = group
             for node in self.nodes.values():
@@ -182,7 +182,7 @@ class Cluster:
             raise ValueError(f"node {spec.name}: the cluster does not run; add nodes inside `async with running()`")
         if spec.name in self.nodes:
             raise ValueError(f"node {spec.name}: there is one of that name; remove it first")
-        node = self._maker.made(
+        node = self._maker.make_node(
             spec,
             labels=labels or {},
             taints=tuple(taints),
@@ -207,7 +207,7 @@ class Cluster:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self.nodes.pop(name).forget()
+        self.nodes.pop(name).discard()
         for folder in node_folders(self.options, name):
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(NotFound):
@@ -215,13 +215,15 @@ class Cluster:
 
     def _start(self, group: asyncio.TaskGroup, node: SimulatedNode) -> None:
         name = f"node {node.name}"
-        self._running[node.name] = group.create_task(supervised(name, node.run, self.clock), name=name)
+        self._running[node.name] = group.create_task(supervise(name, node.run, self.clock), name=name)
 
     def _parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The control plane's programs by name; each call makes a new one that knows nothing of its predecessor."""
         manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
         return {
-            "kube-controller-manager": lambda: Workloads(manager, clock=self.clock, rng=self.rng("workloads")).run(),
+            "kube-controller-manager": lambda: WorkloadControllers(
+                manager, clock=self.clock, rng=self.rng("workloads")
+            ).run(),
             "kube-scheduler": lambda: Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
         }
 

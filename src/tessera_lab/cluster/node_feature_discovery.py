@@ -17,7 +17,7 @@ _PREFIX = "feature.node.kubernetes.io/"
 _CARD_LABELS = ("pci-10de.present", "pci-0302_10de.present")
 
 
-async def discover(client: Client, node: SimulatedNode, seconds: float) -> None:
+async def label_node(client: Client, node: SimulatedNode, seconds: float) -> None:
     """Labels a node that has just become Ready.
 
     Args:
@@ -26,14 +26,14 @@ async def discover(client: Client, node: SimulatedNode, seconds: float) -> None:
         seconds: how long the worker takes to come and look.
     """
     await node.waits.sleep(seconds)
-    labels = features(node.kernel, node.options.os_image, cards=node.machine is not None)
+    labels = feature_labels(node.kernel, node.options.os_image, cards=node.machine is not None)
     try:
         await client.merge_patch(NODES, node.name, {"metadata": {"labels": labels}})
     except NotFound:
         return  # the node was deleted meanwhile
 
 
-def features(kernel: str, os_image: str, *, cards: bool) -> dict[str, Any]:
+def feature_labels(kernel: str, os_image: str, *, cards: bool) -> dict[str, Any]:
     """The labels of a node.
 
     Args:

@@ -11,16 +11,16 @@ from tessera.kube.client.client import Client
 from tessera.nvml.simulated.hardware import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.cluster.node_feature_discovery import discover
+from tessera_lab.cluster.node_feature_discovery import label_node
 from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
-from tessera_lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions, NodeDirectories
+from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
 
 #: Calls that change a card; what ``slice_seconds`` slows down. Making a slice is two of them, so each takes half.
 _SLICE_CALLS = ("create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance")
 
 
-class Clients(Protocol):
+class NodeClients(Protocol):
     """Makes clients of the API server, by component and user."""
 
     def __call__(self, component: str, user: UserInfo = ...) -> Client:
@@ -43,7 +43,7 @@ class NodeMaker:
         self,
         options: ClusterOptions,
         *,
-        client: Clients,
+        client: NodeClients,
         clock: Clock,
         rng: Callable[[str], random.Random],
         entrypoint: Entrypoint | None,
@@ -55,7 +55,7 @@ class NodeMaker:
         self._entrypoint = entrypoint
         self._numbers = itertools.count(1)
 
-    def made(self, spec: NodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
+    def make_node(self, spec: NodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
         """A node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
         options, number = self._options, next(self._numbers)
         groups = ("system:masters", "system:nodes", "system:authenticated")
@@ -105,19 +105,19 @@ class NodeMaker:
         driver = None if self._options.drivers else DRIVER_VERSION
         return SimulatedMachine(spec.spec, seed=spec.name, latencies=latencies, state=state, driver=driver)
 
-    def _plugins(self, name: str) -> Direct | Grpc:
+    def _plugins(self, name: str) -> InProcessPlugins | GrpcPlugins:
         if self._options.folder is not None:
-            return Grpc(directories=NodeDirectories.under(self._options.folder / "n" / name))
+            return GrpcPlugins(directories=NodeDirectories.under(self._options.folder / "n" / name))
         if self._options.cdi is None:
-            return Direct()
+            return InProcessPlugins()
         folder, validations, _ = node_folders(self._options, name)
         for each in (folder, validations):
             each.mkdir(parents=True, exist_ok=True)
-        return Direct(cdi=folder, validations=validations)
+        return InProcessPlugins(cdi=folder, validations=validations)
 
     def _discovery(self) -> Callable[[SimulatedNode], Awaitable[None]] | None:
         seconds = self._options.nfd_seconds
         if seconds is None:
             return None
         client = self._client("nfd-master")
-        return lambda node: discover(client, node, seconds)
+        return lambda node: label_node(client, node, seconds)

@@ -14,8 +14,8 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.limits import ECHOED, LAB_CARDS, LAB_NODES
 from tessera.nvml.simulated.machine import parse_spec
 from tessera_lab.kubelet.context import KubeletOptions
-from tessera_lab.kubelet.images.catalogue import Catalogue
-from tessera_lab.simulation.operating_systems import running
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
+from tessera_lab.simulation.operating_systems import parse_system
 
 _NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")
 
@@ -57,7 +57,7 @@ def parse_nodes(text: str) -> list[NodeSpec]:
                 f"nodes {text[:ECHOED]!r}: {part.strip()[:ECHOED]!r} names no node; "
                 "write for example 4xA30,8xH100-80GB@rhcos4.15"
             )
-        cards, system = _cards(match["cards"].strip()), running(match["system"] or "", match["kernel"] or "")
+        cards, system = _parse_cards(match["cards"].strip()), parse_system(match["system"] or "", match["kernel"] or "")
         for _ in range(min(int(match["times"] or 1), LAB_NODES + 1)):
             name = f"node-{len(nodes) + 1}"
             nodes.append(NodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
@@ -68,7 +68,7 @@ def parse_nodes(text: str) -> list[NodeSpec]:
     return nodes
 
 
-def _cards(text: str) -> tuple[str, ...]:
+def _parse_cards(text: str) -> tuple[str, ...]:
     if text == "0":
         return ()
     cards = parse_spec(text.replace("+", ","))
@@ -115,7 +115,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     network: str = ""
     cdi: Path | None = None
     seed: int = 0
-    catalogue: Catalogue | None = None
+    catalogue: ImageCatalogue | None = None
     serialise_pulls: bool = True
     drivers: bool = False
     kernel: str = KubeletOptions.kernel

@@ -25,7 +25,7 @@ from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, parse_nodes
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
 
@@ -33,7 +33,7 @@ from tessera_lab.scheduler.scheduler import Scheduler
 _SYSTEM = "tessera-system"
 
 
-class Impersonated:
+class ImpersonatingTransport:
     """A shared transport under another identity, as ``kubectl --as`` uses it."""
 
     def __init__(self, transport: Transport, user: UserInfo) -> None:
@@ -58,7 +58,7 @@ class Impersonated:
         """The transport is shared: nothing is closed."""
 
 
-class Access:
+class ClusterAccess:
     """Clients of one API server under any identity, over one pool of connections."""
 
     def __init__(self, kubeconfig: str, clock: Clock) -> None:
@@ -67,7 +67,7 @@ class Access:
 
     def __call__(self, component: str, user: UserInfo = ADMIN) -> Client:
         """A client; the kubeconfig's own user if none is named."""
-        transport = self._transport if user == ADMIN else Impersonated(self._transport, user)
+        transport = self._transport if user == ADMIN else ImpersonatingTransport(self._transport, user)
         return Client(transport, field_manager=component, clock=self._clock)
 
     async def close(self) -> None:
@@ -99,24 +99,28 @@ async def run_nodes(
         scheduler: name of a scheduler that runs beside them; empty for none.
     """
     clock = SystemClock()
-    access = Access(kubeconfig, clock)
+    access = ClusterAccess(kubeconfig, clock)
     options = ClusterOptions(cdi=folder, publish_every=None, lease_seconds=10.0)
-    maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
+    maker = NodeMaker(options, client=access, clock=clock, rng=_seeded_rng, entrypoint=None)
     async with asyncio.TaskGroup() as group:
         if scheduler:
-            placing = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=scheduler)
+            placing = Scheduler(access("kube-scheduler"), clock=clock, rng=_seeded_rng("scheduler"), name=scheduler)
             group.create_task(placing.run())
         for spec in parse_nodes(nodes):
             name = f"{prefix}{spec.name}"
-            node = maker.made(msgspec.structs.replace(spec, name=name), labels={label: "true"}, taints=(dict(taint),))
+            node = maker.make_node(
+                msgspec.structs.replace(spec, name=name), labels={label: "true"}, taints=(dict(taint),)
+            )
             group.create_task(node.run())
             group.create_task(_run_agent(node, access, agent(name), folder, clock))
 
 
-async def _run_agent(node: SimulatedNode, access: Access, options: AgentOptions, folder: Path, clock: Clock) -> None:
+async def _run_agent(
+    node: SimulatedNode, access: ClusterAccess, options: AgentOptions, folder: Path, clock: Clock
+) -> None:
     """Runs the production agent on a node, as its DaemonSet would start it."""
     assert node.machine is not None
-    assert isinstance(node.plugins, Direct)
+    assert isinstance(node.plugins, InProcessPlugins)
     state = folder / f"{node.name}-state"
     state.mkdir(parents=True, exist_ok=True)
     own = {"cdi_dir": node.plugins.cdi, "state_dir": state, "http_port": None, "markers_dir": None}
@@ -126,9 +130,9 @@ async def _run_agent(node: SimulatedNode, access: Access, options: AgentOptions,
     driver = SimulatedDriver(node.machine, clock)
     client = access("tessera-agent", user)
     await run_lifecycle(
-        msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_chance(node.name)
+        msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_seeded_rng(node.name)
     )
 
 
-def _chance(part: str) -> random.Random:
+def _seeded_rng(part: str) -> random.Random:
     return random.Random(f"fake/{part}")

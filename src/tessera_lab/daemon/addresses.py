@@ -17,7 +17,7 @@ BLOCKS = range(2, 256)
 
 
 @contextmanager
-def taken_block() -> Iterator[str]:
+def reserve_address_block() -> Iterator[str]:
     """Takes a free block and gives its first two bytes, ``127.N``.
 
     Raises:

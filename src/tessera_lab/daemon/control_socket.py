@@ -14,16 +14,16 @@ from tessera.limits import LAB_QUESTION
 SOCKET = "control.sock"
 
 #: Answers a request's argument; a ``ValueError`` is told to who asked.
-Answer = Callable[[str], str]
+RequestHandler = Callable[[str], str]
 
 
 @asynccontextmanager
-async def served(folder: Path, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
+async def serve_control_socket(folder: Path, answers: Mapping[str, RequestHandler]) -> AsyncIterator[None]:
     """Answers requests inside the block; ``answers`` is by the request's first word."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(_answer(answers, (await reader.readline()).decode()).encode())
+            writer.write(_handle_request(answers, (await reader.readline()).decode()).encode())
             await writer.drain()
         except (ConnectionError, ValueError):
             pass  # who asked went away, or sent a line that is too long: nobody is left to tell
@@ -35,7 +35,7 @@ async def served(folder: Path, answers: Mapping[str, Answer]) -> AsyncIterator[N
         yield
 
 
-def _answer(answers: Mapping[str, Answer], line: str) -> str:
+def _handle_request(answers: Mapping[str, RequestHandler], line: str) -> str:
     word, _, argument = line.strip().partition(" ")
     if word not in answers:
         return f"error: {word!r} is no request; known are {', '.join(sorted(answers))}"
@@ -45,7 +45,7 @@ def _answer(answers: Mapping[str, Answer], line: str) -> str:
         return f"error: {error}"
 
 
-def ask(folder: Path, word: str, argument: str = "") -> str:
+def send_request(folder: Path, word: str, argument: str = "") -> str:
     """Asks the lab in the folder.
 
     Raises:

@@ -63,7 +63,7 @@ def default_folder() -> Path:
     return Path(given) if given else Path.home() / ".tessera" / "lab"
 
 
-def meant_folder(given: Path | None) -> Path:
+def resolve_folder(given: Path | None) -> Path:
     """The folder of the running lab that is meant.
 
     It is the given one, that in ``$TESSERA_LAB``, that of the kubeconfig in use, or the default one. A folder that
@@ -74,7 +74,7 @@ def meant_folder(given: Path | None) -> Path:
     """
     named = given or (Path(os.environ["TESSERA_LAB"]) if os.environ.get("TESSERA_LAB") else None)
     if named is not None:
-        if running(named) is None:
+        if find_running_lab(named) is None:
             source = "--dir" if given is not None else "$TESSERA_LAB"
             raise LabError(f"{source} is {named}: no lab runs there; start one with: tessera lab up, or name another")
         return named
@@ -98,7 +98,7 @@ def check_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps the folder's lock, as the running lab does.
 
     Raises:
@@ -111,21 +111,21 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down") from None
-        _clear(folder)
+        _remove_old_state(folder)
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
 
 
-def _clear(folder: Path) -> None:
+def _remove_old_state(folder: Path) -> None:
     """Removes what a lab that was killed said of itself and kept for its nodes: what starts now is another cluster."""
     for name in ("lab.json", "kubeconfig", "control.sock"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "n", ignore_errors=True)
 
 
-def announce(folder: Path, state: LabState) -> None:
+def publish_state(folder: Path, state: LabState) -> None:
     """Called by the lab once it can be used: writes its state and wakes who waits in :func:`start`."""
     (folder / "lab.json").write_bytes(msgspec.json.encode(state))
     ready = os.environ.get("TESSERA_LAB_READY")
@@ -134,9 +134,9 @@ def announce(folder: Path, state: LabState) -> None:
         os.close(int(ready))
 
 
-def running(folder: Path) -> LabState | None:
+def find_running_lab(folder: Path) -> LabState | None:
     """The lab that runs in the folder, None if none does."""
-    if _holder(folder) is None:
+    if _lock_holder(folder) is None:
         return None
     try:
         return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
@@ -144,7 +144,7 @@ def running(folder: Path) -> LabState | None:
         return None
 
 
-def _holder(folder: Path) -> int | None:
+def _lock_holder(folder: Path) -> int | None:
     """The process that keeps the folder's lock: a running lab, or one that starts or ends just now. 0 if not known."""
     try:
         with (folder / "lock").open("rb") as lock:
@@ -165,14 +165,14 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
         LabError: it runs already, or did not come up; the text holds the end of its log.
     """
     check_folder(folder)
-    if _holder(folder) is not None:
+    if _lock_holder(folder) is not None:
         raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "lock").touch()
     reader, writer = os.pipe()
     state = child = None
     try:
-        with (folder / "lab.log").open("wb") as log, _undisturbed():
+        with (folder / "lab.log").open("wb") as log, _defer_interrupt():
             child = subprocess.Popen(  # noqa: S603 - our own program with checked arguments
                 [sys.executable, "-m", "tessera", "lab", "serve", "--dir", str(folder), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -183,19 +183,19 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
                 start_new_session=True,
             )
             os.close(writer)
-        state = running(folder) if _told(reader) else None
+        state = find_running_lab(folder) if _wait_until_ready(reader) else None
     finally:
         if state is None and child is not None:  # also when the wait was interrupted
             child.kill()
             child.wait()
     child.returncode = 0  # it goes on, and whoever ends it finds it by its folder: nobody forgot it
     if state is None:
-        raise LabError(f"the lab did not start: {_last_words(folder)}")
+        raise LabError(f"the lab did not start: {_last_log_line(folder)}")
     return state
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _defer_interrupt() -> Iterator[None]:
     """Puts Ctrl-C off to the end of the block, so that no process is begun that nobody knows."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is ever interrupted
@@ -210,7 +210,7 @@ def _undisturbed() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _told(reader: int) -> bool:
+def _wait_until_ready(reader: int) -> bool:
     """Whether the word ``ready`` came before the lab ended or patience did."""
     try:
         readable, _, _ = select.select([reader], [], [], PATIENCE)
@@ -219,7 +219,7 @@ def _told(reader: int) -> bool:
         os.close(reader)
 
 
-def _last_words(folder: Path) -> str:
+def _last_log_line(folder: Path) -> str:
     lines = (folder / "lab.log").read_text(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("error: ") if lines else f"it said nothing; see {folder / 'lab.log'}"
 
@@ -233,17 +233,17 @@ def stop(folder: Path) -> bool:
     Raises:
         LabError: it did not end in time.
     """
-    holder = _holder(folder)
+    holder = _lock_holder(folder)
     if holder == 0:
         raise LabError(f"the lab in {folder} starts just now; end it in a moment")
     if holder is not None:
-        _end(holder)
+        _end_process(holder)
     if (folder / "lock").exists():
         shutil.rmtree(folder, ignore_errors=True)
     return holder is not None
 
 
-def _end(pid: int) -> None:
+def _end_process(pid: int) -> None:
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -28,18 +28,18 @@ from tessera.manifests import images, install_manifests
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
-from tessera_lab.cloud.autoscaled_groups import autoscaled, parse_groups
-from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
+from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
+from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.daemon.addresses import taken_block
-from tessera_lab.daemon.control_socket import Answer, served
-from tessera_lab.daemon.lab_folder import LabState, announce, held
+from tessera_lab.daemon.addresses import reserve_address_block
+from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
+from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
 from tessera_lab.daemon.nvidia_smi_list import format_gpu_list
-from tessera_lab.experiments.scenarios import published
-from tessera_lab.installation.image_resolver import SimulatedRegistry
-from tessera_lab.installation.install import Commands, entrypoint, install
+from tessera_lab.experiments.scenarios import article_registries
+from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
-from tessera_lab.simulation.operating_systems import running
+from tessera_lab.simulation.operating_systems import parse_system
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
 
@@ -57,7 +57,7 @@ _STORAGE = {
 }
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``tessera lab up``; see its help."""
 
     nodes: str
@@ -76,7 +76,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     installed: bool
 
 
-def serve_lab(folder: Path, world: World, commands: Commands) -> None:
+def serve_lab(folder: Path, options: LabOptions, commands: TesseraCommands) -> None:
     """Runs the lab until SIGTERM or SIGINT.
 
     Raises:
@@ -84,104 +84,108 @@ def serve_lab(folder: Path, world: World, commands: Commands) -> None:
         ValueError: the nodes cannot be meant.
         TimeoutError: Tessera did not come up.
     """
-    with held(folder), taken_block() as network:
-        lab = Lab(folder, world, commands, network)
+    with lock_folder(folder), reserve_address_block() as network:
+        lab = LabProcess(folder, options, commands, network)
         with asyncio.Runner(loop_factory=lab.loop) as runner:
             runner.run(lab.run())
 
 
-class Lab:
+class LabProcess:
     """One lab in its folder."""
 
-    def __init__(self, folder: Path, world: World, commands: Commands, network: str) -> None:
+    def __init__(self, folder: Path, options: LabOptions, commands: TesseraCommands, network: str) -> None:
         self._folder = folder
         self._network = network
-        self._world = world
-        self._nodes = parse_nodes(world.nodes)
-        self._groups = parse_groups(world.groups)
+        self._lab_options = options
+        self._nodes = parse_nodes(options.nodes)
+        self._groups = parse_groups(options.groups)
         self._commands = commands
-        self._cluster: Cluster | None = None
-        self._settled = False
+        self._cluster: SimulatedCluster | None = None
+        self._is_usable = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Real time on uvloop, or virtual time that leaps only over simulated waits."""
-        if self._world.virtual_time:
-            return VirtualTimeLoop(may_leap=lambda: bool(self._settled and self._cluster and self._cluster.pending))
+        if self._lab_options.virtual_time:
+            return VirtualTimeLoop(may_leap=lambda: bool(self._is_usable and self._cluster and self._cluster.pending))
         return uvloop.new_event_loop()
 
     async def run(self) -> None:
         """Runs until a signal."""
         clock = self._clock()
-        cluster = self._cluster = Cluster(
-            self._nodes, clock=clock, options=self._options(), entrypoint=entrypoint(self._commands)
+        cluster = self._cluster = SimulatedCluster(
+            self._nodes, clock=clock, options=self._cluster_options(), entrypoint=build_entrypoint(self._commands)
         )
         authority = CertificateAuthority(clock.now())
-        front = HttpServer(cluster.server, authority, port=self._world.port)
+        front = HttpServer(cluster.server, authority, port=self._lab_options.port)
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
-            async with cluster.running(), served(self._folder, self._answers(cluster)):
-                await self._until_usable(cluster, clock)
-                self._settled = True
-                async with autoscaled(
+            async with cluster.running(), serve_control_socket(self._folder, self._control_handlers(cluster)):
+                await self._wait_until_usable(cluster, clock)
+                self._is_usable = True
+                async with run_autoscaler(
                     cluster,
                     self._groups,
-                    machine_seconds=self._world.boot_time,
-                    idle_seconds=self._world.idle_time,
+                    machine_seconds=self._lab_options.boot_time,
+                    idle_seconds=self._lab_options.idle_time,
                 ):
                     self._announce(front.url, authority, clock)
-                    await _signal()
+                    await _wait_for_signal()
         finally:
             await front.close()
 
     def _clock(self) -> Clock:
-        return LoopClock(time.time()) if self._world.virtual_time else SystemClock()
+        return LoopClock(time.time()) if self._lab_options.virtual_time else SystemClock()
 
-    def _options(self) -> ClusterOptions:
-        world, system = self._world, running(self._world.system, self._world.kernel)
+    def _cluster_options(self) -> ClusterOptions:
+        lab, system = self._lab_options, parse_system(self._lab_options.system, self._lab_options.kernel)
         given = {"os_image": system.os_image, "kernel": system.kernel}
-        machines = (published() if world.drivers else {}) | {name: value for name, value in given.items() if value}
+        machines = (article_registries() if lab.drivers else {}) | {
+            name: value for name, value in given.items() if value
+        }
         return ClusterOptions(
             folder=self._folder,
             # Whoever installs Tessera may run its agent as a process of its own, on the same cards.
-            shared_cards=not world.installed,
-            pull_seconds=world.image_pull,
+            shared_cards=not lab.installed,
+            pull_seconds=lab.image_pull,
             # Tessera's own image is there already: how long its pull takes is no part of what is shown.
             images=frozenset(images(install_manifests())),
-            slice_seconds=world.slice_latency,
-            publish_every=world.publish_every,
-            boot_seconds=world.boot_time,
-            mig_config=world.mig_config,
+            slice_seconds=lab.slice_latency,
+            publish_every=lab.publish_every,
+            boot_seconds=lab.boot_time,
+            mig_config=lab.mig_config,
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
-            leaps=world.virtual_time,
+            leaps=lab.virtual_time,
             lease_seconds=LEASE_SECONDS,
             **machines,
         )
 
-    async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
+    async def _wait_until_usable(self, cluster: SimulatedCluster, clock: Clock) -> None:
         """Nodes are registered; with Tessera installed, admission is trusted and every node with cards has joined."""
         client = cluster.client("tessera-lab")
         await client.create(STORAGE_CLASSES.untyped(), _STORAGE)
         rng = cluster.rng("serve")
         nodes = Informer(client, NODES, clock=clock, rng=rng)
-        if not self._world.installed:
+        if not self._lab_options.installed:
             watched = Watched(nodes)
             async with watched.running():
                 await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
             return
-        await install(client)
+        await install_tessera(client)
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.untyped(), clock=clock, rng=rng)
         watched = Watched(nodes, slices, hooks)
         async with watched.running():
             await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
-            await watched.until(lambda: _trusted(hooks), PATIENCE, "the webhook is trusted")
-            if self._world.drivers:  # nobody serves a card before an administrator asks for drivers
+            await watched.until(lambda: _are_webhooks_trusted(hooks), PATIENCE, "the webhook is trusted")
+            if self._lab_options.drivers:  # nobody serves a card before an administrator asks for drivers
                 return
-            await watched.until(lambda: self._served(nodes, slices), PATIENCE, "every node with cards is served")
+            await watched.until(
+                lambda: self._are_nodes_served(nodes, slices), PATIENCE, "every node with cards is served"
+            )
 
-    def _served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
+    def _are_nodes_served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
         """Whether each node with cards gives them to slicing on demand, or has said what it offers of them."""
         return all(
             slices.cache.get(f"{INSTASLICE_NAMESPACE}/{spec.name}")
@@ -190,11 +194,11 @@ class Lab:
             if spec.cards
         )
 
-    def _answers(self, cluster: Cluster) -> dict[str, Answer]:
-        answers: dict[str, Answer] = {"smi": self._smi, "reboot": self._reboot}
+    def _control_handlers(self, cluster: SimulatedCluster) -> dict[str, RequestHandler]:
+        answers: dict[str, RequestHandler] = {"smi": self._smi, "reboot": self._reboot}
         catalogue = cluster.options.catalogue
         if catalogue is not None:
-            answers["resolve"] = lambda query: _resolved(SimulatedRegistry(catalogue, cluster.clock), query)
+            answers["resolve"] = lambda query: _resolve_image(SimulatedResolver(catalogue, cluster.clock), query)
         return answers
 
     def _smi(self, node: str) -> str:
@@ -219,27 +223,27 @@ class Lab:
         path = self._folder / "kubeconfig"
         path.touch(mode=0o600)
         path.write_text(kubeconfig(url, authority))
-        announce(
+        publish_state(
             self._folder,
             LabState(
                 pid=os.getpid(),
                 server=url,
                 kubeconfig=str(path),
-                nodes=self._world.nodes,
-                virtual_time=self._world.virtual_time,
+                nodes=self._lab_options.nodes,
+                virtual_time=self._lab_options.virtual_time,
                 started=rfc3339(clock.now()),
-                registries=self._world.drivers,
-                groups=self._world.groups,
+                registries=self._lab_options.drivers,
+                groups=self._lab_options.groups,
             ),
         )
 
 
-def _resolved(registries: SimulatedRegistry, query: str) -> str:
+def _resolve_image(registries: SimulatedResolver, query: str) -> str:
     """The answer of the lab's registries to an :class:`ImageQuery`; both are JSON."""
     return msgspec.json.encode(registries.answer(msgspec.json.decode(query, type=ImageQuery))).decode()
 
 
-def _trusted(hooks: Informer[dict[str, Any]]) -> bool:
+def _are_webhooks_trusted(hooks: Informer[dict[str, Any]]) -> bool:
     configurations = list(hooks.cache.values())
     return bool(configurations) and all(
         hook["clientConfig"].get("caBundle") for each in configurations for hook in each.get("webhooks", ())
@@ -272,7 +276,7 @@ def kubeconfig(url: str, authority: CertificateAuthority) -> str:
     )
 
 
-async def _signal() -> None:
+async def _wait_for_signal() -> None:
     """Returns when the process is asked to end."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()

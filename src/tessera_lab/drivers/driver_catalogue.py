@@ -9,9 +9,9 @@ does.
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tessera.driver.resolution import Outcome
-from tessera_lab.drivers.driver_containers import Draw, builder, exact, precompiled
+from tessera_lab.drivers.driver_containers import Draw, building_driver, exact_duration, precompiled_driver
 from tessera_lab.drivers.driver_stack import container_toolkit, driver_manager, tessera_image
-from tessera_lab.kubelet.images.catalogue import Catalogue, ImageProgram, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
 from tessera_lab.simulation.cost_model import CostModel
 
@@ -19,26 +19,28 @@ from tessera_lab.simulation.cost_model import CostModel
 INTERNAL_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
-def driver_image(version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact) -> SimulatedImage:
-    """A driver image with finished modules; ``kernel`` as for :func:`precompiled`."""
-    return SimulatedImage(size_mib=costs.precompiled_mib, program=precompiled(version, costs, kernel=kernel, draw=draw))
-
-
-def builder_image(version: str, costs: CostModel, *, draw: Draw = exact) -> SimulatedImage:
-    """A driver image that compiles on the node."""
+def driver_image(version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact_duration) -> SimulatedImage:
+    """A driver image with finished modules; ``kernel`` as for :func:`precompiled_driver`."""
     return SimulatedImage(
-        size_mib=costs.builder_mib, program=builder(version, costs, draw=draw), architectures=("amd64", "arm64")
+        size_mib=costs.precompiled_mib, program=precompiled_driver(version, costs, kernel=kernel, draw=draw)
     )
 
 
-def catalogue(
+def builder_image(version: str, costs: CostModel, *, draw: Draw = exact_duration) -> SimulatedImage:
+    """A driver image that compiles on the node."""
+    return SimulatedImage(
+        size_mib=costs.builder_mib, program=building_driver(version, costs, draw=draw), architectures=("amd64", "arm64")
+    )
+
+
+def build_catalogue(
     costs: CostModel,
     images: Mapping[str, SimulatedImage] | None = None,
     *,
     internal: Collection[str] = (INTERNAL_REGISTRY,),
-    draw: Draw = exact,
-    kind: type[Catalogue] = Catalogue,
-) -> Catalogue:
+    draw: Draw = exact_duration,
+    kind: type[ImageCatalogue] = ImageCatalogue,
+) -> ImageCatalogue:
     """All registries of a world.
 
     Args:
@@ -73,10 +75,10 @@ def catalogue(
 
 
 def image_build(
-    catalogue: Catalogue,
+    catalogue: ImageCatalogue,
     costs: CostModel,
     *,
-    draw: Draw = exact,
+    draw: Draw = exact_duration,
     fails: Callable[[str], str] = lambda _target: "",
 ) -> ImageProgram:
     """buildah, as the Job of a build runs it.
@@ -96,7 +98,7 @@ def image_build(
             context.log(f"simulated: TARGET, KERNEL_VERSION and DRIVER_VERSION say what is built; got {context.argv}")
             return FAILED_EXIT
         await context.clock.sleep(draw(costs.build_seconds))
-        wrong = fails(target) or _refused(catalogue, target, architecture)
+        wrong = fails(target) or _refuse_build(catalogue, target, architecture)
         if wrong:
             context.log(f"simulated: {wrong}")
             return FAILED_EXIT
@@ -104,7 +106,7 @@ def image_build(
             target,
             SimulatedImage(
                 size_mib=costs.precompiled_mib,
-                program=precompiled(version, costs, kernel=kernel, draw=draw),
+                program=precompiled_driver(version, costs, kernel=kernel, draw=draw),
                 architectures=_architectures(catalogue, target, architecture, shared=bool(context.env.get("OTHER"))),
             ),
         )
@@ -118,13 +120,13 @@ def _argument(argv: Sequence[str], name: str) -> str:
     return next((each.partition("=")[2] for each in argv if each.startswith(f"{name}=")), "")
 
 
-def _refused(catalogue: Catalogue, target: str, architecture: str) -> str:
+def _refuse_build(catalogue: ImageCatalogue, target: str, architecture: str) -> str:
     answer = catalogue.answer(target, architecture)
     refused = answer in {Outcome.UNAUTHORIZED, Outcome.UNREACHABLE}
     return f"push of {target}: the registry says {answer.value}" if refused else ""
 
 
-def _architectures(catalogue: Catalogue, target: str, architecture: str, *, shared: bool) -> tuple[str, ...]:
+def _architectures(catalogue: ImageCatalogue, target: str, architecture: str, *, shared: bool) -> tuple[str, ...]:
     """A tag that images of several architectures share keeps the others'."""
     before = catalogue.named(target)
     others = before.architectures if shared and before is not None else ()

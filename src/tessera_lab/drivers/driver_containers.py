@@ -25,12 +25,14 @@ from tessera_lab.simulation.cost_model import CostModel
 Draw = Callable[[float], float]
 
 
-def exact(mean: float) -> float:
+def exact_duration(mean: float) -> float:
     """A world without chance: every duration is its mean."""
     return mean
 
 
-def precompiled(version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact) -> ImageProgram:
+def precompiled_driver(
+    version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact_duration
+) -> ImageProgram:
     """A container with finished modules.
 
     Args:
@@ -42,17 +44,17 @@ def precompiled(version: str, costs: CostModel, *, kernel: str = "", draw: Draw 
 
     async def run(context: ProgramContext) -> int:
         if _is_helper(context):
-            return await _stay(context)
+            return await _run_until_stopped(context)
         if kernel and kernel != context.kernel:
             context.log(f"simulated: modprobe nvidia: the modules are for kernel {kernel}, {context.kernel} runs")
             return FAILED_EXIT
         steps = {"installs the driver": draw(costs.install_seconds)}
-        return await _serve(context, version, steps, costs, draw)
+        return await _run_driver(context, version, steps, costs, draw)
 
     return run
 
 
-def builder(version: str, costs: CostModel, *, draw: Draw = exact, fails: str = "") -> ImageProgram:
+def building_driver(version: str, costs: CostModel, *, draw: Draw = exact_duration, fails: str = "") -> ImageProgram:
     """A container with sources, which compiles the modules for the kernel that runs.
 
     Args:
@@ -66,19 +68,21 @@ def builder(version: str, costs: CostModel, *, draw: Draw = exact, fails: str = 
         if DRIVER_SIDE in context.argv:
             await context.clock.sleep(draw(costs.prepare_seconds))
             await wait_for_build(context)
-            return await _serve(context, version, {"installs the driver": draw(costs.install_seconds)}, costs, draw)
+            return await _run_driver(
+                context, version, {"installs the driver": draw(costs.install_seconds)}, costs, draw
+            )
         if _is_helper(context):
-            return await _stay(context)
+            return await _run_until_stopped(context)
         steps = {f"prepares for kernel {context.kernel}": draw(costs.prepare_seconds)}
         if not fails:
             steps["compiles kernel modules"] = draw(costs.compile_seconds)
             steps["installs the driver"] = draw(costs.install_seconds)
-        return await _serve(context, version, steps, costs, draw, fails=fails)
+        return await _run_driver(context, version, steps, costs, draw, fails=fails)
 
     return run
 
 
-def broken(message: str, *, after: float = 0.0) -> ImageProgram:
+def broken_driver(message: str, *, after: float = 0.0) -> ImageProgram:
     """A container that ends with an error, whatever it is asked for; for images that are no good.
 
     Args:
@@ -99,13 +103,13 @@ def _is_helper(context: ProgramContext) -> bool:
     return bool(context.argv) and "init" not in context.argv
 
 
-async def _stay(context: ProgramContext) -> int:
+async def _run_until_stopped(context: ProgramContext) -> int:
     context.ready()
     await asyncio.Event().wait()
     raise AssertionError("waits until it is cancelled")
 
 
-async def _serve(
+async def _run_driver(
     context: ProgramContext, version: str, steps: dict[str, float], costs: CostModel, draw: Draw, *, fails: str = ""
 ) -> int:
     machine = context.machine
@@ -131,12 +135,12 @@ async def _serve(
         context.ready()
         return await _until_stopped(context, None, costs, draw)
     markers = MarkerFiles(context.markers)
-    context.when_started(lambda: _say_ready(context, markers))
+    context.when_started(lambda: _report_ready(context, markers))
     context.ready()
     return await _until_stopped(context, markers, costs, draw)
 
 
-def _say_ready(context: ProgramContext, markers: MarkerFiles) -> None:
+def _report_ready(context: ProgramContext, markers: MarkerFiles) -> None:
     try:
         markers.write(DRIVER_CONTAINER_READY, "simulated\n")
     except OSError as error:  # something else lies there; nobody will take the driver for ready

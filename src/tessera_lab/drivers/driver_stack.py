@@ -10,13 +10,13 @@ from contextlib import aclosing
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.node_status import CUDA_READY, TOOLKIT_READY
-from tessera_lab.drivers.driver_containers import Draw, exact
+from tessera_lab.drivers.driver_containers import Draw, exact_duration
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
 from tessera_lab.simulation.cost_model import CostModel
 
 
-def driver_manager(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
+def driver_manager(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
     """NVIDIA's k8s-driver-manager as an init container: unloads the driver that is there, and ends.
 
     Ends with an error while the driver is in use; to empty the node first is not its part here.
@@ -33,7 +33,7 @@ def driver_manager(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
     return run
 
 
-def container_toolkit(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
+def container_toolkit(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
     """NVIDIA's container toolkit: configures the container runtime, then stays. Ready when it has."""
 
     async def run(context: ProgramContext) -> int:
@@ -46,7 +46,7 @@ def container_toolkit(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
     return run
 
 
-def tessera_image(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
+def tessera_image(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
     """This project's own image, as far as nobody runs it for real: what it does beside a driver.
 
     ``tessera wait-for <marker>`` ends when the marker is there. ``tessera validate`` asks the simulated cards, adds no

@@ -15,13 +15,13 @@ import msgspec
 
 from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 from tessera_lab.experiments.runs import OURS, UPSTREAM
-from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, Waits, without
+from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, ReferenceWaits, remove_wait
 
 REST = "left over: what no wait and no overlap explains"
 PERIOD = "nobody's: kubelet publishes every 10 s, which rounds both means up"
 
 
-class Saving(msgspec.Struct, frozen=True, kw_only=True):
+class WaitSaving(msgspec.Struct, frozen=True, kw_only=True):
     """One step.
 
     Attributes:
@@ -44,16 +44,16 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: Samples
     ours: Samples
-    savings: tuple[Saving, ...]
+    savings: tuple[WaitSaving, ...]
 
     @property
-    def saved(self) -> float:
+    def total_saving(self) -> float:
         """All together, seconds."""
         return self.reference.summary.mean - self.ours.summary.mean
 
 
 def attribute(
-    measure: Callable[[str, Waits], Samples], *, built: bool, told: Callable[[str], None] = lambda _what: None
+    measure: Callable[[str, ReferenceWaits], Samples], *, built: bool, told: Callable[[str], None] = lambda _what: None
 ) -> Attribution:
     """Measures the reference, the reference with fewer and fewer waits, and Tessera.
 
@@ -63,7 +63,7 @@ def attribute(
         told: what is measured next.
     """
 
-    def mean(order: str, waits: Waits, what: str) -> float:
+    def mean(order: str, waits: ReferenceWaits, what: str) -> float:
         told(what)
         return measure(order, waits).summary.mean
 
@@ -71,14 +71,14 @@ def attribute(
     reference = measure(UPSTREAM, REFERENCE)
     began = before = mean(UPSTREAM, PUBLISHED_AT_ONCE, "the reference operator, published at once")
     savings = []
-    for what, waits in without(new_node=reference.experiment == AUTOSCALE, built=built):
+    for what, waits in remove_wait(new_node=reference.experiment == AUTOSCALE, built=built):
         after = mean(UPSTREAM, waits, f"without {what}")
-        savings.append(Saving(what=what, seconds=before - after))
+        savings.append(WaitSaving(what=what, seconds=before - after))
         before = after
     after = mean(OURS, PUBLISHED_AT_ONCE, "Tessera, published at once")
-    savings.append(Saving(what=REST, seconds=before - after))
+    savings.append(WaitSaving(what=REST, seconds=before - after))
     told("Tessera")
     ours = measure(OURS, REFERENCE)
     rounding = (reference.summary.mean - ours.summary.mean) - (began - after)
-    savings.append(Saving(what=PERIOD, seconds=rounding))
+    savings.append(WaitSaving(what=PERIOD, seconds=rounding))
     return Attribution(reference=reference, ours=ours, savings=tuple(savings))

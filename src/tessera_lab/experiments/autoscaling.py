@@ -18,18 +18,18 @@ from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
-from tessera_lab.cloud.autoscaler.rules import Kind, Timers
+from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.experiments import clusters
-from tessera_lab.experiments.clusters import MakeEntrypoint, World
+from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
 from tessera_lab.experiments.runs import OURS, REST, UPSTREAM
-from tessera_lab.experiments.scenarios import Scenario
+from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
-_KINDS = {Kind.INCREASE: "scale-up", Kind.TIMED_OUT: "time-out", Kind.REMOVE: "removal"}
+_KINDS = {ActionKind.INCREASE: "scale-up", ActionKind.TIMED_OUT: "time-out", ActionKind.REMOVE: "removal"}
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a simulation.
 
     Attributes:
@@ -45,8 +45,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         seed: of chance.
     """
 
-    scenario: Scenario
-    timers: Timers
+    scenario: ArticleScenario
+    timers: AutoscalerTimers
     operator: str = UPSTREAM
     labelled: bool = True
     tainted: bool = False
@@ -57,7 +57,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One line of the timeline.
 
     Attributes:
@@ -71,7 +71,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, order=True):
     text: str
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalingRun(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a simulation.
 
     Attributes:
@@ -86,7 +86,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
         simulated: always.
     """
 
-    moments: tuple[Moment, ...]
+    moments: tuple[TimelineEntry, ...]
     ran: tuple[float, ...]
     made: int
     lost: int
@@ -97,101 +97,103 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = True
 
 
-def play(setting: Setting, make: MakeEntrypoint) -> Played:
-    """Plays it on virtual time.
+def simulate_autoscaling(settings: AutoscalingSettings, make: MakeEntrypoint) -> AutoscalingRun:
+    """Runs the simulation on virtual time.
 
     Args:
-        setting: what.
-        make: makes what runs Tessera's containers.
+        settings: the input.
+        make: makes the entrypoint that runs Tessera's containers.
     """
 
-    async def told() -> Played:
+    async def simulate() -> AutoscalingRun:
         async with (
-            _world(setting, make) as world,
-            world.autoscaled(
-                setting.timers, labelled=setting.labelled, tainted=setting.tainted, maximum=setting.maximum
+            _start_cluster(settings, make) as cluster,
+            cluster.run_autoscaler(
+                settings.timers, labelled=settings.labelled, tainted=settings.tainted, maximum=settings.maximum
             ) as scaler,
         ):
-            await world.client.create(CLUSTER_POLICIES, setting.scenario.policy())
-            await world.clock.sleep(REST)
-            return await _told(world, scaler, setting)
+            await cluster.client.create(CLUSTER_POLICIES, settings.scenario.policy())
+            await cluster.clock.sleep(REST)
+            return await _observe(cluster, scaler, settings)
 
-    return run_virtual(told())
+    return run_virtual(simulate())
 
 
 @asynccontextmanager
-async def _world(setting: Setting, make: MakeEntrypoint) -> AsyncIterator[World]:
+async def _start_cluster(settings: AutoscalingSettings, make: MakeEntrypoint) -> AsyncIterator[ExperimentCluster]:
     made = (
-        clusters.tessera(setting.costs, cards=False, seed=setting.seed, make=make)
-        if setting.operator == OURS
-        else clusters.reference(setting.scenario, setting.costs, cards=False, seed=setting.seed)
+        clusters.start_tessera(settings.costs, cards=False, seed=settings.seed, make=make)
+        if settings.operator == OURS
+        else clusters.start_reference(settings.scenario, settings.costs, cards=False, seed=settings.seed)
     )
-    async with made as world:
-        yield world
+    async with made as cluster:
+        yield cluster
 
 
-async def _told(world: World, scaler: ClusterAutoscaler, setting: Setting) -> Played:
-    watcher = _Watcher(world.clock, scaler)
-    rng = random.Random(setting.seed)
-    nodes: Informer[Node] = Informer(world.client, NODES, clock=world.clock, rng=rng)
-    pods: Informer[Pod] = Informer(world.client, PODS, clock=world.clock, rng=rng, namespace="default")
+async def _observe(
+    cluster: ExperimentCluster, scaler: ClusterAutoscaler, settings: AutoscalingSettings
+) -> AutoscalingRun:
+    watcher = _TimelineRecorder(cluster.clock, scaler)
+    rng = random.Random(settings.seed)
+    nodes: Informer[Node] = Informer(cluster.client, NODES, clock=cluster.clock, rng=rng)
+    pods: Informer[Pod] = Informer(cluster.client, PODS, clock=cluster.clock, rng=rng, namespace="default")
     async with Watched(nodes, pods).running():
-        nodes.add_handler(watcher.node)
-        pods.add_handler(watcher.pod)
-        for number in range(setting.pods):
-            await world.client.create(
+        nodes.add_handler(watcher.on_node)
+        pods.add_handler(watcher.on_pod)
+        for number in range(settings.pods):
+            await cluster.client.create(
                 PODS.untyped(), {"metadata": {"name": f"pod-{number + 1}"}, "spec": dict(WORKLOAD)}, "default"
             )
-        await world.clock.sleep(setting.hours * 3600)
-    return watcher.played()
+        await cluster.clock.sleep(settings.hours * 3600)
+    return watcher.finish()
 
 
-class _Watcher:
+class _TimelineRecorder:
     """Notes when nodes of the autoscaler and pods got how far."""
 
     def __init__(self, clock: Clock, scaler: ClusterAutoscaler) -> None:
         self._clock = clock
         self._scaler = scaler
         self._began = clock.now()
-        self._moments: list[Moment] = []
-        self._seen: dict[str, dict[str, float]] = {}
+        self._moments: list[TimelineEntry] = []
+        self._steps: dict[str, dict[str, float]] = {}
         self._ran: dict[str, float] = {}
 
-    def node(self, event: Event[Node]) -> None:
+    def on_node(self, event: Event[Node]) -> None:
         node = event.object
         name = node.metadata.name
         if event.kind is EventKind.DELETED or self._scaler.cloud.instance(name) is None:
             return
         cards = int(node.status.allocatable.get(RESOURCE, "0"))
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
-        self._reached(name, "registered", "is registered")
+        self._record_step(name, "registered", "is registered")
         if ready:
-            self._reached(name, "ready", "is Ready" + ("" if cards else ", and offers no card yet"))
+            self._record_step(name, "ready", "is Ready" + ("" if cards else ", and offers no card yet"))
         if ready and cards:
-            self._reached(name, "usable", "offers its card")
+            self._record_step(name, "usable", "offers its card")
 
-    def _reached(self, name: str, step: str, text: str) -> None:
-        seen = self._seen.setdefault(name, {})
+    def _record_step(self, name: str, step: str, text: str) -> None:
+        seen = self._steps.setdefault(name, {})
         if step not in seen:
             seen[step] = self._now()
             if step != "registered":
-                self._moments.append(Moment(at=self._now(), kind="node", text=f"{name} {text}"))
+                self._moments.append(TimelineEntry(at=self._now(), kind="node", text=f"{name} {text}"))
 
-    def pod(self, event: Event[Pod]) -> None:
+    def on_pod(self, event: Event[Pod]) -> None:
         name = event.object.metadata.name
         if event.object.status.phase == "Running" and name not in self._ran:
             self._ran[name] = self._now()
             text = f"{name} runs on {event.object.spec.node_name}"
-            self._moments.append(Moment(at=self._now(), kind="pod", text=text))
+            self._moments.append(TimelineEntry(at=self._now(), kind="pod", text=text))
 
     def _now(self) -> float:
         return self._clock.now() - self._began
 
-    def played(self) -> Played:
+    def finish(self) -> AutoscalingRun:
         """All of it."""
-        deeds = [(at - self._began, deed) for at, deed in self._scaler.deeds]
+        deeds = [(at - self._began, deed) for at, deed in self._scaler.actions]
         moments = [
-            Moment(
+            TimelineEntry(
                 at=at,
                 kind=_KINDS[deed.kind],
                 text=f"{deed.node}: {deed.why}"
@@ -202,15 +204,15 @@ class _Watcher:
             )
             for at, deed in deeds
         ]
-        removed = [deed.node for _, deed in deeds if deed.kind is Kind.REMOVE]
-        lost = [name for name in removed if "usable" not in self._seen.get(name, {})]
-        return Played(
+        removed = [deed.node for _, deed in deeds if deed.kind is ActionKind.REMOVE]
+        lost = [name for name in removed if "usable" not in self._steps.get(name, {})]
+        return AutoscalingRun(
             moments=tuple(sorted(moments + self._moments, key=lambda each: each.at)),
             ran=tuple(sorted(self._ran.values())),
-            made=sum(deed.count for _, deed in deeds if deed.kind is Kind.INCREASE),
+            made=sum(deed.count for _, deed in deeds if deed.kind is ActionKind.INCREASE),
             lost=len(lost),
             idle=len(removed) - len(lost),
-            timed_out=sum(deed.kind is Kind.TIMED_OUT for _, deed in deeds),
+            timed_out=sum(deed.kind is ActionKind.TIMED_OUT for _, deed in deeds),
             node_hours=self._scaler.cloud.machine_seconds() / 3600,
             times=self._times(),
         )
@@ -218,7 +220,7 @@ class _Watcher:
     def _times(self) -> GroupTimes:
         """Durations of the nodes whose cards became usable; a removed node has no time of request any more."""
         cloud = self._scaler.cloud
-        usable = {name: seen for name, seen in self._seen.items() if "usable" in seen}
+        usable = {name: seen for name, seen in self._steps.items() if "usable" in seen}
         asked = {each.name: each.requested - self._began for each in cloud.instances()}
         return GroupTimes(
             group=next(iter(cloud.groups)),

@@ -17,13 +17,13 @@ from tessera.kube.client.client import Client
 from tessera.manifests import install_manifests
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
-from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.node_groups import Delay, NodeGroup
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_feature_discovery import features
+from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
+from tessera_lab.cluster.node_feature_discovery import feature_labels
 from tessera_lab.cluster.options import NodeSpec
-from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
+from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
 from tessera_lab.drivers.driver_containers import Draw
 from tessera_lab.drivers.driver_toolkit import driver_toolkit
 from tessera_lab.experiments.scenarios import (
@@ -33,24 +33,25 @@ from tessera_lab.experiments.scenarios import (
     OS_IMAGE,
     SCENARIOS,
     VERSION,
-    Scenario,
+    ArticleScenario,
 )
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.context import Entrypoint
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.reference_operator import manifests, programs
-from tessera_lab.reference_operator.operator import UpstreamOperator
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
-from tessera_lab.simulation.cost_model import CostModel, durations
+from tessera_lab.reference_operator.operator import ReferenceOperator
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
+from tessera_lab.simulation.cost_model import CostModel, draw_durations
 
-#: The date that a world's time zero stands for.
+#: The date that a cluster's time zero stands for.
 EPOCH = 1_800_000_000.0
 
-#: Makes what runs Tessera's own containers in a cluster; from :func:`tessera_lab.installation.install.entrypoint`.
-MakeEntrypoint = Callable[[Cluster], Entrypoint]
+#: Makes what runs Tessera's own containers in a cluster; from
+#: :func:`tessera_lab.installation.install.build_entrypoint`.
+MakeEntrypoint = Callable[[SimulatedCluster], Entrypoint]
 
 
-class World:
+class ExperimentCluster:
     """A running cluster on virtual time.
 
     Attributes:
@@ -59,7 +60,7 @@ class World:
         client: an administrator's.
     """
 
-    def __init__(self, cluster: Cluster, costs: CostModel, waits: Waits = REFERENCE) -> None:
+    def __init__(self, cluster: SimulatedCluster, costs: CostModel, waits: ReferenceWaits = REFERENCE) -> None:
         self.cluster = cluster
         self.clock = cluster.clock
         self.client: Client = cluster.client("bench")
@@ -67,8 +68,8 @@ class World:
         self._waits = waits
 
     @asynccontextmanager
-    async def autoscaled(
-        self, timers: Timers, *, labelled: bool = True, tainted: bool = False, maximum: int = 10
+    async def run_autoscaler(
+        self, timers: AutoscalerTimers, *, labelled: bool = True, tainted: bool = False, maximum: int = 10
     ) -> AsyncIterator[ClusterAutoscaler]:
         """Gives the cluster a node group with cards, and an autoscaler for it.
 
@@ -83,28 +84,28 @@ class World:
             name="gpu",
             template=NodeSpec(name="gpu", cards=(MODEL,)),
             maximum=maximum,
-            labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._known_before(),
+            labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._early_labels(),
             taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
-            vm=Delay(mean=self._costs.vm_seconds, spread=spread),
-            join=Delay(mean=self._costs.join_seconds, spread=spread),
+            vm=RandomDelay(mean=self._costs.vm_seconds, spread=spread),
+            join=RandomDelay(mean=self._costs.join_seconds, spread=spread),
         )
         cloud = Cloud(self.cluster, [group])
         async with cloud.running():
             scaler = ClusterAutoscaler(
                 self.cluster.client("cluster-autoscaler"), self.cluster.hardware_clock, cloud, timers
             )
-            async with _beside(scaler.run()):
+            async with _run_beside(scaler.run()):
                 yield scaler
 
-    def _known_before(self) -> dict[str, Any]:
+    def _early_labels(self) -> dict[str, Any]:
         """Labels of features from registration on, for pods of the reference that begin before a node is Ready."""
-        return {} if self._waits.after_ready else features(KERNEL, OS_IMAGE, cards=True)
+        return {} if self._waits.after_ready else feature_labels(KERNEL, OS_IMAGE, cards=True)
 
 
 @asynccontextmanager
-async def reference(
-    scenario: Scenario, costs: CostModel, *, cards: bool, seed: int, waits: Waits = REFERENCE
-) -> AsyncIterator[World]:
+async def start_reference(
+    scenario: ArticleScenario, costs: CostModel, *, cards: bool, seed: int, waits: ReferenceWaits = REFERENCE
+) -> AsyncIterator[ExperimentCluster]:
     """A cluster with the reference operator.
 
     Args:
@@ -114,14 +115,14 @@ async def reference(
         seed: of chance.
         waits: what the operator waits for.
     """
-    draw = durations(costs, random.Random(f"{seed}/costs"))
+    draw = draw_durations(costs, random.Random(f"{seed}/costs"))
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder())
         images = _images(costs, draw, waits)
         cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits)
         await stack.enter_async_context(cluster.running())
-        await apply(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
-        operator = UpstreamOperator(
+        await apply_manifests(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
+        operator = ReferenceOperator(
             cluster.client("gpu-operator"),
             cluster.clock,
             costs,
@@ -129,19 +130,19 @@ async def reference(
             waits=waits,
             draw=draw,
         )
-        await stack.enter_async_context(_beside(operator.run()))
-        yield World(cluster, costs, waits)
+        await stack.enter_async_context(_run_beside(operator.run()))
+        yield ExperimentCluster(cluster, costs, waits)
 
 
 @asynccontextmanager
-async def tessera(
+async def start_tessera(
     costs: CostModel,
     *,
     cards: bool,
     seed: int,
     make: MakeEntrypoint,
     publish_every: float | None = REFERENCE.publish_every,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ExperimentCluster]:
     """A cluster with Tessera installed: the production processes, as their manifests have them.
 
     Args:
@@ -151,28 +152,28 @@ async def tessera(
         make: makes what runs Tessera's containers.
         publish_every: kubelets publish capacity so often, seconds; None for at once.
     """
-    draw = durations(costs, random.Random(f"{seed}/costs"))
+    draw = draw_durations(costs, random.Random(f"{seed}/costs"))
     images = _images(costs, draw, REFERENCE)
     with _folder() as folder:
-        waits = Waits(publish_every=publish_every)
+        waits = ReferenceWaits(publish_every=publish_every)
         cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits, make=make)
         async with cluster.running():
-            await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
-            yield World(cluster, costs)
+            await apply_manifests(cluster.client("install"), [_without_siblings(each) for each in install_manifests()])
+            yield ExperimentCluster(cluster, costs)
 
 
 def _cluster(
     costs: CostModel,
-    images: Catalogue,
+    images: ImageCatalogue,
     folder: Path,
     *,
     cards: bool,
     seed: int,
-    waits: Waits = REFERENCE,
+    waits: ReferenceWaits = REFERENCE,
     make: MakeEntrypoint | None = None,
-) -> Cluster:
+) -> SimulatedCluster:
     nodes = [NodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
-    return Cluster(
+    return SimulatedCluster(
         nodes,
         clock=LoopClock(EPOCH),
         options=ClusterOptions(
@@ -198,7 +199,7 @@ def _folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
+def _images(costs: CostModel, draw: Draw, waits: ReferenceWaits) -> ImageCatalogue:
     images: dict[str, SimulatedImage] = {
         each.reference: (
             driver_image(VERSION, costs, draw=draw) if each.precompiled else builder_image(VERSION, costs, draw=draw)
@@ -208,23 +209,23 @@ def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
     images |= {
         DRIVER_TOOLKIT: SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs, draw=draw)),
         manifests.VALIDATOR: SimulatedImage(
-            size_mib=costs.operand_mib, program=programs.validator(costs, waits=waits, draw=draw)
+            size_mib=costs.operand_mib, program=programs.validator_program(costs, waits=waits, draw=draw)
         ),
         manifests.TOOLKIT: SimulatedImage(
-            size_mib=costs.toolkit_mib, program=programs.toolkit(costs, waits=waits, draw=draw)
+            size_mib=costs.toolkit_mib, program=programs.toolkit_program(costs, waits=waits, draw=draw)
         ),
         manifests.PLUGIN: SimulatedImage(
-            size_mib=costs.operand_mib, program=programs.device_plugin(costs, waits=waits, draw=draw)
+            size_mib=costs.operand_mib, program=programs.device_plugin_program(costs, waits=waits, draw=draw)
         ),
         **{
-            each: SimulatedImage(size_mib=costs.operand_mib, program=programs.other)
+            each: SimulatedImage(size_mib=costs.operand_mib, program=programs.other_program)
             for each in manifests.OTHERS.values()
         },
     }
-    return catalogue(costs, images, draw=draw)
+    return build_catalogue(costs, images, draw=draw)
 
 
-def _alone(manifest: dict[str, Any]) -> dict[str, Any]:
+def _without_siblings(manifest: dict[str, Any]) -> dict[str, Any]:
     """The controller without an election: nobody runs against it, and each renewal of a lease costs real time."""
     if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "tessera-controller"):
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
@@ -237,7 +238,7 @@ def _is_definition(manifest: Mapping[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def _beside(work: Any) -> AsyncIterator[None]:
+async def _run_beside(work: Any) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(work)
         try:

@@ -11,39 +11,39 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.provisioning.experiments.autoscale import WORKLOAD, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
-from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
-from tessera_lab.experiments.clusters import MakeEntrypoint, World
-from tessera_lab.experiments.scenarios import Scenario
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
+from tessera_lab.experiments.scenarios import ArticleScenario
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
 #: Names of the two orders of steps.
 UPSTREAM, OURS = "reference", "tessera"
 #: Timers under which nodes go soon once they are empty, so that the next sample can begin, seconds.
-SOON = Timers(unneeded=60, delay_after_add=60)
+SOON = AutoscalerTimers(unneeded=60, delay_after_add=60)
 #: Simulated seconds in which a cluster comes to rest before anything is measured.
 REST = 120.0
 
 Told = Callable[[float], None]
 
 
-def quiet(seconds: float) -> None:
+def silence_progress(seconds: float) -> None:
     """Tells nobody."""
     del seconds
 
 
 def policy_reset(
-    scenario: Scenario,
+    scenario: ArticleScenario,
     repeats: int,
     *,
     operator: str,
     make: MakeEntrypoint,
     costs: CostModel | None = None,
-    waits: Waits = REFERENCE,
+    waits: ReferenceWaits = REFERENCE,
     seed: int = 0,
-    each: Told = quiet,
+    each: Told = silence_progress,
 ) -> Samples:
     """Policy reset in a fresh cluster of one node with a card.
 
@@ -59,9 +59,9 @@ def policy_reset(
     """
 
     async def play() -> list[float]:
-        async with _world(operator, scenario, costs, waits, seed, make=make, cards=True) as world:
-            await world.clock.sleep(REST)
-            experiment = PolicyReset(world.client, world.clock, node="node-1", rng=random.Random(seed))
+        async with _start_cluster(operator, scenario, costs, waits, seed, make=make, cards=True) as cluster:
+            await cluster.clock.sleep(REST)
+            experiment = PolicyReset(cluster.client, cluster.clock, node="node-1", rng=random.Random(seed))
             return await experiment.run(scenario.policy(), repeats, each=each)
 
     first, *samples = run_virtual(play())
@@ -76,26 +76,26 @@ def policy_reset(
 
 
 def autoscale(
-    scenario: Scenario,
+    scenario: ArticleScenario,
     repeats: int,
     *,
     operator: str,
     make: MakeEntrypoint,
     costs: CostModel | None = None,
-    waits: Waits = REFERENCE,
+    waits: ReferenceWaits = REFERENCE,
     seed: int = 0,
-    each: Told = quiet,
+    each: Told = silence_progress,
 ) -> Samples:
     """Autoscaling in a fresh cluster whose nodes with cards are made on demand; arguments as :func:`policy_reset`."""
 
     async def play() -> list[float]:
         async with (
-            _world(operator, scenario, costs, waits, seed, make=make, cards=False) as world,
-            world.autoscaled(SOON),
+            _start_cluster(operator, scenario, costs, waits, seed, make=make, cards=False) as cluster,
+            cluster.run_autoscaler(SOON),
         ):
-            await world.client.create(CLUSTER_POLICIES, scenario.policy())
-            await world.clock.sleep(REST)
-            experiment = Autoscale(world.client, world.clock, namespace="default", rng=random.Random(seed))
+            await cluster.client.create(CLUSTER_POLICIES, scenario.policy())
+            await cluster.clock.sleep(REST)
+            experiment = Autoscale(cluster.client, cluster.clock, namespace="default", rng=random.Random(seed))
             return await experiment.run(WORKLOAD, repeats, each=each)
 
     return Samples(
@@ -108,21 +108,21 @@ def autoscale(
 
 
 @asynccontextmanager
-async def _world(
+async def _start_cluster(
     operator: str,
-    scenario: Scenario,
+    scenario: ArticleScenario,
     costs: CostModel | None,
-    waits: Waits,
+    waits: ReferenceWaits,
     seed: int,
     *,
     make: MakeEntrypoint,
     cards: bool,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ExperimentCluster]:
     model = costs or CostModel()
-    made: AbstractAsyncContextManager[World]
+    made: AbstractAsyncContextManager[ExperimentCluster]
     if operator == UPSTREAM:
-        made = clusters.reference(scenario, model, cards=cards, seed=seed, waits=waits)
+        made = clusters.start_reference(scenario, model, cards=cards, seed=seed, waits=waits)
     else:
-        made = clusters.tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
-    async with made as world:
-        yield world
+        made = clusters.start_tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
+    async with made as cluster:
+        yield cluster

@@ -3,9 +3,10 @@
 The means are theirs (Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift"); the
 article has no number of runs and no spread. Kernel and image are those of a 4.13 release.
 
-:func:`published` makes the registries of a lab of machines without drivers. The article's repository has finished
-modules of its driver for that kernel, of a newer driver, and of one that never comes up; and images that build them for
-any other kernel. The publishers are the article's, the next versions are invented, and everything is simulated.
+:func:`article_registries` makes the registries of a lab of machines without drivers. The article's repository has
+finished modules of its driver for that kernel, of a newer driver, and of one that never comes up; and images that build
+them for any other kernel. The publishers are the article's, the next versions are invented, and everything is
+simulated.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
-from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
+from tessera_lab.drivers.driver_containers import broken_driver
 from tessera_lab.drivers.driver_toolkit import driver_toolkit
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
@@ -32,7 +33,7 @@ MODEL = "T4"
 POLICY = "gpu-cluster-policy"
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class ArticleScenario(msgspec.Struct, frozen=True, kw_only=True):
     """One way to bring drivers to nodes.
 
     Attributes:
@@ -75,17 +76,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-BUILT = Scenario(
+BUILT = ArticleScenario(
     name="built", title="built on the node", precompiled=False, repository="nvcr.io/nvidia", image="driver"
 )
-PUBLIC = Scenario(
+PUBLIC = ArticleScenario(
     name="precompiled-public",
     title="precompiled, public registry",
     precompiled=True,
     repository="quay.io/vemporop",
     image="nvidia-gpu-driver",
 )
-INTERNAL = Scenario(
+INTERNAL = ArticleScenario(
     name="precompiled-internal",
     title="precompiled, cluster's registry",
     precompiled=True,
@@ -93,7 +94,7 @@ INTERNAL = Scenario(
     image="nvidia-gpu-driver",
 )
 
-SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (BUILT, PUBLIC, INTERNAL)}
+SCENARIOS: Mapping[str, ArticleScenario] = {each.name: each for each in (BUILT, PUBLIC, INTERNAL)}
 
 
 #: A driver that comes after the article's, and one that hangs for longer than anybody waits for it.
@@ -101,8 +102,8 @@ NEWER, BROKEN = "535.104.05", "535.129.03"
 _HANGS = 7200.0
 
 
-def published() -> dict[str, Any]:
-    """The options of a cluster in that world."""
+def article_registries() -> dict[str, Any]:
+    """The options of a cluster of that scenario."""
     costs = CostModel()
     name = f"{PUBLIC.repository}/{PUBLIC.image}"
     images = {
@@ -111,7 +112,7 @@ def published() -> dict[str, Any]:
     }
     images |= {f"{name}:{version}-{OS_TAG}": builder_image(version, costs) for version in (VERSION, NEWER, BROKEN)}
     images[f"{name}:{BROKEN}-{KERNEL}-{OS_TAG}"] = SimulatedImage(
-        size_mib=costs.precompiled_mib, program=broken("the driver does not come up", after=_HANGS)
+        size_mib=costs.precompiled_mib, program=broken_driver("the driver does not come up", after=_HANGS)
     )
     images[DRIVER_TOOLKIT] = SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs))
-    return {"drivers": True, "kernel": KERNEL, "os_image": OS_IMAGE, "catalogue": catalogue(costs, images)}
+    return {"drivers": True, "kernel": KERNEL, "os_image": OS_IMAGE, "catalogue": build_catalogue(costs, images)}

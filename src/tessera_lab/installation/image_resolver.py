@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tessera.clock import Clock
 from tessera.driver.image_tags import SourceError, candidates
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
-from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 
 #: Which outcome counts where no candidate was found: those first that say least about what is there.
 _WORST_FIRST = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
@@ -24,7 +24,7 @@ _TEXTS = {
 }
 
 
-class SimulatedRegistry:
+class SimulatedResolver:
     """A :class:`~tessera.driver.resolution.Resolver` on a catalogue.
 
     Args:
@@ -35,7 +35,7 @@ class SimulatedRegistry:
         asked: every query so far, in order.
     """
 
-    def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, catalogue: ImageCatalogue, clock: Clock) -> None:
         self._catalogue = catalogue
         self._clock = clock
         self.asked: list[ImageQuery] = []
@@ -70,7 +70,7 @@ class SimulatedRegistry:
                     checked=self._clock.now(),
                     size_bytes=image.size_bytes if image is not None else 0,
                 )
-        return Resolution(outcome=_counts(tried), tried=tuple(tried), checked=self._clock.now())
+        return Resolution(outcome=_matches_policy(tried), tried=tuple(tried), checked=self._clock.now())
 
     def _look(self, reference: str, architecture: str) -> Outcome:
         outcome = self._catalogue.answer(reference, architecture)
@@ -78,6 +78,6 @@ class SimulatedRegistry:
         return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome
 
 
-def _counts(tried: Sequence[TriedReference]) -> Outcome:
+def _matches_policy(tried: Sequence[TriedReference]) -> Outcome:
     seen = {each.outcome for each in tried}
     return next((each for each in _WORST_FIRST if each in seen), Outcome.NOT_FOUND)

@@ -2,7 +2,7 @@
 
 A container reaches the API server under its service account: over HTTPS with a token where the lab listens, else
 without sockets under the same identity, so that RBAC holds either way. An agent on a node that was started without
-cards finds no driver and waits for one, as on a real node (:class:`NoDriver`).
+cards finds no driver and waits for one, as on a real node (:class:`MissingDriver`).
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import Webhook
-from tessera_lab.installation.image_resolver import SimulatedRegistry
-from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint
-from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint, InProcessPlugins
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 
 if TYPE_CHECKING:
-    from tessera_lab.cluster.cluster import Cluster
+    from tessera_lab.cluster.cluster import SimulatedCluster
 
 Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
 
 
-class Commands(msgspec.Struct, frozen=True):
+class TesseraCommands(msgspec.Struct, frozen=True):
     """Parsers of each process's arguments and environment; the command line injects its own parsers."""
 
     agent: Parsed
@@ -48,10 +48,10 @@ class Commands(msgspec.Struct, frozen=True):
     webhook: Parsed
 
 
-def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
+def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster], Entrypoint]":
     """Makes the function that runs Tessera's containers in a cluster."""
 
-    def bound(cluster: "Cluster") -> Entrypoint:
+    def bound(cluster: "SimulatedCluster") -> Entrypoint:
         runs = Counter[str]()
 
         async def run(context: ContainerContext) -> int:
@@ -79,9 +79,9 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
     return bound
 
 
-def _registry(cluster: "Cluster") -> SimulatedRegistry:
+def _registry(cluster: "SimulatedCluster") -> SimulatedResolver:
     """The image resolver of a controller in the lab. It asks no real registry, so it reads no file of authorities."""
-    return SimulatedRegistry(cluster.options.catalogue or Catalogue(), cluster.clock)
+    return SimulatedResolver(cluster.options.catalogue or ImageCatalogue(), cluster.clock)
 
 
 def _without_port(options: ControllerOptions) -> ControllerOptions:
@@ -90,7 +90,7 @@ def _without_port(options: ControllerOptions) -> ControllerOptions:
 
 
 async def _agent(
-    cluster: "Cluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
+    cluster: "SimulatedCluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
     # Where the host has its driver nobody waits for markers, and a machine has 128 inotify instances for all its nodes.
     waits = context.machine is not None and context.machine.host_driver is None
@@ -98,7 +98,7 @@ async def _agent(
     options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
-    driver: DriverBackend = NoDriver(context.node)
+    driver: DriverBackend = MissingDriver(context.node)
     if context.machine is not None:
         driver = SimulatedDriver(context.machine, cluster.hardware_clock)
     await run_lifecycle(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
@@ -112,7 +112,7 @@ def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:
 
 
 def _kubelet(context: ContainerContext) -> Kubelet:
-    if isinstance(context.plugins, Direct):
+    if isinstance(context.plugins, InProcessPlugins):
         return context.plugins.bus
     folders = context.plugins.directories
     return GrpcKubelet(folders.plugins, folders.pod_resources / "kubelet.sock", clock=context.clock)
@@ -120,7 +120,7 @@ def _kubelet(context: ContainerContext) -> Kubelet:
 
 def _folders(context: ContainerContext) -> dict[str, Any]:
     """The lab's folders for the paths that the manifest mounts from the host."""
-    if isinstance(context.plugins, Direct):
+    if isinstance(context.plugins, InProcessPlugins):
         assert context.plugins.cdi is not None, "a node with cards has a CDI folder"
         return {"cdi_dir": context.plugins.cdi, "state_dir": context.plugins.cdi.parent / f"{context.node}-state"}
     folders = context.plugins.directories
@@ -133,9 +133,9 @@ def _folders(context: ContainerContext) -> dict[str, Any]:
 
 
 async def _webhook(
-    cluster: "Cluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
+    cluster: "SimulatedCluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
-    socketless = isinstance(context.plugins, Direct)
+    socketless = isinstance(context.plugins, InProcessPlugins)
     options = dataclasses.replace(
         options, address=context.pod_ip, port=None if socketless else options.port, health_port=None
     )
@@ -145,14 +145,14 @@ async def _webhook(
     await webhook.run()
 
 
-async def install(client: Client, *, without: Collection[str] = ()) -> None:
+async def install_tessera(client: Client, *, without: Collection[str] = ()) -> None:
     """``kubectl apply -k deploy/``, by server-side apply.
 
     Args:
         client: who installs.
         without: Deployments that are left out, since somebody else runs what they would.
     """
-    await apply(
+    await apply_manifests(
         client,
         (
             manifest
@@ -162,14 +162,14 @@ async def install(client: Client, *, without: Collection[str] = ()) -> None:
     )
 
 
-async def apply(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
+async def apply_manifests(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
     """``kubectl apply --server-side`` of objects, in their order."""
     for manifest in manifests:
         metadata = manifest["metadata"]
         await client.apply(resource_for(manifest), metadata["name"], manifest, metadata.get("namespace"))
 
 
-class NoDriver:
+class MissingDriver:
     """See :class:`tessera.agent.driver.hardware.Driver`; there is none, and none comes.
 
     Args:

@@ -42,7 +42,7 @@ class NodeDirectories:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direct:
+class InProcessPlugins:
     """Device plugins join in this process.
 
     Attributes:
@@ -57,7 +57,7 @@ class Direct:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grpc:
+class GrpcPlugins:
     """Device plugins join over the unix sockets in these directories, as on a real node."""
 
     directories: NodeDirectories
@@ -140,7 +140,7 @@ class ContainerContext:
     node: str
     pod_ip: str
     machine: SimulatedMachine | None
-    plugins: Direct | Grpc
+    plugins: InProcessPlugins | GrpcPlugins
     markers: Path | None
     clock: Clock
     reboot: Callable[[], None]

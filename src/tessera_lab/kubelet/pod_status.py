@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-class Role(Enum):
+class ContainerRole(Enum):
     """Sort of a container in its pod."""
 
     INIT = "init"
@@ -79,7 +79,7 @@ class ContainerRecord:
     """
 
     spec: Json
-    role: Role
+    role: ContainerRole
     state: State
     last: Terminated | None = None
     restarts: int = 0
@@ -98,37 +98,39 @@ class ContainerRecord:
     @property
     def done(self) -> bool:
         """An init container that has done its part: ended well, or is a sidecar that runs."""
-        if self.role is Role.SIDECAR:
+        if self.role is ContainerRole.SIDECAR:
             return isinstance(self.state, Running) and self.started
         return isinstance(self.state, Terminated) and self.state.exit_code == 0
 
 
-def records(spec: Json) -> list[ContainerRecord]:
+def container_records(spec: Json) -> list[ContainerRecord]:
     """The containers of a pod that has not started, init containers first."""
     inits = spec.get("initContainers") or ()
     waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
     first = [
-        ContainerRecord(each, Role.SIDECAR if each.get("restartPolicy") == "Always" else Role.INIT, waiting)
+        ContainerRecord(
+            each, ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT, waiting
+        )
         for each in inits
     ]
-    return first + [ContainerRecord(each, Role.APP, waiting) for each in spec.get("containers", ())]
+    return first + [ContainerRecord(each, ContainerRole.APP, waiting) for each in spec.get("containers", ())]
 
 
 def phase(spec: Json, containers: Sequence[ContainerRecord]) -> str:
     """The pod's phase by its containers and its restart policy."""
     policy = spec.get("restartPolicy") or "Always"
-    inits = [each for each in containers if each.role is not Role.APP]
-    apps = [each for each in containers if each.role is Role.APP]
-    if any(each.role is Role.INIT and _failed(each) for each in inits) and policy == "Never":
+    inits = [each for each in containers if each.role is not ContainerRole.APP]
+    apps = [each for each in containers if each.role is ContainerRole.APP]
+    if any(each.role is ContainerRole.INIT and _failed_status(each) for each in inits) and policy == "Never":
         return "Failed"
     started = [each for each in apps if isinstance(each.state, Running) or each.container_id]
     if not started:
         return "Pending"
     if not all(isinstance(each.state, Terminated) for each in apps):
         return "Running"
-    if policy == "Always" or (policy == "OnFailure" and any(map(_failed, apps))):
+    if policy == "Always" or (policy == "OnFailure" and any(map(_failed_status, apps))):
         return "Running"
-    return "Failed" if any(map(_failed, apps)) else "Succeeded"
+    return "Failed" if any(map(_failed_status, apps)) else "Succeeded"
 
 
 def pod_status(
@@ -145,9 +147,9 @@ def pod_status(
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": rfc3339(started),
-        "containerStatuses": [_container_status(each) for each in containers if each.role is Role.APP],
+        "containerStatuses": [_container_status(each) for each in containers if each.role is ContainerRole.APP],
     }
-    inits = [_container_status(each) for each in containers if each.role is not Role.APP]
+    inits = [_container_status(each) for each in containers if each.role is not ContainerRole.APP]
     if inits:
         status["initContainerStatuses"] = inits
     if pod_ip and (sandbox or ended):
@@ -164,29 +166,29 @@ def rejected_status(pod: Json, reason: str, message: str, started: float) -> dic
     return {**nothing, "conditions": foreign, **told}
 
 
-def _failed(container: ContainerRecord) -> bool:
+def _failed_status(container: ContainerRecord) -> bool:
     return isinstance(container.state, Terminated) and container.state.exit_code != 0
 
 
 def _conditions(
     pod: Json, containers: Sequence[ContainerRecord], now_phase: str, *, now: float, sandbox: bool
 ) -> list[dict[str, Any]]:
-    inits = [each for each in containers if each.role is not Role.APP]
+    inits = [each for each in containers if each.role is not ContainerRole.APP]
     unfinished = [each.name for each in inits if not each.done]
-    unready = [each.name for each in containers if each.role is not Role.INIT and not _ready(each)]
+    unready = [each.name for each in containers if each.role is not ContainerRole.INIT and not _ready(each)]
     if now_phase == "Succeeded":
         initialized, ready = ("True", "PodCompleted", ""), ("False", "PodCompleted", "")
     else:
-        initialized = _verdict(unfinished, "ContainersNotInitialized", "incomplete")
+        initialized = _container_reasons(unfinished, "ContainersNotInitialized", "incomplete")
         failed = now_phase == "Failed"
-        ready = ("False", "PodFailed", "") if failed else _verdict(unready, "ContainersNotReady", "unready")
-        started_app = any(each.container_id for each in containers if each.role is Role.APP)
+        ready = ("False", "PodFailed", "") if failed else _container_reasons(unready, "ContainersNotReady", "unready")
+        started_app = any(each.container_id for each in containers if each.role is ContainerRole.APP)
         initialized = ("True", "", "") if started_app else initialized
     gates = pod["spec"].get("readinessGates") or ()
     own = {
         "PodReadyToStartContainers": ("True" if sandbox else "False", "", ""),
         "Initialized": initialized,
-        "Ready": _gated(pod, gates, ready),
+        "Ready": _is_gated(pod, gates, ready),
         "ContainersReady": ready,
         "PodScheduled": ("True", "", ""),
     }
@@ -195,13 +197,13 @@ def _conditions(
     return [_condition(kind, value, before.get(kind), now) for kind, value in own.items()] + foreign
 
 
-def _verdict(names: Sequence[str], reason: str, word: str) -> tuple[str, str, str]:
+def _container_reasons(names: Sequence[str], reason: str, word: str) -> tuple[str, str, str]:
     if not names:
         return ("True", "", "")
     return ("False", reason, f"containers with {word} status: [{' '.join(names)}]")
 
 
-def _gated(pod: Json, gates: Sequence[Json], ready: tuple[str, str, str]) -> tuple[str, str, str]:
+def _is_gated(pod: Json, gates: Sequence[Json], ready: tuple[str, str, str]) -> tuple[str, str, str]:
     """Ready also needs every readiness gate's condition."""
     given = {each["type"]: each["status"] for each in (pod.get("status") or {}).get("conditions") or ()}
     missing = [gate["conditionType"] for gate in gates if given.get(gate["conditionType"]) != "True"]
@@ -235,7 +237,7 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
         "state": _state(container.state),
         "lastState": _state(container.last) if container.last else {},
         # An ordinary init container is ready once it has ended well, not while it runs (kubelet's prober_manager).
-        "ready": container.done if container.role is Role.INIT else _ready(container),
+        "ready": container.done if container.role is ContainerRole.INIT else _ready(container),
         "restartCount": container.restarts,
         "started": running and container.started,
     }
@@ -266,7 +268,7 @@ def _state(state: State) -> dict[str, Any]:
 UNKNOWN_EXIT, UNKNOWN_REASON = 255, "Unknown"
 
 
-def gone_down(spec: Mapping[str, Any], containers: Iterable[ContainerRecord], now: float) -> None:
+def mark_after_reboot(spec: Mapping[str, Any], containers: Iterable[ContainerRecord], now: float) -> None:
     """Writes down that the node went down under the containers.
 
     Args:
@@ -284,5 +286,5 @@ def gone_down(spec: Mapping[str, Any], containers: Iterable[ContainerRecord], no
                 container_id=record.container_id,
                 reason=UNKNOWN_REASON,
             )
-        if again and record.role is Role.INIT and isinstance(record.state, Terminated):
+        if again and record.role is ContainerRole.INIT and isinstance(record.state, Terminated):
             record.last, record.state = record.state, Waiting("PodInitializing")

@@ -7,7 +7,7 @@ also for precompiled drivers, in the chart and in the operator's own assets; OnD
 from collections.abc import Mapping
 from typing import Any
 
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 
 Json = dict[str, Any]
 
@@ -28,8 +28,8 @@ DEVICE_PLUGIN, OTHER = "device-plugin", "other"
 PRESENT = "nvidia.com/gpu.present"
 
 
-def driver(
-    name: str, image: str, selector: Mapping[str, str], *, driver_toolkit: str = "", waits: Waits = REFERENCE
+def driver_daemonset(
+    name: str, image: str, selector: Mapping[str, str], *, driver_toolkit: str = "", waits: ReferenceWaits = REFERENCE
 ) -> Json:
     """The driver's DaemonSet.
 
@@ -65,7 +65,7 @@ def driver(
     return _daemonset(name, containers, init=init, selector=selector, waits=waits)
 
 
-def operands(waits: Waits = REFERENCE) -> list[Json]:
+def operand_daemonsets(waits: ReferenceWaits = REFERENCE) -> list[Json]:
     """All other DaemonSets, in the order in which the operator makes them."""
     nodes = {PRESENT: "true"}
     return [
@@ -103,7 +103,7 @@ def operands(waits: Waits = REFERENCE) -> list[Json]:
     ]
 
 
-def _operand(name: str, image: str, component: str, waits: Waits) -> Json:
+def _operand(name: str, image: str, component: str, waits: ReferenceWaits) -> Json:
     """An operand's container: of its own image, or of the one that all share."""
     if waits.separate_images:
         return {"name": name, "image": image}
@@ -125,7 +125,7 @@ _PRIVILEGED: Json = {"securityContext": {"privileged": True}}
 
 
 def _daemonset(
-    name: str, containers: list[Json], *, init: list[Json], selector: Mapping[str, str], waits: Waits
+    name: str, containers: list[Json], *, init: list[Json], selector: Mapping[str, str], waits: ReferenceWaits
 ) -> Json:
     labels = {"app": name}
     return {

@@ -19,16 +19,16 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
 from tessera.kube.watch.informer import Informer
-from tessera_lab.drivers.driver_containers import Draw, exact
-from tessera_lab.reference_operator.manifests import NAMESPACE, PRESENT, driver, operands
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.drivers.driver_containers import Draw, exact_duration
+from tessera_lab.reference_operator.manifests import NAMESPACE, PRESENT, driver_daemonset, operand_daemonsets
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 
 _NFD = "feature.node.kubernetes.io/"
 _CARDS = (f"{_NFD}pci-10de.present", f"{_NFD}pci-0302_10de.present")
 
 
-class UpstreamOperator:
+class ReferenceOperator:
     """The operator's own process.
 
     Args:
@@ -47,8 +47,8 @@ class UpstreamOperator:
         costs: CostModel,
         *,
         driver_toolkit: str = "",
-        waits: Waits = REFERENCE,
-        draw: Draw = exact,
+        waits: ReferenceWaits = REFERENCE,
+        draw: Draw = exact_duration,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -76,12 +76,12 @@ class UpstreamOperator:
             while True:
                 await self._stirred.wait()
                 self._stirred.clear()
-                found = self._wanted()
+                found = self._desired_objects()
                 if found != seen:
                     seen = found
                     await self._reconcile(*found)
 
-    def _wanted(self) -> tuple[DriverPolicy | None, tuple[tuple[str, str, str, bool], ...]]:
+    def _desired_objects(self) -> tuple[DriverPolicy | None, tuple[tuple[str, str, str, bool], ...]]:
         """Input of a reconcile: the policy, and for each node with cards its name, kernel, OS tag and label."""
         policies = sorted(self._policies.cache.values(), key=lambda each: each["metadata"]["creationTimestamp"])
         policy = read_cluster_policy(policies[0]).policy if policies else None
@@ -123,11 +123,11 @@ class UpstreamOperator:
                 name = "nvidia-driver-daemonset-" + kernel.replace("_", ".").lower()[:40]
                 image = f"{repository}:{source.version}-{kernel}-{tag}"
                 selector = {PRESENT: "true", f"{_NFD}kernel-version.full": kernel}
-                drivers.append(driver(name, image, selector, waits=self._waits))
+                drivers.append(driver_daemonset(name, image, selector, waits=self._waits))
             else:
                 image = f"{repository}:{source.version}-{tag}"
                 drivers.append(
-                    driver(
+                    driver_daemonset(
                         "nvidia-driver-daemonset",
                         image,
                         {PRESENT: "true"},
@@ -136,4 +136,4 @@ class UpstreamOperator:
                     )
                 )
         unique = {each["metadata"]["name"]: each for each in drivers}
-        return [*unique.values(), *operands(self._waits)] if unique else []
+        return [*unique.values(), *operand_daemonsets(self._waits)] if unique else []

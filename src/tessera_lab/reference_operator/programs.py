@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
-from tessera_lab.drivers.driver_containers import Draw, exact
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.drivers.driver_containers import Draw, exact_duration
+from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
 from tessera_lab.reference_operator import manifests
-from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 
 #: Written by the toolkit's container here; with the real one a container of the runtime class starts.
@@ -25,12 +25,15 @@ _CONFIGURED = ".runtime-configured"
 RESOURCE = "nvidia.com/gpu"
 
 
-def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+def validator_program(
+    costs: CostModel, *, waits: ReferenceWaits = REFERENCE, draw: Draw = exact_duration
+) -> ImageProgram:
     """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker.
 
-    Operands are in it, too, where they have no images of their own (:func:`device_plugin`, :func:`other`).
+    Operands are in it, too, where they have no images of their own (:func:`device_plugin_program`,
+    :func:`other_program`).
     """
-    plugin = device_plugin(costs, waits=waits, draw=draw)
+    plugin = device_plugin_program(costs, waits=waits, draw=draw)
 
     async def run(context: ProgramContext) -> int:
         if context.markers is None:
@@ -56,15 +59,17 @@ def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact)
             case manifests.DEVICE_PLUGIN:
                 return await plugin(context)
             case manifests.OTHER:
-                return await other(context)
+                return await other_program(context)
             case _:
-                return await _stay(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
+                return await _run_until_stopped(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
         return 0
 
     return run
 
 
-def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+def toolkit_program(
+    costs: CostModel, *, waits: ReferenceWaits = REFERENCE, draw: Draw = exact_duration
+) -> ImageProgram:
     """The container toolkit under upstream's entry point: poll, sleep, install."""
 
     async def run(context: ProgramContext) -> int:
@@ -75,29 +80,31 @@ def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -
         await context.clock.sleep(waits.toolkit_sleep)
         await context.clock.sleep(draw(costs.toolkit_seconds))
         markers.write(_CONFIGURED, "simulated\n")
-        return await _stay(context, markers, _CONFIGURED)
+        return await _run_until_stopped(context, markers, _CONFIGURED)
 
     return run
 
 
-def device_plugin(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+def device_plugin_program(
+    costs: CostModel, *, waits: ReferenceWaits = REFERENCE, draw: Draw = exact_duration
+) -> ImageProgram:
     """The device plugin: registers whole cards once it has started."""
 
     async def run(context: ProgramContext) -> int:
         machine, plugins = context.machine, context.plugins
-        if machine is None or not isinstance(plugins, Direct):
+        if machine is None or not isinstance(plugins, InProcessPlugins):
             context.log("simulated: the reference's device plugin runs in labs without sockets only")
             return FAILED_EXIT
         if waits.starts_plugin:
             await context.clock.sleep(draw(costs.plugin_seconds))
         context.ready()
-        await plugins.bus.serve(_WholeCards(machine.uuids()))
+        await plugins.bus.serve(_WholeCardPlugin(machine.uuids()))
         return 0
 
     return run
 
 
-async def other(context: ProgramContext) -> int:
+async def other_program(context: ProgramContext) -> int:
     """An operand that nobody waits for: it runs."""
     context.ready()
     await asyncio.Event().wait()
@@ -109,16 +116,16 @@ async def _poll(context: ProgramContext, markers: MarkerFiles, name: str, second
         await context.clock.sleep(seconds)
 
 
-async def _stay(context: ProgramContext, markers: MarkerFiles, *written: str) -> int:
+async def _run_until_stopped(context: ProgramContext, markers: MarkerFiles, *written: str) -> int:
     """Runs until it is stopped; its preStop hook takes its markers away."""
     try:
-        return await other(context)
+        return await other_program(context)
     finally:
         for name in written:
             markers.remove(name)
 
 
-class _WholeCards:
+class _WholeCardPlugin:
     """A device plugin that offers each card as one device."""
 
     resource_name = RESOURCE

@@ -10,7 +10,7 @@ to v26.7.0. A wait of 0 stands for hearing of it at once.
 import msgspec
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceWaits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds.
 
     Attributes:
@@ -47,15 +47,15 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: As the operator is.
-REFERENCE = Waits()
+REFERENCE = ReferenceWaits()
 #: The same under a kubelet that publishes at once.
-PUBLISHED_AT_ONCE = Waits(publish_every=None)
+PUBLISHED_AT_ONCE = ReferenceWaits(publish_every=None)
 
 #: A program that hears of a marker at once; not 0, since a loop without a wait would never let others go on.
 AT_ONCE = 0.05
 
 
-def without(*, new_node: bool, built: bool) -> list[tuple[str, Waits]]:
+def remove_wait(*, new_node: bool, built: bool) -> list[tuple[str, ReferenceWaits]]:
     """The reference with one wait or obstacle after the other taken out, each on top of those before; by its name.
 
     What looks at intervals rounds what comes before it, so the last of them is taken out first. Kubelet, the very last,

@@ -21,8 +21,8 @@ from tessera_lab.scheduler.filters.node_placement import (
 )
 from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
 from tessera_lab.scheduler.filters.topology_spread import spread_filter
-from tessera_lab.scheduler.filters.volumes import Plan, volume_filter
-from tessera_lab.scheduler.state.node_cache import HOSTNAME, Cluster, Node, PodNeeds
+from tessera_lab.scheduler.filters.volumes import VolumePlan, volume_filter
+from tessera_lab.scheduler.state.node_cache import HOSTNAME, CachedNode, NodeCache, PodInfo
 
 Json = Mapping[str, Any]
 
@@ -35,11 +35,11 @@ CORDONED = Refusal("node(s) were unschedulable", final=True)
 NO_PORTS = Refusal("node(s) didn't have free ports for the requested pod ports")
 
 
-class Placed(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True):
     """The pod goes to ``node``; before that its claims are bound as ``volumes`` says."""
 
     node: str
-    volumes: Plan = Plan()
+    volumes: VolumePlan = VolumePlan()
 
 
 class Unschedulable(msgspec.Struct, frozen=True):
@@ -56,14 +56,14 @@ class Unschedulable(msgspec.Struct, frozen=True):
     total: int = 0
 
 
-class Filters:
+class PodFilters:
     """The rules of one decision, compiled for one pod."""
 
-    def __init__(self, pod: PodNeeds, cluster: Cluster) -> None:
+    def __init__(self, pod: PodInfo, cluster: NodeCache) -> None:
         self._pod = pod
         self._volumes = volume_filter(pod, cluster)
         volumes = self._volumes.judge if self._volumes is not None else None
-        self._more: list[Callable[[Node], Refusal | None]] = [
+        self._more: list[Callable[[CachedNode], Refusal | None]] = [
             each for each in (volumes, spread_filter(pod, cluster), affinity_filter(pod, cluster)) if each is not None
         ]
         self._nominated = cluster.nominated
@@ -73,28 +73,28 @@ class Filters:
         """Why no node can take the pod; empty if some may."""
         return self._volumes.hopeless if self._volumes is not None else ""
 
-    def plan(self, node: Node) -> Plan:
+    def plan(self, node: CachedNode) -> VolumePlan:
         """The volume plan for the pod's claims on a node that can take it."""
-        return self._volumes.plan(node) if self._volumes is not None else Plan()
+        return self._volumes.plan(node) if self._volumes is not None else VolumePlan()
 
-    def refusals(self, node: Node) -> list[Refusal]:
+    def refusals(self, node: CachedNode) -> list[Refusal]:
         """Why the node cannot take the pod; empty when it can."""
-        found = refusals(self._pod, node, self._nominated.get(node.name, {}).values())
+        found = collect_refusals(self._pod, node, self._nominated.get(node.name, {}).values())
         if not found:
             found = [each for judge in self._more if (each := judge(node)) is not None][:1]
         return found
 
 
-def decide(pod: PodNeeds, cluster: Cluster) -> Placed | Unschedulable:
+def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
     """Chooses a node for one pod, or says why none can take it."""
     total = len(cluster.nodes)
     if not total:
         return Unschedulable("no nodes available to schedule pods")
-    filters = Filters(pod, cluster)
+    filters = PodFilters(pod, cluster)
     if filters.hopeless:
         return Unschedulable(f"0/{total} nodes are available: {filters.hopeless}.", (), total)
     nodes, skipped = _candidates(pod.spec, cluster)
-    fitting: list[Node] = []
+    fitting: list[CachedNode] = []
     curable: list[str] = []
     counts: dict[str, int] = {}
     seen = 0
@@ -109,13 +109,13 @@ def decide(pod: PodNeeds, cluster: Cluster) -> Placed | Unschedulable:
             curable.append(node.name)
     if fitting:
         best = max(fitting, key=lambda node: _score(pod, node)) if len(fitting) > 1 else fitting[0]
-        return Placed(best.name, filters.plan(best))
+        return Placement(best.name, filters.plan(best))
     if total > seen:
         counts[skipped.reason] = counts.get(skipped.reason, 0) + total - seen
     return Unschedulable(_message(total, counts), tuple(curable), total)
 
 
-def refusals(pod: PodNeeds, node: Node, nominated: Iterable[PodNeeds] = ()) -> list[Refusal]:
+def collect_refusals(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo] = ()) -> list[Refusal]:
     """Why the node cannot take the pod, as far as the node itself tells; empty when it can.
 
     ``nominated`` are pods that room was made for there: at least as important ones count as if they had come.
@@ -136,18 +136,18 @@ def refusals(pod: PodNeeds, node: Node, nominated: Iterable[PodNeeds] = ()) -> l
     try:
         if node.ports_taken(pod.ports):
             return [NO_PORTS]
-        return [_lacking(name, value, node) for name, value in node.lacking(pod.requests)]
+        return [_missing_resources(name, value, node) for name, value in node.lacking(pod.requests)]
     finally:
         for each in coming:
             node.free(each.uid)
 
 
-def _lacking(name: str, value: int, node: Node) -> Refusal:
+def _missing_resources(name: str, value: int, node: CachedNode) -> Refusal:
     text = "Too many pods" if name == "pods" else f"Insufficient {name}"
     return Refusal(text, final=value > node.allocatable.get(name, 0))
 
 
-def _candidates(spec: Json, cluster: Cluster) -> tuple[Iterable[Node], Refusal]:
+def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], Refusal]:
     """The nodes worth looking at, and the reason that counts for all the others."""
     names = pinned_names(spec)
     if names is not None:
@@ -158,7 +158,7 @@ def _candidates(spec: Json, cluster: Cluster) -> tuple[Iterable[Node], Refusal]:
     return cluster.nodes.values(), NOT_MATCHED
 
 
-def _score(pod: PodNeeds, node: Node) -> tuple[int, int, float, str]:
+def _score(pod: PodInfo, node: CachedNode) -> tuple[int, int, float, str]:
     spec = pod.spec
     disliked = node.taints and untolerated(node.taints, spec.get("tolerations") or (), ("PreferNoSchedule",))
     free = 0.0

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
-from tessera_lab.scheduler.decision import Filters, Unschedulable
-from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
+from tessera_lab.scheduler.decision import PodFilters, Unschedulable
+from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
 
 Json = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ class Preemption(msgspec.Struct, frozen=True):
     """The pods of one node that are to end for another one."""
 
     node: str
-    victims: tuple[PodNeeds, ...]
+    victims: tuple[PodInfo, ...]
     violations: int
 
     @property
@@ -38,7 +38,7 @@ class Preemption(msgspec.Struct, frozen=True):
         return (self.violations, highest, total, len(self.victims), -youngest, self.node)
 
 
-def preempt(pod: PodNeeds, cluster: Cluster, refused: Unschedulable, budgets: Sequence[Json]) -> Preemption | str:
+def preempt(pod: PodInfo, cluster: NodeCache, refused: Unschedulable, budgets: Sequence[Json]) -> Preemption | str:
     """Whose end makes room for the pod, or the sentence that says why nobody's does.
 
     Args:
@@ -68,23 +68,23 @@ def preempt(pod: PodNeeds, cluster: Cluster, refused: Unschedulable, budgets: Se
     return f"preemption: 0/{refused.total} nodes are available: {', '.join(sorted(counts))}."
 
 
-def _on_node(pod: PodNeeds, cluster: Cluster, node: Node, budgets: Sequence[Json]) -> Preemption | None:
+def _on_node(pod: PodInfo, cluster: NodeCache, node: CachedNode, budgets: Sequence[Json]) -> Preemption | None:
     lower = [each for each in node.pods.values() if each.priority < pod.priority]
     if not lower:
         return None
-    taken: dict[str, PodNeeds] = {}
+    taken: dict[str, PodInfo] = {}
     try:
         for each in lower:
             cluster.remove_pod(each.uid)
             taken[each.uid] = each
-        if Filters(pod, cluster).refusals(node):
+        if PodFilters(pod, cluster).refusals(node):
             return None
         violating, rest = _by_budget(sorted(lower, key=lambda each: (-each.priority, each.created)), budgets)
-        victims: list[PodNeeds] = []
+        victims: list[PodInfo] = []
         violations = 0
         for each in (*violating, *rest):
             cluster.place(each, node.name)
-            if Filters(pod, cluster).refusals(node):
+            if PodFilters(pod, cluster).refusals(node):
                 cluster.remove_pod(each.uid)
                 victims.append(each)
                 violations += each in violating
@@ -96,11 +96,11 @@ def _on_node(pod: PodNeeds, cluster: Cluster, node: Node, budgets: Sequence[Json
             cluster.place(each, node.name)
 
 
-def _by_budget(pods: Iterable[PodNeeds], budgets: Sequence[Json]) -> tuple[list[PodNeeds], list[PodNeeds]]:
+def _by_budget(pods: Iterable[PodInfo], budgets: Sequence[Json]) -> tuple[list[PodInfo], list[PodInfo]]:
     """Splits pods into those whose end, one after the other, would violate a disruption budget, and the others."""
     allowed = [int((each.get("status") or {}).get("disruptionsAllowed") or 0) for each in budgets]
-    violating: list[PodNeeds] = []
-    rest: list[PodNeeds] = []
+    violating: list[PodInfo] = []
+    rest: list[PodInfo] = []
     for pod in pods:
         violates = False
         for index, budget in enumerate(budgets):

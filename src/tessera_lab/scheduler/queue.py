@@ -6,7 +6,7 @@ changes, a pod leaves, the pod itself changes. Time alone brings nothing back. N
 
 import heapq
 
-from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.scheduler.state.node_cache import PodInfo
 
 
 class SchedulingQueue:
@@ -14,25 +14,25 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, float, str, str]] = []
-        self._active: dict[str, PodNeeds] = {}
-        self._aside: dict[str, PodNeeds] = {}
+        self._active: dict[str, PodInfo] = {}
+        self._aside: dict[str, PodInfo] = {}
 
     def __len__(self) -> int:
         """Number of pods that wait for a decision."""
         return len(self._active)
 
     @property
-    def put_aside(self) -> int:
+    def set_aside(self) -> int:
         """Number of pods that wait for a change of the cluster."""
         return len(self._aside)
 
-    def add(self, pod: PodNeeds) -> None:
+    def add(self, pod: PodInfo) -> None:
         """Has the pod decided, in its present form."""
         self._aside.pop(pod.uid, None)
         self._active[pod.uid] = pod
         heapq.heappush(self._heap, (-pod.priority, pod.created, pod.key, pod.uid))
 
-    def put_back(self, pod: PodNeeds) -> None:
+    def put_back(self, pod: PodInfo) -> None:
         """No node can take the pod now."""
         self._aside[pod.uid] = pod
 
@@ -46,7 +46,7 @@ class SchedulingQueue:
         for pod in list(self._aside.values()):
             self.add(pod)
 
-    def pop(self) -> PodNeeds | None:
+    def pop(self) -> PodInfo | None:
         """The next pod to decide, or None."""
         while self._heap:
             uid = heapq.heappop(self._heap)[3]

@@ -21,13 +21,13 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.watch.informer import Event, EventKind
-from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
-from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
 from tessera_lab.scheduler.victims import Victims
 from tessera_lab.scheduler.volume_binding import VolumeBinder
-from tessera_lab.simulation.supervision import LabInformer, one_line_of
+from tessera_lab.simulation.supervision import LabInformer, describe_error
 
 Json = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Scheduler:
     """
 
     def __init__(self, client: Client, *, clock: Clock, rng: random.Random, name: str = NAME) -> None:
-        self.cluster = Cluster()
+        self.cluster = NodeCache()
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -73,7 +73,7 @@ class Scheduler:
         self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng)
         self._namespaces = LabInformer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
-        self._binder = VolumeBinder(client, self.cluster.storage, self._something_changed, clock=clock, rng=rng)
+        self._binder = VolumeBinder(client, self.cluster.storage, self._request_retry, clock=clock, rng=rng)
         self._pods.add_handler(self._on_pod)
         self._nodes.add_handler(self._on_node)
         self._namespaces.add_handler(self._on_namespace)
@@ -104,7 +104,7 @@ class Scheduler:
         status = node.get("status") or {}
         labels = node["metadata"].get("labels") or {}
         if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
-            self._something_changed()
+            self._request_retry()
 
     def _on_namespace(self, event: Event[Json]) -> None:
         metadata = event.object["metadata"]
@@ -112,7 +112,7 @@ class Scheduler:
             self.cluster.namespaces.pop(metadata["name"], None)
         elif self.cluster.namespaces.get(metadata["name"]) != (labels := metadata.get("labels") or {}):
             self.cluster.namespaces[metadata["name"]] = labels
-            self._something_changed()
+            self._request_retry()
 
     def _on_pod(self, event: Event[Json]) -> None:
         pod = event.object
@@ -123,7 +123,7 @@ class Scheduler:
             self._backoffs.pop(uid, None)
             self._nominate(uid, "")
             if self.cluster.remove_pod(uid):
-                self._something_changed()
+                self._request_retry()
         elif spec.get("nodeName"):
             self._queue.remove(uid)
             self._nominate(uid, "")
@@ -138,12 +138,12 @@ class Scheduler:
         facts = (metadata.get("labels") or {}, bool(metadata.get("deletionTimestamp")))
         if known is None or (known.labels, known.terminating) != facts:
             self.cluster.place(_needs(pod), pod["spec"]["nodeName"])
-            self._something_changed()
+            self._request_retry()
 
     def _nominate(self, uid: str, node: str) -> None:
         if self.cluster.nomination(uid) is not None and not node:
             self.cluster.nominate(uid, None)
-            self._something_changed()
+            self._request_retry()
 
     def _on_waiting(self, event: Event[Json]) -> None:
         """A pod without a node was made or changed; its status alone is no reason to decide again."""
@@ -159,14 +159,14 @@ class Scheduler:
         """Says why a gated pod waits, where the API server has not said so when the pod was made."""
         conditions = (pod.get("status") or {}).get("conditions") or ()
         if self._tasks is not None and not any(each["type"] == "PodScheduled" for each in conditions):
-            self._tasks.create_task(self._mark(_needs(pod), "SchedulingGated", GATED))
+            self._tasks.create_task(self._write_condition(_needs(pod), "SchedulingGated", GATED))
 
     def _is_ours(self, pod: Json) -> bool:
         scheduler = pod["spec"].get("schedulerName") or NAME
         return scheduler == self._name and not pod["metadata"].get("deletionTimestamp")
 
-    def _something_changed(self) -> None:
-        if self._queue.put_aside:
+    def _request_retry(self) -> None:
+        if self._queue.set_aside:
             self._queue.retry_all()
             self._wake.set()
 
@@ -179,17 +179,17 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 - one pod's error, whatever it is, must not stop the others
                 _log.exception("pod %s cannot be decided", pod.key)
                 self._queue.put_back(pod)
-                group.create_task(self._mark(pod, "SchedulerError", one_line_of(error)))
+                group.create_task(self._write_condition(pod, "SchedulerError", describe_error(error)))
                 continue
             match answer:
-                case Placed():
+                case Placement():
                     self.cluster.place(pod, answer.node)
                     group.create_task(self._bind(pod, answer))
                 case Unschedulable():
                     self._queue.put_back(pod)
                     self._refuse(pod, answer, group)
 
-    def _refuse(self, pod: PodNeeds, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
+    def _refuse(self, pod: PodInfo, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
         """No node can take the pod; perhaps one can once less important pods have ended."""
         budgets = self._victims.budgets
         found = preempt(pod, self.cluster, answer, budgets) if answer.total else ""
@@ -200,12 +200,12 @@ class Scheduler:
                 self.cluster.place(msgspec.structs.replace(victim, terminating=True), node)
                 group.create_task(self._victims.end(victim, pod, node))
             self.cluster.nominate(pod.uid, (pod, node))
-        self._tell(pod, message)
-        group.create_task(self._mark(pod, "Unschedulable", message, node))
+        self._record_event(pod, message)
+        group.create_task(self._write_condition(pod, "Unschedulable", message, node))
 
     # Writes out
 
-    async def _bind(self, pod: PodNeeds, placed: Placed) -> None:
+    async def _bind(self, pod: PodInfo, placed: Placement) -> None:
         namespace, name = split_key(pod.key)
         node = placed.node
         try:
@@ -216,32 +216,32 @@ class Scheduler:
             self._take_back(pod)
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._take_back(pod)
-            self._tell(pod, f"binding rejected: {error}")
+            self._record_event(pod, f"binding rejected: {error}")
             await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
-            self._again(pod)
+            self._retry_later(pod)
         else:
             self._backoffs.pop(pod.uid, None)
             about = reference_to(PODS, name, namespace, pod.uid)
             self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
 
-    def _take_back(self, pod: PodNeeds) -> None:
+    def _take_back(self, pod: PodInfo) -> None:
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid or not current["spec"].get("nodeName"):
             self.cluster.remove_pod(pod.uid)
-            self._something_changed()
+            self._request_retry()
 
-    def _again(self, pod: PodNeeds) -> None:
+    def _retry_later(self, pod: PodInfo) -> None:
         current = self._pods.cache.get(pod.key)
         if current is not None and uid_of(current) == pod.uid and not current["spec"].get("nodeName"):
             self._queue.add(_needs(current))
             self._wake.set()
 
-    def _tell(self, pod: PodNeeds, message: str) -> None:
+    def _record_event(self, pod: PodInfo, message: str) -> None:
         namespace, name = split_key(pod.key)
         about = reference_to(PODS, name, namespace, pod.uid)
         self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
 
-    async def _mark(self, pod: PodNeeds, reason: str, message: str, nominated: str = "") -> None:
+    async def _write_condition(self, pod: PodInfo, reason: str, message: str, nominated: str = "") -> None:
         """Writes the condition PodScheduled=False and the nominated node, if the pod does not say so already."""
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid:
@@ -279,10 +279,10 @@ def not_scheduled(conditions: list[Json], reason: str, message: str, now: float)
     return [each for each in conditions if each["type"] != "PodScheduled"] + [condition]
 
 
-def _needs(pod: Mapping[str, Any]) -> PodNeeds:
+def _needs(pod: Mapping[str, Any]) -> PodInfo:
     metadata = pod["metadata"]
     created = metadata.get("creationTimestamp")
-    return pod_needs(
+    return build_pod_info(
         key_of(pod),
         uid_of(pod),
         parse_rfc3339(created) if created else 0.0,

@@ -11,7 +11,7 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tessera.kube.resources.meta import split_key
 from tessera.kube.watch.informer import Informer
-from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class Victims:
         """PodDisruptionBudgets of the whole cluster."""
         return list(self._budgets.cache.values())
 
-    async def end(self, victim: PodNeeds, preemptor: PodNeeds, node: str) -> None:
+    async def end(self, victim: PodInfo, preemptor: PodInfo, node: str) -> None:
         """Ends one pod. If that fails, the preemptor's next decision tries again."""
         namespace, name = split_key(victim.key)
         condition = {

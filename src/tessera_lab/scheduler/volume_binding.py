@@ -14,8 +14,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from tessera.kube.resources.meta import Resource, key_of, split_key
 from tessera.kube.watch.informer import Event, EventKind, Informer
-from tessera_lab.scheduler.decision import Placed
-from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, Storage
+from tessera_lab.scheduler.decision import Placement
+from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, StorageCache
 from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ class VolumeBinder:
     """
 
     def __init__(
-        self, client: Client, storage: Storage, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+        self, client: Client, storage: StorageCache, changed: Callable[[], None], *, clock: Clock, rng: random.Random
     ) -> None:
         self._client = client
         self._storage = storage
@@ -66,7 +66,7 @@ class VolumeBinder:
 
         return handle
 
-    async def bind(self, placed: Placed) -> None:
+    async def bind(self, placed: Placement) -> None:
         """Returns once all claims of a decision are bound.
 
         Raises:

@@ -21,7 +21,7 @@ def _cost(meaning: str, unit: str, source: str = CALIBRATED) -> Any:
 
 
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
-    """All costs; :func:`listed` tells meaning, unit and source of each."""
+    """All costs; :func:`list_costs` tells meaning, unit and source of each."""
 
     public_mib_s: Annotated[float, _cost("a public registry to one node", "MiB/s")] = 45.0
     internal_mib_s: Annotated[float, _cost("the cluster's registry to one node", "MiB/s")] = 180.0
@@ -70,7 +70,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     spread: Annotated[float, _cost("standard deviation of each duration, as a part of its mean", "")] = 0.05
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class CostEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One number of a cost model, for a table."""
 
     name: str
@@ -80,13 +80,13 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-def listed(costs: CostModel) -> list[Cost]:
+def list_costs(costs: CostModel) -> list[CostEntry]:
     """All numbers with what they mean and where they come from."""
     found = []
     for name, annotated in CostModel.__annotations__.items():
         (meta,) = annotated.__metadata__
         found.append(
-            Cost(
+            CostEntry(
                 name=name,
                 value=getattr(costs, name),
                 unit=meta.extra["unit"],
@@ -97,7 +97,7 @@ def listed(costs: CostModel) -> list[Cost]:
     return found
 
 
-def log_normal(rng: random.Random, mean: float, spread: float) -> float:
+def draw_log_normal(rng: random.Random, mean: float, spread: float) -> float:
     """A duration that is drawn: log-normal, so never negative and now and then much longer.
 
     Args:
@@ -111,7 +111,7 @@ def log_normal(rng: random.Random, mean: float, spread: float) -> float:
     return mean * math.exp(rng.gauss(-variance / 2, math.sqrt(variance)))
 
 
-def durations(costs: CostModel, rng: random.Random) -> Callable[[float], float]:
+def draw_durations(costs: CostModel, rng: random.Random) -> Callable[[float], float]:
     """Draws a duration around each mean that it is given, with the model's spread.
 
     Each mean has chance of its own: the third compilation takes as long whatever else was drawn meanwhile. So two
@@ -122,6 +122,6 @@ def durations(costs: CostModel, rng: random.Random) -> Callable[[float], float]:
 
     def draw(mean: float) -> float:
         chance = chances.setdefault(mean, random.Random(f"{seed}/{mean}"))
-        return log_normal(chance, mean, costs.spread)
+        return draw_log_normal(chance, mean, costs.spread)
 
     return draw

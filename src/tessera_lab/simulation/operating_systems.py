@@ -11,7 +11,7 @@ from tessera.driver.build.settings import KERNEL
 from tessera.limits import ECHOED
 
 
-class System(msgspec.Struct, frozen=True, kw_only=True):
+class OperatingSystem(msgspec.Struct, frozen=True, kw_only=True):
     """One operating system.
 
     Attributes:
@@ -24,25 +24,25 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: By ``ID`` and ``VERSION_ID`` of os-release; of one ``ID`` the newest comes last.
-SYSTEMS: dict[str, System] = {
-    "ubuntu22.04": System(os_image="Ubuntu 22.04.4 LTS", kernel="5.15.0-69-generic"),
-    "ubuntu24.04": System(os_image="Ubuntu 24.04.1 LTS", kernel="6.8.0-45-generic"),
-    "rhcos4.13": System(
+SYSTEMS: dict[str, OperatingSystem] = {
+    "ubuntu22.04": OperatingSystem(os_image="Ubuntu 22.04.4 LTS", kernel="5.15.0-69-generic"),
+    "ubuntu24.04": OperatingSystem(os_image="Ubuntu 24.04.1 LTS", kernel="6.8.0-45-generic"),
+    "rhcos4.13": OperatingSystem(
         os_image="Red Hat Enterprise Linux CoreOS 413.92.202307260246-0 (Plow)",
         kernel="5.14.0-284.25.1.el9_2.x86_64",
     ),
-    "rhcos4.15": System(
+    "rhcos4.15": OperatingSystem(
         os_image="Red Hat Enterprise Linux CoreOS 415.92.202403191241-0 (Plow)",
         kernel="5.14.0-284.55.1.el9_2.x86_64",
     ),
-    "rhel9.4": System(os_image="Red Hat Enterprise Linux 9.4 (Plow)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
-    "rocky9.4": System(os_image="Rocky Linux 9.4 (Blue Onyx)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
-    "sles15.5": System(os_image="SUSE Linux Enterprise Server 15 SP5", kernel="5.14.21-150500.55.19-default"),
-    "debian12": System(os_image="Debian GNU/Linux 12 (bookworm)", kernel="6.1.0-21-amd64"),
+    "rhel9.4": OperatingSystem(os_image="Red Hat Enterprise Linux 9.4 (Plow)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
+    "rocky9.4": OperatingSystem(os_image="Rocky Linux 9.4 (Blue Onyx)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
+    "sles15.5": OperatingSystem(os_image="SUSE Linux Enterprise Server 15 SP5", kernel="5.14.21-150500.55.19-default"),
+    "debian12": OperatingSystem(os_image="Debian GNU/Linux 12 (bookworm)", kernel="6.1.0-21-amd64"),
 }
 
 
-def find_system(name: str) -> System:
+def find_system(name: str) -> OperatingSystem:
     """The system of a name; without a version, the newest of its ``ID``.
 
     Raises:
@@ -57,13 +57,13 @@ def find_system(name: str) -> System:
     return found
 
 
-def running(system: str, kernel: str) -> System:
+def parse_system(system: str, kernel: str) -> OperatingSystem:
     """The operating system for the given name and kernel; an empty string means not given.
 
     Raises:
         ValueError: there is no such system, or no kernel has such a name.
     """
-    found = find_system(system) if system else System(os_image="", kernel="")
+    found = find_system(system) if system else OperatingSystem(os_image="", kernel="")
     if not kernel:
         return found
     KERNEL.require(kernel, "kernel")

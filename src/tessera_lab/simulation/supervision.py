@@ -32,7 +32,7 @@ class CrashBackoff:
     def __init__(self) -> None:
         self._next = 0.0
 
-    def after(self, ran: float) -> float:
+    def next_delay(self, ran: float) -> float:
         """Seconds to wait after a run of ``ran`` seconds."""
         if ran >= FORGIVEN_AFTER:
             self._next = 0.0
@@ -54,7 +54,7 @@ class PullBackoff:
         self.why = ""
         self._next = FIRST
 
-    def failed(self, now: float, why: str) -> None:
+    def record_failure(self, now: float, why: str) -> None:
         """A pull failed."""
         self.due, self.why = now + self._next, why
         self._next = min(LONGEST, self._next * 2)
@@ -65,7 +65,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-async def supervised(
+async def supervise(
     name: str, run: Callable[[], Coroutine[Any, Any, object]], clock: Clock, *, least: float = 0.0
 ) -> Never:
     """Runs a part, and again after each end, until cancelled.
@@ -79,15 +79,15 @@ async def supervised(
     backoff = CrashBackoff()
     while True:
         began = clock.monotonic()
-        error = await outcome(run())
+        error = await collect_result(run())
         if error is not None:
             _log.error("%s ended by an error", name, exc_info=error)
-        pause = max(least, backoff.after(clock.monotonic() - began))
+        pause = max(least, backoff.next_delay(clock.monotonic() - began))
         _log.error("%s starts again in %g s", name, pause)
         await clock.sleep(pause)
 
 
-async def outcome(work: Coroutine[Any, Any, object]) -> Exception | None:
+async def collect_result(work: Coroutine[Any, Any, object]) -> Exception | None:
     """Runs the work in a task of its own: the error that it ended with, or None; cancelling this cancels it.
 
     So a cancellation is never taken for an error, nor swallowed by work that fails while it is being cancelled.
@@ -128,13 +128,13 @@ class LabInformer(Informer[T]):
         return super().add_handler(handle)
 
 
-def being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
     """Whether somebody has asked this task to end: an error then must not keep it alive."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def one_line_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The first error below groups, as a status or an event says it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -11,12 +11,12 @@ from tessera_lab.workloads.apps.deployment import DeploymentController
 from tessera_lab.workloads.apps.job import JobController
 from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
-from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints
 from tessera_lab.workloads.nodes.pod_garbage import PodGarbageCollector
 from tessera_lab.workloads.objects.endpoints import EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
-from tessera_lab.workloads.objects.metadata_mirror import Inventory
+from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror
 from tessera_lab.workloads.objects.namespaces import NamespaceContents, NamespaceDeletion
 from tessera_lab.workloads.storage.provisioner import EphemeralClaims, Provisioner
 from tessera_lab.workloads.storage.volume_controller import VolumeController
@@ -26,7 +26,7 @@ class _Controller(Protocol):
     async def run(self) -> None: ...
 
 
-class Workloads:
+class WorkloadControllers:
     """kube-controller-manager's part of the lab.
 
     Args:
@@ -37,8 +37,8 @@ class Workloads:
     """
 
     def __init__(self, client: Client, *, clock: Clock, rng: random.Random, ca: str = "") -> None:
-        self._mirrors = Mirrors(client, clock=clock, rng=rng, component="controller-manager")
-        self._inventory = Inventory(self._mirrors)
+        self._mirrors = ObjectMirrors(client, clock=clock, rng=rng, component="controller-manager")
+        self._inventory = MetadataMirror(self._mirrors)
         self._controllers: tuple[_Controller, ...] = (
             DeploymentController(self._mirrors),
             ReplicaSetController(self._mirrors),

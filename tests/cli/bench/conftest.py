@@ -22,7 +22,7 @@ from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 
 #: What a server is made with, and a kubeconfig of it.
 Serving = Callable[..., str]
@@ -62,7 +62,7 @@ class Elsewhere:
         await front.start()
         try:
             definitions = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]
-            await apply(self._client, definitions)
+            await apply_manifests(self._client, definitions)
             await self._node("node-1")
             self.kubeconfig = kubeconfig(front.url, None, None, token=_TOKEN)
             async with asyncio.TaskGroup() as group:

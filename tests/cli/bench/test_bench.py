@@ -11,8 +11,8 @@ import pytest
 from tessera.cli.bench.result_table import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
-from tessera_lab.cli.experiments import attribution_lines
-from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, Saving
+from tessera_lab.cli.experiments import format_attribution
+from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, WaitSaving
 from tessera_lab.simulation.cost_model import CALIBRATED
 
 Told = pytest.CaptureFixture[str]
@@ -52,10 +52,11 @@ def one(operator: str, *samples: float, first: float | None = None) -> Samples:
 
 def attributed(**seconds: float) -> list[str]:
     savings = tuple(
-        Saving(what={"rest": REST, "period": PERIOD}.get(name, name), seconds=each) for name, each in seconds.items()
+        WaitSaving(what={"rest": REST, "period": PERIOD}.get(name, name), seconds=each)
+        for name, each in seconds.items()
     )
     told = Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings)
-    return list(attribution_lines(told))
+    return list(format_attribution(told))
 
 
 def test_saved_seconds_are_listed_and_a_zero_has_no_minus() -> None:

@@ -23,9 +23,9 @@ from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.drivers.driver_catalogue import catalogue, image_build
+from tessera_lab.drivers.driver_catalogue import build_catalogue, image_build
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -153,8 +153,10 @@ class World:
 
     def __init__(self) -> None:
         self.clock = LoopClock(1_800_000_000.0)
-        self.catalogue = catalogue(CostModel())
-        self.cluster = Cluster(parse_nodes("0"), clock=self.clock, options=ClusterOptions(catalogue=self.catalogue))
+        self.catalogue = build_catalogue(CostModel())
+        self.cluster = SimulatedCluster(
+            parse_nodes("0"), clock=self.clock, options=ClusterOptions(catalogue=self.catalogue)
+        )
         self.client = self.cluster.client("test")
 
     async def build(self, wanted: BuildOrder = ORDER, *, wait: bool = True) -> None:

@@ -19,7 +19,7 @@ from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
 from tessera_lab.apiserver.interfaces import GroupResource
-from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.drivers.driver_containers import broken_driver
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 
 #: More nodes, or fewer, are not made of it.
@@ -106,7 +106,7 @@ async def image(s: Scene) -> None:
     else:
         after = s.rng.choice([0.0, 5.0, 60.0])
         s.story.note(f"image {name} is pushed, and ends after {after:.0f} s")
-        program = broken("modprobe nvidia: invalid argument", after=after)
+        program = broken_driver("modprobe nvidia: invalid argument", after=after)
         s.registries.push(name, SimulatedImage(size_mib=COSTS.precompiled_mib, program=program, architectures=BOTH))
 
 

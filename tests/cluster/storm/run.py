@@ -15,8 +15,8 @@ from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
-from tessera_lab.cluster.cluster import Cluster
-from tessera_lab.installation.install import entrypoint
+from tessera_lab.cluster.cluster import SimulatedCluster
+from tessera_lab.installation.install import build_entrypoint
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 #: How many of the images there are not at first: one in so many.
@@ -102,11 +102,11 @@ async def _rage(s: Scene, rounds: int) -> None:
     s.story.note(f"{s.always.most} nodes were under way at once, {s.always.evicted} pods were evicted")
 
 
-def _watched(story: Story) -> Callable[[Cluster], Entrypoint]:
+def _watched(story: Story) -> Callable[[SimulatedCluster], Entrypoint]:
     """Tessera's processes; one that crashes is told of."""
-    bound = entrypoint(COMMANDS)
+    bound = build_entrypoint(COMMANDS)
 
-    def watched(cluster: Cluster) -> Entrypoint:
+    def watched(cluster: SimulatedCluster) -> Entrypoint:
         inner = bound(cluster)
 
         async def run(context: ContainerContext) -> int:

@@ -14,7 +14,7 @@ from tessera.driver.resolution import Outcome
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
 from tessera_lab.drivers.driver_toolkit import driver_toolkit
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 BOTH = ("amd64", "arm64")
 VERSIONS = (VERSION, NEWER, "550.54.14")
@@ -116,7 +116,7 @@ class Answer(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Registries(Catalogue):
+class Registries(ImageCatalogue):
     """Registries that remember what they answered."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -15,10 +15,10 @@ from tessera.controller.objects.node_info import node_facts
 from tessera.controller.objects.pod_info import PodFacts, pod_facts
 from tessera.kube.resources import Node, Pod
 from tessera.placement.work import Work
-from tessera_lab.scheduler.decision import refusals
+from tessera_lab.scheduler.decision import collect_refusals
 from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
 from tessera_lab.scheduler.filters.topology_spread import spread_filter
-from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -108,7 +108,7 @@ class Both:
     """One cluster as both sides keep it."""
 
     def __init__(self, nodes: list[Obj]) -> None:
-        self.index, self.pods, self.lab = NodeIndex(), PodIndex(), Cluster()
+        self.index, self.pods, self.lab = NodeIndex(), PodIndex(), NodeCache()
         self.work = Work(sys.maxsize)
         self.batch = Neighbours(self.pods, self.index, self.work)  # one for all questions: it remembers answers
         for node in nodes:
@@ -141,8 +141,8 @@ class Both:
     def _judge(self, pod: Obj, name: str) -> str:
         one, node = needs(pod), self.lab.nodes[name]
         spec = {"containers": pod["spec"]["containers"], "tolerations": [{"operator": "Exists"}]}
-        bare = pod_needs(one.key, one.uid, 0.0, spec)
-        taken = [each.reason for each in refusals(bare, node) if "ports" in each.reason]
+        bare = build_pod_info(one.key, one.uid, 0.0, spec)
+        taken = [each.reason for each in collect_refusals(bare, node) if "ports" in each.reason]
         for filter_ in (spread_filter(one, self.lab), affinity_filter(one, self.lab)):
             why = filter_(node) if filter_ is not None else None
             taken += [why.reason] if why is not None else []
@@ -153,10 +153,10 @@ def facts(pod: Obj) -> PodFacts:
     return pod_facts(msgspec.convert(pod, Pod))
 
 
-def needs(pod: Obj) -> PodNeeds:
+def needs(pod: Obj) -> PodInfo:
     meta = pod["metadata"]
     key, gone = f"{meta['namespace']}/{meta['name']}", "deletionTimestamp" in meta
-    return pod_needs(key, meta["uid"], 0.0, pod["spec"], meta["labels"], terminating=gone)
+    return build_pod_info(key, meta["uid"], 0.0, pod["spec"], meta["labels"], terminating=gone)
 
 
 def pinned(pod: Obj, node: str) -> Obj:

@@ -21,7 +21,7 @@ from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
-from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
 
 Ordered = Callable[..., BuildOrder]
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = LoopClock(1_800_000_000.0)
-        self.cluster = Cluster([], clock=self.clock)
+        self.cluster = SimulatedCluster([], clock=self.clock)
         self.client = self.cluster.client("test")
         self.told: list[tuple[str, BuildPhase]] = []
 

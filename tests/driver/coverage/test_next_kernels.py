@@ -19,10 +19,10 @@ from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION,
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
-from tessera_lab.installation.image_resolver import SimulatedRegistry
+from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image
+from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -46,13 +46,13 @@ class World:
 
     def __init__(self) -> None:
         self.clock = LoopClock(1_800_000_000.0)
-        self.catalogue = catalogue(COSTS, {IMAGE.format(K): driver_image("535.183.06", COSTS, kernel=K)})
+        self.catalogue = build_catalogue(COSTS, {IMAGE.format(K): driver_image("535.183.06", COSTS, kernel=K)})
         self.catalogue.name("registry.local/gpu/driver:none", driver_image("1", COSTS))
-        self.cluster = Cluster(
+        self.cluster = SimulatedCluster(
             parse_nodes("0"), clock=self.clock, options=ClusterOptions(catalogue=self.catalogue, kernel=K)
         )
         self.client = self.cluster.client("test")
-        self.registry = SimulatedRegistry(self.catalogue, self.clock)
+        self.registry = SimulatedResolver(self.catalogue, self.clock)
         self.metrics = CollectorRegistry()
         self.coverage = CoverageMetrics(self.metrics)
         self.changes = 0

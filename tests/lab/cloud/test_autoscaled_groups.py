@@ -4,8 +4,8 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
-from tessera_lab.cloud.autoscaled_groups import LONGEST_NAME, autoscaled, parse_group, parse_groups
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cloud.autoscaled_groups import LONGEST_NAME, parse_group, parse_groups, run_autoscaler
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.daemon import lab_folder
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -45,12 +45,12 @@ def test_an_autoscaler_with_nothing_to_do_makes_no_time_leap() -> None:
     """Else a lab on virtual time would never rest, and its dates would run away."""
 
     async def main() -> tuple[list[str], list[int]]:
-        cluster = Cluster([], clock=LoopClock(1_800_000_000), options=ClusterOptions())
+        cluster = SimulatedCluster([], clock=LoopClock(1_800_000_000), options=ClusterOptions())
         groups = parse_groups(["gpu=1xT4:1-2"])
         waits = []
         async with (
             cluster.running(),
-            autoscaled(cluster, groups, machine_seconds=30, idle_seconds=60),
+            run_autoscaler(cluster, groups, machine_seconds=30, idle_seconds=60),
         ):
             api = cluster.client("test")
             await cluster.clock.sleep(305)

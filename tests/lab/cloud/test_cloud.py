@@ -12,8 +12,8 @@ from tessera.kube.resources import CAPI_MACHINES, NODES
 from tessera.provisioning.tracking.machines import request_of
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.machine_objects import NAMESPACE
-from tessera_lab.cloud.node_groups import Delay, InstanceState, NodeGroup
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cloud.node_groups import InstanceState, NodeGroup, RandomDelay
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -23,18 +23,18 @@ GPU = NodeGroup(
     template=NodeSpec(name="", cards=("T4",)),
     maximum=3,
     labels={"cluster-api/accelerator": "nvidia-t4"},
-    vm=Delay(mean=90),
-    join=Delay(mean=60),
+    vm=RandomDelay(mean=90),
+    join=RandomDelay(mean=60),
 )
 
-Story = Callable[[Cloud, Cluster, Client], Awaitable[None]]
+Story = Callable[[Cloud, SimulatedCluster, Client], Awaitable[None]]
 
 
 def play(story: Story, *groups: NodeGroup) -> None:
     """Runs a story in a cluster without nodes and a cloud."""
 
     async def main() -> None:
-        cluster = Cluster([], clock=LoopClock(START), options=ClusterOptions())
+        cluster = SimulatedCluster([], clock=LoopClock(START), options=ClusterOptions())
         cloud = Cloud(cluster, groups or [GPU])
         async with cluster.running(), cloud.running():
             await story(cloud, cluster, cluster.client("test"))
@@ -51,7 +51,7 @@ async def machine(api: Client, name: str) -> dict[str, Any]:
 
 
 def test_a_machine_is_requested_there_and_joined() -> None:
-    async def story(cloud: Cloud, cluster: Cluster, api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, api: Client) -> None:
         (asked,) = cloud.increase("gpu", 1)
         await cluster.clock.sleep(1)
         assert (await machine(api, asked.name))["metadata"]["labels"]["cluster.x-k8s.io/set-name"] == "gpu"
@@ -76,7 +76,7 @@ def test_a_machine_is_requested_there_and_joined() -> None:
 
 
 def test_targets_count_what_is_asked_for_within_bounds() -> None:
-    async def story(cloud: Cloud, _cluster: Cluster, _api: Client) -> None:
+    async def story(cloud: Cloud, _cluster: SimulatedCluster, _api: Client) -> None:
         cloud.increase("gpu", 2)
         assert (cloud.target("gpu"), len(cloud.instances("gpu"))) == (2, 2)
         for group, count, words in (
@@ -92,7 +92,7 @@ def test_targets_count_what_is_asked_for_within_bounds() -> None:
 
 
 def test_the_minimum_is_there_from_the_start_and_stays() -> None:
-    async def story(cloud: Cloud, cluster: Cluster, api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, api: Client) -> None:
         await cluster.clock.sleep(0.1)
         (name,) = await nodes(api)
         with pytest.raises(ValueError, match="has its minimum of 1 machines"):
@@ -103,7 +103,7 @@ def test_the_minimum_is_there_from_the_start_and_stays() -> None:
 
 @pytest.mark.parametrize("after", [1.0, 100.0, 200.0])
 def test_a_machine_is_taken_away_however_far_it_is(after: float) -> None:
-    async def story(cloud: Cloud, cluster: Cluster, api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, api: Client) -> None:
         (asked,) = cloud.increase("gpu", 1)
         await cluster.clock.sleep(after)
         assert cloud.instance(asked.name) is not None
@@ -120,7 +120,7 @@ def test_a_machine_is_taken_away_however_far_it_is(after: float) -> None:
 
 
 def test_a_machine_that_somebody_deletes_is_replaced() -> None:
-    async def story(cloud: Cloud, cluster: Cluster, api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, api: Client) -> None:
         (asked,) = cloud.increase("gpu", 1)
         await cluster.clock.sleep(200)
         await api.delete(CAPI_MACHINES, asked.name, NAMESPACE)
@@ -135,7 +135,7 @@ def test_a_machine_that_somebody_deletes_is_replaced() -> None:
 
 
 def test_machines_are_paid_for_while_they_are_there() -> None:
-    async def story(cloud: Cloud, cluster: Cluster, _api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, _api: Client) -> None:
         one, other = cloud.increase("gpu", 2)
         await cluster.clock.sleep(100)
         assert cloud.machine_seconds() == pytest.approx(20, abs=0.1)
@@ -150,7 +150,7 @@ def test_machines_are_paid_for_while_they_are_there() -> None:
 
 
 def test_whoever_listens_hears_each_step() -> None:
-    async def story(cloud: Cloud, cluster: Cluster, _api: Client) -> None:
+    async def story(cloud: Cloud, cluster: SimulatedCluster, _api: Client) -> None:
         heard: list[list[InstanceState]] = []
         cloud.listen(lambda: heard.append([each.state for each in cloud.instances()]))
         (asked,) = cloud.increase("gpu", 1)
@@ -163,12 +163,12 @@ def test_whoever_listens_hears_each_step() -> None:
 
 
 def test_times_are_drawn_anew_for_each_machine_and_the_same_in_each_run() -> None:
-    group = NodeGroup(name="gpu", template=NodeSpec(name="", cards=()), vm=Delay(mean=90, spread=0.2))
+    group = NodeGroup(name="gpu", template=NodeSpec(name="", cards=()), vm=RandomDelay(mean=90, spread=0.2))
 
     def once() -> list[float]:
         took: list[float] = []
 
-        async def story(cloud: Cloud, cluster: Cluster, _api: Client) -> None:
+        async def story(cloud: Cloud, cluster: SimulatedCluster, _api: Client) -> None:
             cloud.increase("gpu", 3)
             await cluster.clock.sleep(600)
             took.extend(each.vm - each.requested for each in cloud.instances() if each.vm is not None)
@@ -183,7 +183,7 @@ def test_times_are_drawn_anew_for_each_machine_and_the_same_in_each_run() -> Non
 
 def test_outside_of_running_nothing_comes() -> None:
     async def main() -> None:
-        cluster = Cluster([], clock=LoopClock(START), options=ClusterOptions())
+        cluster = SimulatedCluster([], clock=LoopClock(START), options=ClusterOptions())
         with pytest.raises(ValueError, match="the cloud does not run"):
             Cloud(cluster, [GPU]).increase("gpu", 1)
 

@@ -13,7 +13,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.simulated.hardware import DRIVER_VERSION
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec, parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -21,14 +21,16 @@ RHCOS = "Red Hat Enterprise Linux CoreOS 413.92.202402131523-0 (Plow)"
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 T4 = NodeSpec(name="late", cards=("T4",), kernel=KERNEL, os_image=RHCOS)
 
-Story = Callable[[Cluster, Client], Awaitable[None]]
+Story = Callable[[SimulatedCluster, Client], Awaitable[None]]
 
 
 def play(story: Story, nodes: str = "0", **options: Any) -> None:
     """Runs a story in a running cluster."""
 
     async def main() -> None:
-        cluster = Cluster(parse_nodes(nodes), clock=LoopClock(1_800_000_000), options=ClusterOptions(**options))
+        cluster = SimulatedCluster(
+            parse_nodes(nodes), clock=LoopClock(1_800_000_000), options=ClusterOptions(**options)
+        )
         async with cluster.running():
             await cluster.clock.sleep(0.1)
             await story(cluster, cluster.client("test"))
@@ -59,7 +61,7 @@ async def phases(api: Client) -> dict[str, str]:
 
 
 def test_a_node_is_added_as_it_was_asked_for() -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         cluster.add_node(
             T4,
             labels={"cluster-api/accelerator": "nvidia-t4"},
@@ -80,7 +82,7 @@ def test_a_node_is_added_as_it_was_asked_for() -> None:
 
 
 def test_a_node_is_removed_with_its_object_and_then_its_pods(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         made = cluster.add_node(T4)
         await api.create(
             DAEMONSETS.untyped(), daemonset("d", nodeSelector={"kubernetes.io/hostname": "late"}), "default"
@@ -101,7 +103,7 @@ def test_a_node_is_removed_with_its_object_and_then_its_pods(tmp_path: Path) -> 
 
 
 def test_a_name_comes_back_as_another_node() -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         uids = []
         for _ in range(2):
             cluster.add_node(T4)
@@ -114,7 +116,7 @@ def test_a_name_comes_back_as_another_node() -> None:
 
 
 def test_what_cannot_be_added_or_removed_is_refused() -> None:
-    async def story(cluster: Cluster, _api: Client) -> None:
+    async def story(cluster: SimulatedCluster, _api: Client) -> None:
         with pytest.raises(ValueError, match="node node-1: there is one of that name"):
             cluster.add_node(NodeSpec(name="node-1", cards=()))
         with pytest.raises(ValueError, match="no node 'x'; there are node-1"):
@@ -122,11 +124,11 @@ def test_what_cannot_be_added_or_removed_is_refused() -> None:
 
     play(story)
     with pytest.raises(ValueError, match="the cluster does not run"):
-        Cluster([], clock=SystemClock()).add_node(T4)
+        SimulatedCluster([], clock=SystemClock()).add_node(T4)
 
 
 def test_without_a_network_a_node_is_not_ready_and_runs_host_network_only() -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         everywhere = [{"operator": "Exists"}]
         await api.create(DAEMONSETS.untyped(), daemonset("host", hostNetwork=True, tolerations=everywhere), "default")
         await api.create(DAEMONSETS.untyped(), daemonset("plain", tolerations=everywhere), "default")
@@ -143,7 +145,7 @@ def test_without_a_network_a_node_is_not_ready_and_runs_host_network_only() -> N
 
 
 def test_the_condition_says_when_the_node_became_ready_and_others_stay() -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         mine = {"type": "GpuDriverReady", "status": "False", "lastTransitionTime": "2027-01-15T08:00:00Z"}
         made = await node(api, "node-1")
         patch = {"status": {"conditions": [*made["status"]["conditions"], mine]}}
@@ -158,7 +160,7 @@ def test_the_condition_says_when_the_node_became_ready_and_others_stay() -> None
 
 
 def test_a_node_boots_into_another_kernel(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         made = cluster.nodes["node-1"]
         assert made.markers is not None
         (made.markers / "driver-ready").touch()
@@ -179,7 +181,7 @@ def test_a_node_boots_into_another_kernel(tmp_path: Path) -> None:
 def test_features_are_discovered_after_ready_and_after_each_boot() -> None:
     prefix = "feature.node.kubernetes.io/"
 
-    async def story(cluster: Cluster, api: Client) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
         cluster.add_node(T4)
         await cluster.clock.sleep(44)
         assert not any(each.startswith(prefix) for each in (await node(api, "late"))["metadata"]["labels"])
@@ -202,7 +204,7 @@ def test_features_are_discovered_after_ready_and_after_each_boot() -> None:
 
 @pytest.mark.parametrize(("drivers", "loaded"), [(False, DRIVER_VERSION), (True, None)])
 def test_machines_have_a_driver_unless_containers_bring_it(drivers: bool, loaded: str | None) -> None:
-    async def story(cluster: Cluster, _api: Client) -> None:
+    async def story(cluster: SimulatedCluster, _api: Client) -> None:
         await asyncio.sleep(0)
         machine = cluster.nodes["node-1"].machine
         assert machine is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
 from tessera_lab.cluster.container_token import ContainerToken
-from tessera_lab.kubelet.context import ContainerContext, Direct
+from tessera_lab.kubelet.context import ContainerContext, InProcessPlugins
 
 HOUR = 3600.0
 
@@ -25,7 +25,7 @@ async def _token(lab: Any) -> ContainerToken:
         node="node-1",
         pod_ip="10.0.0.1",
         machine=None,
-        plugins=Direct(),
+        plugins=InProcessPlugins(),
         markers=None,
         clock=lab.clock,
         reboot=lambda: None,

@@ -32,7 +32,7 @@ from tessera.kube.resources import (
     STATEFULSETS,
 )
 from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -137,7 +137,7 @@ async def furnish(api: Client) -> None:
     await api.create(SERVICES.untyped(), service, "default")
 
 
-async def stir(api: Client, cluster: Cluster) -> None:
+async def stir(api: Client, cluster: SimulatedCluster) -> None:
     """Something of everything that happens in a cluster."""
     job = template("job", restartPolicy="Never")
     job["spec"]["containers"][0]["command"] = ["sleep", "5"]
@@ -161,7 +161,7 @@ async def stir(api: Client, cluster: Cluster) -> None:
     await cluster.clock.sleep(60)
 
 
-async def mended(api: Client, cluster: Cluster) -> None:
+async def mended(api: Client, cluster: SimulatedCluster) -> None:
     """Returns when all is as it should be.
 
     Raises:
@@ -201,7 +201,7 @@ def live(places: Places) -> None:
     """One life of the cluster."""
 
     async def story() -> None:
-        cluster = Cluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=ClusterOptions())
+        cluster = SimulatedCluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=ClusterOptions())
         async with cluster.running():
             api = cluster.client("test")
             await cluster.clock.sleep(0.1)

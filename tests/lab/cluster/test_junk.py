@@ -16,7 +16,7 @@ from tessera.clock import LoopClock
 from tessera.kube.resources import PODS
 from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
-from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -206,7 +206,7 @@ def lives(batch: list[tuple[str, Any]]) -> None:
     """A cluster takes the objects, is left alone for a while, and then does its work."""
 
     async def story() -> None:
-        cluster = Cluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=ClusterOptions())
+        cluster = SimulatedCluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=ClusterOptions())
         async with cluster.running():
             api, raw = cluster.client("test"), InProcessTransport(cluster.server, ADMIN)
             await cluster.clock.sleep(0.1)
@@ -268,7 +268,7 @@ def test_objects_with_junk_spoil_themselves_only(batch: list[tuple[str, Any]]) -
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_bodies_that_are_none_are_refused(body: bytes, media: str, method: str) -> None:
     async def story() -> None:
-        cluster = Cluster([], clock=LoopClock(1_800_000_000))
+        cluster = SimulatedCluster([], clock=LoopClock(1_800_000_000))
         async with cluster.running():
             raw = InProcessTransport(cluster.server, ADMIN)
             await cluster.clock.sleep(0.1)
@@ -296,7 +296,7 @@ def test_bodies_that_are_none_are_refused(body: bytes, media: str, method: str) 
 
 def test_yaml_that_unfolds_without_end_is_refused() -> None:
     async def story() -> None:
-        cluster = Cluster([], clock=LoopClock(1_800_000_000))
+        cluster = SimulatedCluster([], clock=LoopClock(1_800_000_000))
         raw = InProcessTransport(cluster.server, ADMIN)
         levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
         levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.limits import LAB_QUESTION
-from tessera_lab.daemon.control_socket import SOCKET, ask, served
+from tessera_lab.daemon.control_socket import SOCKET, send_request, serve_control_socket
 
 
 @pytest.fixture
@@ -24,28 +24,28 @@ def smi(node: str) -> str:
 
 
 async def test_an_answer_may_have_many_lines(folder: Path) -> None:
-    async with served(folder, {"smi": smi}):
-        assert await asyncio.to_thread(ask, folder, "smi", "node-1") == "GPU 0\nGPU 1"
+    async with serve_control_socket(folder, {"smi": smi}):
+        assert await asyncio.to_thread(send_request, folder, "smi", "node-1") == "GPU 0\nGPU 1"
 
 
 async def test_what_is_wrong_with_a_request_is_told(folder: Path) -> None:
-    async with served(folder, {"smi": smi, "also": str}):
+    async with serve_control_socket(folder, {"smi": smi, "also": str}):
         with pytest.raises(ValueError, match="no node 'node-2'"):
-            await asyncio.to_thread(ask, folder, "smi", "node-2")
+            await asyncio.to_thread(send_request, folder, "smi", "node-2")
         with pytest.raises(ValueError, match="'dance' is no request; known are also, smi"):
-            await asyncio.to_thread(ask, folder, "dance")
+            await asyncio.to_thread(send_request, folder, "dance")
 
 
 async def test_a_line_that_is_too_long_ends_its_own_connection_only(folder: Path) -> None:
-    async with served(folder, {"smi": smi}):
+    async with serve_control_socket(folder, {"smi": smi}):
         reader, writer = await asyncio.open_unix_connection(folder / SOCKET)
         writer.write(b"x" * (4 * LAB_QUESTION))
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
-        assert await asyncio.to_thread(ask, folder, "smi", "node-1") == "GPU 0\nGPU 1"
+        assert await asyncio.to_thread(send_request, folder, "smi", "node-1") == "GPU 0\nGPU 1"
 
 
 async def test_nobody_answers_in_a_folder_without_a_lab(folder: Path) -> None:
     with pytest.raises(ConnectionError, match=r"no lab runs in .*; start one with: tessera lab up"):
-        await asyncio.to_thread(ask, folder, "smi", "node-1")
+        await asyncio.to_thread(send_request, folder, "smi", "node-1")

@@ -57,7 +57,7 @@ def test_a_folder_that_is_named_is_the_one_whatever_else_runs(
         monkeypatch.setenv("TESSERA_LAB", str(none))
     source = "--dir" if by_flag else "\\$TESSERA_LAB"
     with pytest.raises(LabError, match=f"{source} is {none}: no lab runs there"):
-        lab_folder.meant_folder(none if by_flag else None)
+        lab_folder.resolve_folder(none if by_flag else None)
     assert not none.exists()
 
 
@@ -68,7 +68,7 @@ def test_without_a_name_the_lab_of_the_kubeconfig_in_use_is_meant(
     (short_folder / "control.sock").touch()
     monkeypatch.delenv("TESSERA_LAB", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(short_folder / "kubeconfig"))
-    assert lab_folder.meant_folder(None) == short_folder
+    assert lab_folder.resolve_folder(None) == short_folder
 
 
 def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
@@ -80,24 +80,28 @@ def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
 def test_a_folder_that_is_not_a_labs_is_refused_and_kept(folder: Path) -> None:
     folder.mkdir()
     (folder / "treasure").write_text("gold")
-    with pytest.raises(LabError, match="holds something that is not a lab"), lab_folder.held(folder):
+    with pytest.raises(LabError, match="holds something that is not a lab"), lab_folder.lock_folder(folder):
         pass
     assert lab_folder.stop(folder) is False
     assert (folder / "treasure").read_text() == "gold"
 
 
 def test_one_lab_holds_a_folder(folder: Path) -> None:
-    with lab_folder.held(folder), pytest.raises(LabError, match="already running"), lab_folder.held(folder):
+    with (
+        lab_folder.lock_folder(folder),
+        pytest.raises(LabError, match="already running"),
+        lab_folder.lock_folder(folder),
+    ):
         pass
 
 
 def test_a_lab_is_running_once_it_has_announced_itself(folder: Path) -> None:
-    assert lab_folder.running(folder) is None
-    with lab_folder.held(folder):
-        assert lab_folder.running(folder) is None
-        lab_folder.announce(folder, STATE)
-        assert lab_folder.running(folder) == STATE
-    assert lab_folder.running(folder) is None, "what was announced outlives its lab, the lock does not"
+    assert lab_folder.find_running_lab(folder) is None
+    with lab_folder.lock_folder(folder):
+        assert lab_folder.find_running_lab(folder) is None
+        lab_folder.publish_state(folder, STATE)
+        assert lab_folder.find_running_lab(folder) == STATE
+    assert lab_folder.find_running_lab(folder) is None, "what was announced outlives its lab, the lock does not"
 
 
 def test_what_a_killed_lab_said_is_forgotten_by_the_next(folder: Path) -> None:
@@ -105,20 +109,20 @@ def test_what_a_killed_lab_said_is_forgotten_by_the_next(folder: Path) -> None:
     for name in ("lock", "lab.json", "kubeconfig", "control.sock"):
         (folder / name).write_bytes(msgspec.json.encode(STATE))
     (folder / "n" / "node-1").mkdir(parents=True)
-    with lab_folder.held(folder):
-        assert lab_folder.running(folder) is None
+    with lab_folder.lock_folder(folder):
+        assert lab_folder.find_running_lab(folder) is None
         assert sorted(each.name for each in folder.iterdir()) == ["lock"]
 
 
 def test_a_lab_that_still_starts_is_ended_too(folder: Path) -> None:
     code = (
         "import pathlib, sys, time; from tessera_lab.daemon import lab_folder\n"
-        "with lab_folder.held(pathlib.Path('lab')): print('held', flush=True); time.sleep(60)"
+        "with lab_folder.lock_folder(pathlib.Path('lab')): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
-        assert lab_folder.running(folder) is None
+        assert lab_folder.find_running_lab(folder) is None
         with pytest.raises(LabError, match="already running"):
             lab_folder.start(folder, [])
         assert lab_folder.stop(folder) is True
@@ -129,4 +133,4 @@ def test_a_lab_that_does_not_come_up_says_why(short_folder: Path) -> None:
     folder = short_folder
     with pytest.raises(LabError, match=r'the lab did not start: no GPU model "nonsense"'):
         lab_folder.start(folder, ["--nodes", "nonsense"])
-    assert lab_folder.running(folder) is None
+    assert lab_folder.find_running_lab(folder) is None

@@ -9,7 +9,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -34,7 +34,7 @@ class Container:
             "architecture": "amd64",
             "machine": machine,
             "markers": folder,
-            "plugins": Direct(),
+            "plugins": InProcessPlugins(),
             "clock": self.clock,
             "log": self.log.append,
         }

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.driver.build.settings import BUILDAH_IMAGE
 from tessera.driver.resolution import Outcome
-from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(public_mib_s=50, internal_mib_s=200, unpack_mib_s=100, toolkit_mib=130, precompiled_mib=600)
@@ -22,7 +22,7 @@ DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"
     ],
 )
 def test_each_part_has_an_image_with_a_program(reference: str, architectures: list[str]) -> None:
-    world = catalogue(COSTS, {DRIVER: driver_image("525.125.06", COSTS)})
+    world = build_catalogue(COSTS, {DRIVER: driver_image("525.125.06", COSTS)})
     image = world.named(reference)
     assert image is not None
     assert image.program is not None
@@ -31,18 +31,18 @@ def test_each_part_has_an_image_with_a_program(reference: str, architectures: li
 
 
 def test_a_builder_runs_on_every_architecture() -> None:
-    world = catalogue(COSTS, {"nvcr.io/nvidia/driver:525-rhcos4.13": builder_image("525.125.06", COSTS)})
+    world = build_catalogue(COSTS, {"nvcr.io/nvidia/driver:525-rhcos4.13": builder_image("525.125.06", COSTS)})
     assert world.answer("nvcr.io/nvidia/driver:525-rhcos4.13", "arm64") is Outcome.FOUND
 
 
 def test_the_cluster_s_registry_is_nearer() -> None:
-    world = catalogue(COSTS)
+    world = build_catalogue(COSTS)
     assert world.transfer_seconds(DRIVER, 600) == 12 + 6
     assert world.transfer_seconds(f"{INTERNAL_REGISTRY}/x/driver:1", 600) == 3 + 6
 
 
 def test_an_image_that_was_not_named_is_a_workload_s() -> None:
-    image = catalogue(COSTS).find("quay.io/somebody/app:1")
+    image = build_catalogue(COSTS).find("quay.io/somebody/app:1")
     assert image is not None
     assert image.size_mib == COSTS.workload_mib
     assert image.program is None

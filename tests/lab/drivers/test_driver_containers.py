@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.drivers.driver_containers import broken, builder, precompiled
+from tessera_lab.drivers.driver_containers import broken_driver, building_driver, precompiled_driver
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(prepare_seconds=20, compile_seconds=200, install_seconds=10, load_seconds=5, unload_seconds=3)
@@ -17,7 +17,7 @@ Story = Callable[[Callable[[Any], Any]], None]
 
 def test_finished_modules_are_installed_and_loaded(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        container = stage.run(precompiled(VERSION, COSTS, kernel=KERNEL), argv=("nvidia-driver", "init"))
+        container = stage.run(precompiled_driver(VERSION, COSTS, kernel=KERNEL), argv=("nvidia-driver", "init"))
         assert await container.healthy() == 15
         assert stage.machine.loaded_driver == VERSION
         assert stage.markers == [READY]
@@ -27,14 +27,14 @@ def test_finished_modules_are_installed_and_loaded(on_stage: Story) -> None:
 
 def test_sources_are_compiled_first(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        assert await stage.run(builder(VERSION, COSTS)).healthy() == 235
+        assert await stage.run(building_driver(VERSION, COSTS)).healthy() == 235
 
     on_stage(story)
 
 
 def test_a_stopped_container_takes_marker_and_module_away(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        container = stage.run(precompiled(VERSION, COSTS))
+        container = stage.run(precompiled_driver(VERSION, COSTS))
         await container.healthy()
         assert await container.stop() == 18
         assert (stage.machine.loaded_driver, stage.markers) == (None, [])
@@ -44,19 +44,19 @@ def test_a_stopped_container_takes_marker_and_module_away(on_stage: Story) -> No
 
 def test_a_driver_in_use_stays_for_the_next_container(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        container = stage.run(precompiled(VERSION, COSTS))
+        container = stage.run(precompiled_driver(VERSION, COSTS))
         await container.healthy()
         close = stage.machine.open_session()
         await container.stop()
         assert (stage.machine.loaded_driver, stage.markers) == (VERSION, [])
         assert "the driver stays loaded" in container.log[-1]
-        same = stage.run(precompiled(VERSION, COSTS))
+        same = stage.run(precompiled_driver(VERSION, COSTS))
         assert await same.healthy() == 18  # at once: nothing is installed or loaded again
-        other = stage.run(precompiled("535.1", COSTS))
+        other = stage.run(precompiled_driver("535.1", COSTS))
         assert (await other.ends())[0] == 1
         assert "module nvidia is in use by 1 open sessions" in other.log[-1]
         close()
-        third = stage.run(precompiled("535.1", COSTS))
+        third = stage.run(precompiled_driver("535.1", COSTS))
         await third.healthy()
         assert stage.machine.loaded_driver == "535.1"
 
@@ -66,9 +66,9 @@ def test_a_driver_in_use_stays_for_the_next_container(on_stage: Story) -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (precompiled(VERSION, COSTS, kernel="6.8.0"), f"the modules are for kernel 6.8.0, {KERNEL} runs"),
-        (builder(VERSION, COSTS, fails="no headers for this kernel"), "no headers for this kernel"),
-        (broken("Invalid module format"), "Invalid module format"),
+        (precompiled_driver(VERSION, COSTS, kernel="6.8.0"), f"the modules are for kernel 6.8.0, {KERNEL} runs"),
+        (building_driver(VERSION, COSTS, fails="no headers for this kernel"), "no headers for this kernel"),
+        (broken_driver("Invalid module format"), "Invalid module format"),
     ],
 )
 def test_what_does_not_fit_ends_with_an_error(on_stage: Story, program: Any, words: str) -> None:
@@ -83,7 +83,7 @@ def test_what_does_not_fit_ends_with_an_error(on_stage: Story, program: Any, wor
 
 def test_without_a_card_there_is_nothing_to_load(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        container = stage.run(precompiled(VERSION, COSTS), machine=None)
+        container = stage.run(precompiled_driver(VERSION, COSTS), machine=None)
         assert (await container.ends())[0] == 1
 
     on_stage(story)
@@ -91,7 +91,7 @@ def test_without_a_card_there_is_nothing_to_load(on_stage: Story) -> None:
 
 def test_other_containers_of_the_image_load_nothing(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        for program in (precompiled(VERSION, COSTS), builder(VERSION, COSTS)):
+        for program in (precompiled_driver(VERSION, COSTS), building_driver(VERSION, COSTS)):
             container = stage.run(program, argv=("nvidia-driver", "reload_nvidia_peermem"))
             assert await container.healthy() == 0
             await container.stop()
@@ -102,7 +102,7 @@ def test_other_containers_of_the_image_load_nothing(on_stage: Story) -> None:
 
 def test_without_files_there_are_no_markers(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        container = stage.run(precompiled(VERSION, COSTS), markers=None)
+        container = stage.run(precompiled_driver(VERSION, COSTS), markers=None)
         await container.healthy()
         await container.stop()
         assert stage.machine.loaded_driver is None

@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.driver.resolution import Outcome
 from tessera_lab.drivers.driver_catalogue import image_build
-from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(build_seconds=1140)
@@ -21,7 +21,7 @@ def env(**more: str) -> dict[str, str]:
 
 def test_what_was_built_can_be_pulled_and_loads_on_its_kernel(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        catalogue = Catalogue(unnamed=None)
+        catalogue = ImageCatalogue(unnamed=None)
         assert await stage.run(image_build(catalogue, COSTS), argv=ARGV, env=env()).ends() == (0, 1140)
         image = catalogue.find(TARGET)
         assert image is not None
@@ -35,7 +35,7 @@ def test_what_was_built_can_be_pulled_and_loads_on_its_kernel(on_stage: Story) -
 
 def test_a_tag_that_architectures_share_keeps_the_others(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        catalogue = Catalogue(unnamed=None)
+        catalogue = ImageCatalogue(unnamed=None)
         build = image_build(catalogue, COSTS)
         await stage.run(build, argv=ARGV, env=env(OTHER="arm64")).ends()
         await stage.run(build, argv=ARGV, env=env(OTHER="amd64", ARCHITECTURE="arm64")).ends()
@@ -48,7 +48,7 @@ def test_a_tag_that_architectures_share_keeps_the_others(on_stage: Story) -> Non
 
 def test_a_build_that_fails_pushes_nothing(on_stage: Story) -> None:
     async def story(stage: Any) -> None:
-        catalogue = Catalogue(unnamed=None)
+        catalogue = ImageCatalogue(unnamed=None)
         failing = image_build(catalogue, COSTS, fails=lambda target: f"no kernel package for {target}")
         assert (await stage.run(failing, argv=ARGV, env=env()).ends())[0] == 1
         catalogue.refuse("registry.local/*", Outcome.UNAUTHORIZED)

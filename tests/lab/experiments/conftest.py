@@ -1,6 +1,6 @@
 """What runs Tessera's own containers, as its command line would."""
 
 from tessera.cli import agent, controller, webhook
-from tessera_lab.installation.install import Commands, entrypoint
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
-MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+MAKE = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))

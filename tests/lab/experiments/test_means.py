@@ -11,8 +11,8 @@ from tests.lab.experiments.conftest import MAKE
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments.attribution import PERIOD, REST, attribute
 from tessera_lab.experiments.runs import UPSTREAM, autoscale, policy_reset
-from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario
-from tessera_lab.reference_operator.waits import Waits
+from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, ArticleScenario
+from tessera_lab.reference_operator.waits import ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 
 Measure = Callable[..., Samples]
@@ -68,11 +68,11 @@ ALWAYS = {
 
 @pytest.mark.parametrize(("measure", "scenario"), FIVE)
 def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_or_an_overlaps(
-    measure: Measure, scenario: Scenario
+    measure: Measure, scenario: ArticleScenario
 ) -> None:
     """With chance, and thirty samples: see the tests of the page."""
 
-    def one(order: str, waits: Waits) -> Samples:
+    def one(order: str, waits: ReferenceWaits) -> Samples:
         return measure(scenario, 1, operator=order, make=MAKE, waits=waits, costs=CostModel(spread=0.0))
 
     told = attribute(one, built=not scenario.precompiled)
@@ -87,8 +87,8 @@ def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_
     assert found.keys() == bounds.keys()
     outside = {what: seconds for what, seconds in found.items() if not _within(seconds, *bounds[what])}
     assert outside == {}
-    assert sum(found.values()) == pytest.approx(told.saved)
-    assert told.saved >= 30
+    assert sum(found.values()) == pytest.approx(told.total_saving)
+    assert told.total_saving >= 30
 
 
 def _within(seconds: float, least: float, most: float) -> bool:

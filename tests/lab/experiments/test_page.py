@@ -16,7 +16,7 @@ from tests.lab.experiments.test_means import FIVE
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import RED_HAT, Samples, read_results
 from tessera_lab.experiments.runs import OURS, UPSTREAM
-from tessera_lab.experiments.scenarios import Scenario
+from tessera_lab.experiments.scenarios import ArticleScenario
 
 pytestmark = pytest.mark.soak
 
@@ -52,7 +52,7 @@ def _in_table(results: tuple[Samples, ...]) -> None:
 @pytest.mark.parametrize("order", [UPSTREAM, OURS])
 @pytest.mark.parametrize(("measure", "scenario"), FIVE)
 def test_thirty_repetitions_take_less_than_twenty_seconds_and_the_reference_comes_to_red_hats_mean(
-    measure: Callable[..., Samples], scenario: Scenario, order: str
+    measure: Callable[..., Samples], scenario: ArticleScenario, order: str
 ) -> None:
     began = time.process_time()
     told = measure(scenario, 30, operator=order, make=MAKE)

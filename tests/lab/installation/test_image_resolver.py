@@ -6,8 +6,8 @@ from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
-from tessera_lab.installation.image_resolver import SimulatedRegistry
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 POOL = PoolKey(os_id="rhcos", os_version="4.13", kernel=KERNEL, architecture="amd64")
@@ -20,14 +20,14 @@ def query(kind: ImageKind = ImageKind.PRECOMPILED, source: ImageSource = SOURCE)
 
 
 async def test_what_is_named_is_found_and_pinned() -> None:
-    catalogue = Catalogue({REFERENCE: SimulatedImage(size_mib=2)})
-    found = await SimulatedRegistry(catalogue, SystemClock()).resolve(query())
+    catalogue = ImageCatalogue({REFERENCE: SimulatedImage(size_mib=2)})
+    found = await SimulatedResolver(catalogue, SystemClock()).resolve(query())
     assert (found.outcome, found.reference, found.size_bytes) == (Outcome.FOUND, REFERENCE, 2 << 20)
     assert catalogue.find(found.pinned) is catalogue.find(REFERENCE)
 
 
 async def test_what_is_not_named_is_not_found_though_it_could_be_pulled() -> None:
-    registry = SimulatedRegistry(Catalogue(), SystemClock())
+    registry = SimulatedResolver(ImageCatalogue(), SystemClock())
     answer = await registry.resolve(query())
     assert answer.outcome is Outcome.NOT_FOUND
     assert answer.tried[0].reference == REFERENCE
@@ -36,15 +36,15 @@ async def test_what_is_not_named_is_not_found_though_it_could_be_pulled() -> Non
 
 @pytest.mark.parametrize("outcome", [Outcome.UNAUTHORIZED, Outcome.UNREACHABLE, Outcome.WRONG_ARCHITECTURE])
 async def test_a_refusal_counts_before_what_is_not_there(outcome: Outcome) -> None:
-    catalogue = Catalogue({REFERENCE: SimulatedImage()})
+    catalogue = ImageCatalogue({REFERENCE: SimulatedImage()})
     catalogue.refuse(REFERENCE, outcome)
-    answer = await SimulatedRegistry(catalogue, SystemClock()).resolve(query())
+    answer = await SimulatedResolver(catalogue, SystemClock()).resolve(query())
     assert answer.outcome is outcome
     assert len(answer.tried) > 1
 
 
 async def test_a_source_in_halves_is_said_to_be_one() -> None:
     halves = ImageSource(repository="quay.io/vemporop", image="nvidia-gpu-driver")
-    answer = await SimulatedRegistry(Catalogue(), SystemClock()).resolve(query(source=halves))
+    answer = await SimulatedResolver(ImageCatalogue(), SystemClock()).resolve(query(source=halves))
     assert answer.outcome is Outcome.NOT_FOUND
     assert answer.tried[0].text

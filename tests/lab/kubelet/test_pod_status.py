@@ -6,14 +6,14 @@ import pytest
 
 from tessera_lab.kubelet.pod_status import (
     ContainerRecord,
-    Role,
+    ContainerRole,
     Running,
     State,
     Terminated,
     Waiting,
+    container_records,
     phase,
     pod_status,
-    records,
 )
 
 CREATING = Waiting("ContainerCreating")
@@ -24,11 +24,11 @@ AGAIN = Waiting("CrashLoopBackOff")
 
 
 def app(state: State, *, ran: bool = True, name: str = "c") -> ContainerRecord:
-    return ContainerRecord({"name": name, "image": "i"}, Role.APP, state, container_id="id" if ran else "")
+    return ContainerRecord({"name": name, "image": "i"}, ContainerRole.APP, state, container_id="id" if ran else "")
 
 
 def init(state: State) -> ContainerRecord:
-    return ContainerRecord({"name": "init", "image": "i"}, Role.INIT, state)
+    return ContainerRecord({"name": "init", "image": "i"}, ContainerRole.INIT, state)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,11 @@ def test_roles_follow_the_spec() -> None:
         "initContainers": [{"name": "a"}, {"name": "b", "restartPolicy": "Always"}],
         "containers": [{"name": "c"}],
     }
-    assert [each.role for each in records(spec)] == [Role.INIT, Role.SIDECAR, Role.APP]
+    assert [each.role for each in container_records(spec)] == [
+        ContainerRole.INIT,
+        ContainerRole.SIDECAR,
+        ContainerRole.APP,
+    ]
 
 
 @pytest.mark.parametrize(("state", "ready"), [(CREATING, False), (UP, False), (BROKEN, False), (DONE, True)])

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
-from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
+from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
 
 
-def cluster(**nodes: dict[str, Any]) -> Cluster:
-    made = Cluster()
+def cluster(**nodes: dict[str, Any]) -> NodeCache:
+    made = NodeCache()
     for name, facts in nodes.items():
         labels = {"kubernetes.io/hostname": name} | facts.get("labels", {})
         allocatable = {"cpu": "4", "memory": "8Gi", "pods": "10"} | facts.get("allocatable", {})
@@ -18,18 +18,18 @@ def cluster(**nodes: dict[str, Any]) -> Cluster:
     return made
 
 
-def pod(name: str = "p", requests: dict[str, str] | None = None, **spec: Any) -> PodNeeds:
+def pod(name: str = "p", requests: dict[str, str] | None = None, **spec: Any) -> PodInfo:
     container = {"name": "c", "resources": {"requests": requests or {}}, "ports": spec.pop("ports", [])}
-    return pod_needs(f"default/{name}", f"uid-{name}", 0.0, {"containers": [container], **spec})
+    return build_pod_info(f"default/{name}", f"uid-{name}", 0.0, {"containers": [container], **spec})
 
 
-def why(answer: Placed | Unschedulable) -> str:
+def why(answer: Placement | Unschedulable) -> str:
     assert isinstance(answer, Unschedulable)
     return answer.reasons
 
 
 def test_no_nodes_at_all() -> None:
-    assert why(decide(pod(), Cluster())) == "no nodes available to schedule pods"
+    assert why(decide(pod(), NodeCache())) == "no nodes available to schedule pods"
 
 
 def test_reasons_are_counted_and_sorted_as_kube_scheduler_does() -> None:
@@ -66,7 +66,7 @@ def test_each_rule_has_its_words(node: dict[str, Any], asked: dict[str, Any], re
 
 def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
     toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
-    assert decide(pod(tolerations=[toleration]), cluster(n1={"spec": {"unschedulable": True}})) == Placed("n1")
+    assert decide(pod(tolerations=[toleration]), cluster(n1={"spec": {"unschedulable": True}})) == Placement("n1")
 
 
 def test_a_pod_pinned_by_name_says_why_the_others_were_not_looked_at() -> None:
@@ -79,9 +79,9 @@ def test_a_pod_pinned_by_name_says_why_the_others_were_not_looked_at() -> None:
 def test_the_emptier_node_wins_and_equals_go_by_name() -> None:
     made = cluster(n1={}, n2={})
     first = pod("a", {"cpu": "1"})
-    assert decide(first, made) == Placed("n1")
+    assert decide(first, made) == Placement("n1")
     made.place(first, "n1")
-    assert decide(pod("b", {"cpu": "1"}), made) == Placed("n2")
+    assert decide(pod("b", {"cpu": "1"}), made) == Placement("n2")
 
 
 def test_preferred_affinity_beats_emptiness() -> None:
@@ -89,13 +89,13 @@ def test_preferred_affinity_beats_emptiness() -> None:
     made.place(pod("a", {"cpu": "3"}), "n2")
     term = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
     rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
-    assert decide(pod("b", {"cpu": "1"}, affinity={"nodeAffinity": rule}), made) == Placed("n2")
+    assert decide(pod("b", {"cpu": "1"}, affinity={"nodeAffinity": rule}), made) == Placement("n2")
 
 
 def test_a_node_that_is_only_disliked_is_taken_last() -> None:
     taint = {"key": "old", "effect": "PreferNoSchedule"}
-    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}}, n2={})) == Placed("n2")
-    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}})) == Placed("n1")
+    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}}, n2={})) == Placement("n2")
+    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}})) == Placement("n1")
 
 
 def test_host_ports_are_taken_once_per_node() -> None:
@@ -110,11 +110,11 @@ def test_freed_resources_can_be_given_again() -> None:
     made.place(pod("a", {"cpu": "4"}), "n1")
     assert isinstance(decide(pod("b", {"cpu": "4"}), made), Unschedulable)
     made.remove_pod("uid-a")
-    assert decide(pod("b", {"cpu": "4"}), made) == Placed("n1")
+    assert decide(pod("b", {"cpu": "4"}), made) == Placement("n1")
 
 
 def test_a_pod_placed_before_its_node_is_known_counts_when_the_node_comes() -> None:
-    made = Cluster()
+    made = NodeCache()
     made.place(pod("a", {"cpu": "4"}), "n1")
     made.set_node("n1", {}, {}, {"cpu": "4", "pods": "10"})
     assert isinstance(decide(pod("b", {"cpu": "1"}), made), Unschedulable)
@@ -125,7 +125,7 @@ def test_a_pinned_pod_costs_the_same_at_any_number_of_nodes() -> None:
     pinned = [pod(f"p{n}", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": f"n{n}"}) for n in range(1000)]
     began = time.process_time()
     answers = [decide(each, made) for each in pinned]
-    assert answers == [Placed(f"n{number}") for number in range(1000)]
+    assert answers == [Placement(f"n{number}") for number in range(1000)]
     assert time.process_time() - began < 0.5
 
 
@@ -135,7 +135,7 @@ def test_a_thousand_pods_over_a_hundred_nodes_take_little_cpu() -> None:
     for number in range(1000):
         each = pod(f"p{number}", {"cpu": "500m"})
         answer = decide(each, made)
-        assert isinstance(answer, Placed)
+        assert isinstance(answer, Placement)
         made.place(each, answer.node)
     assert time.process_time() - began < 3
     assert {len(node.pods) for node in made.nodes.values()} == {10}

@@ -4,22 +4,22 @@ from typing import Any
 
 from tessera_lab.scheduler.decision import Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
-from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
 
 
-def cluster(*names: str) -> Cluster:
-    made = Cluster()
+def cluster(*names: str) -> NodeCache:
+    made = NodeCache()
     for name in names:
         made.set_node(name, {"kubernetes.io/hostname": name}, {}, {"cpu": "4", "pods": "10"})
     return made
 
 
-def pod(name: str, cpu: str, priority: int = 0, created: float = 0.0, **labels: str) -> PodNeeds:
+def pod(name: str, cpu: str, priority: int = 0, created: float = 0.0, **labels: str) -> PodInfo:
     spec: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": cpu}}}], "priority": priority}
-    return pod_needs(f"default/{name}", name, created, spec, labels)
+    return build_pod_info(f"default/{name}", name, created, spec, labels)
 
 
-def chosen(one: PodNeeds, made: Cluster, *budgets: dict[str, Any]) -> tuple[str, list[str]]:
+def chosen(one: PodInfo, made: NodeCache, *budgets: dict[str, Any]) -> tuple[str, list[str]]:
     refused = decide(one, made)
     assert isinstance(refused, Unschedulable)
     found = preempt(one, made, refused, budgets)

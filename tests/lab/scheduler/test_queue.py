@@ -1,11 +1,11 @@
 """The order of decisions."""
 
 from tessera_lab.scheduler.queue import SchedulingQueue
-from tessera_lab.scheduler.state.node_cache import PodNeeds, pod_needs
+from tessera_lab.scheduler.state.node_cache import PodInfo, build_pod_info
 
 
-def pod(name: str, priority: int = 0, created: float = 0.0) -> PodNeeds:
-    return pod_needs(f"default/{name}", name, created, {"priority": priority})
+def pod(name: str, priority: int = 0, created: float = 0.0) -> PodInfo:
+    return build_pod_info(f"default/{name}", name, created, {"priority": priority})
 
 
 def names(queue: SchedulingQueue) -> list[str]:
@@ -28,7 +28,7 @@ def test_a_pod_put_aside_comes_back_only_when_something_changes() -> None:
     assert names(queue) == []
     queue.retry_all()
     assert names(queue) == ["a"]
-    assert queue.put_aside == 0
+    assert queue.set_aside == 0
 
 
 def test_the_newest_form_of_a_pod_is_decided_once() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.driver.nodes.os_image import parse_os_image
 from tessera_lab.experiments import scenarios
-from tessera_lab.simulation.operating_systems import SYSTEMS, System, find_system, running
+from tessera_lab.simulation.operating_systems import SYSTEMS, OperatingSystem, find_system, parse_system
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -15,7 +15,7 @@ def test_a_systems_text_is_read_back_as_its_name(name: str) -> None:
 
 
 def test_the_world_of_the_experiments_is_one_of_them() -> None:
-    assert SYSTEMS[scenarios.OS_TAG] == System(os_image=scenarios.OS_IMAGE, kernel=scenarios.KERNEL)
+    assert SYSTEMS[scenarios.OS_TAG] == OperatingSystem(os_image=scenarios.OS_IMAGE, kernel=scenarios.KERNEL)
 
 
 def test_without_a_version_the_newest_is_meant() -> None:
@@ -25,22 +25,22 @@ def test_without_a_version_the_newest_is_meant() -> None:
 
 def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match=r"'ubuntu2204': the lab has ubuntu22\.04, .*did you mean ubuntu22\.04\?"):
-        running("ubuntu2204", "")
+        parse_system("ubuntu2204", "")
 
 
 @pytest.mark.parametrize(
     ("system", "kernel", "found"),
     [
-        ("", "", System(os_image="", kernel="")),
-        ("", "6.1.0-1", System(os_image="", kernel="6.1.0-1")),
+        ("", "", OperatingSystem(os_image="", kernel="")),
+        ("", "6.1.0-1", OperatingSystem(os_image="", kernel="6.1.0-1")),
         ("debian12", "", SYSTEMS["debian12"]),
-        ("debian12", "6.1.0-1", System(os_image=SYSTEMS["debian12"].os_image, kernel="6.1.0-1")),
+        ("debian12", "6.1.0-1", OperatingSystem(os_image=SYSTEMS["debian12"].os_image, kernel="6.1.0-1")),
     ],
 )
-def test_a_kernel_that_is_given_counts_before_the_systems(system: str, kernel: str, found: System) -> None:
-    assert running(system, kernel) == found
+def test_a_kernel_that_is_given_counts_before_the_systems(system: str, kernel: str, found: OperatingSystem) -> None:
+    assert parse_system(system, kernel) == found
 
 
 def test_what_no_kernel_is_called_is_refused() -> None:
     with pytest.raises(ValueError, match=r"kernel 'no kernel'.*uname -r"):
-        running("", "no kernel")
+        parse_system("", "no kernel")

@@ -17,29 +17,29 @@ from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import Samples, contrast, read_results, write_results
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 from tessera_lab.simulation.virtual_time import run_virtual
 
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": {}}
 
 
-def in_cluster(story: Callable[[Cluster], Awaitable[None]]) -> None:
+def in_cluster(story: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
     """A cluster of one node with a card that nobody offers, and the definitions of policies."""
 
     async def play() -> None:
         options = ClusterOptions(cdi=Path(tempfile.mkdtemp()), mig_config="")
-        cluster = Cluster(parse_nodes("1xT4"), clock=LoopClock(0), options=options)
+        cluster = SimulatedCluster(parse_nodes("1xT4"), clock=LoopClock(0), options=options)
         async with cluster.running():
             manifests = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]
-            await apply(cluster.client("install"), manifests)
+            await apply_manifests(cluster.client("install"), manifests)
             await story(cluster)
 
     run_virtual(play())
 
 
-def reset(cluster: Cluster, node: str = "node-1", **options: Any) -> PolicyReset:
+def reset(cluster: SimulatedCluster, node: str = "node-1", **options: Any) -> PolicyReset:
     return PolicyReset(cluster.client("bench"), cluster.clock, node=node, rng=random.Random(0), **options)
 
 
@@ -49,7 +49,7 @@ def pod(**limits: str) -> dict[str, Any]:
 
 
 def test_a_node_that_is_not_there_is_refused() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         with pytest.raises(ValueError, match="node nobody: there is none of that name"):
             await reset(cluster, "nobody").run(POLICY, 1)
 
@@ -57,7 +57,7 @@ def test_a_node_that_is_not_there_is_refused() -> None:
 
 
 def test_nothing_is_done_under_pods_that_use_cards() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         await cluster.client("user").create(PODS.untyped(), pod(**{"nvidia.com/gpu": "1"}), "default")
         await cluster.client("user").create(CLUSTER_POLICIES, POLICY)
         with pytest.raises(ValueError, match="default/user"):
@@ -68,7 +68,7 @@ def test_nothing_is_done_under_pods_that_use_cards() -> None:
 
 
 def test_a_card_that_never_comes_ends_the_experiment_with_what_was_awaited() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         with pytest.raises(TimeoutError, match=r"node node-1 lists nvidia\.com/gpu: not within 60 seconds"):
             await reset(cluster, patience=60).run(POLICY, 1)
 
@@ -78,7 +78,7 @@ def test_a_card_that_never_comes_ends_the_experiment_with_what_was_awaited() -> 
 def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
     """What the server or an operator added to it is left out."""
 
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         live = {
             **POLICY,
             "metadata": {"name": "p", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"}},
@@ -94,7 +94,7 @@ def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
 
 
 def test_another_policy_would_go_on_counting_so_nothing_begins() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         other = {**POLICY, "metadata": {"name": "older"}}
         await cluster.client("user").create(CLUSTER_POLICIES, other)
         with pytest.raises(ValueError, match="ClusterPolicy older is there: of several the oldest counts"):
@@ -107,7 +107,7 @@ def test_another_policy_would_go_on_counting_so_nothing_begins() -> None:
 
 
 def test_the_policy_that_was_there_is_put_back_however_it_ends() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         before = {**POLICY, "spec": {"driver": {"version": "535.104.05"}}}
         await cluster.client("user").create(CLUSTER_POLICIES, before)
         with pytest.raises(TimeoutError):
@@ -124,7 +124,7 @@ def test_what_a_live_cluster_shows_is_nobodys_order_of_steps_by_name() -> None:
 
 
 def test_a_workload_that_finds_a_free_place_measures_nothing() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         experiment = Autoscale(cluster.client("bench"), cluster.clock, namespace="default", rng=random.Random(0))
         spec = {"containers": [{"name": "c", "image": "i", "command": ["sleep", "infinity"]}]}
         with pytest.raises(ValueError, match="node node-1, which was there before"):
@@ -135,7 +135,7 @@ def test_a_workload_that_finds_a_free_place_measures_nothing() -> None:
 
 
 def test_a_pod_that_is_seen_to_run_before_its_node_is_seen_to_be_ready_took_no_time() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         user = cluster.client("autoscaler")
         experiment = Autoscale(user, cluster.clock, namespace="default", rng=random.Random(0))
         name = "tessera-bench"
@@ -190,7 +190,7 @@ def test_scenarios_are_contrasted_by_name_and_order_of_steps() -> None:
 
 
 def test_a_policy_that_finalizers_keep_is_waited_for() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def story(cluster: SimulatedCluster) -> None:
         user = cluster.client("user")
         kept = {**POLICY, "metadata": {"name": "p", "finalizers": ["example.com/kept"]}}
         await user.create(CLUSTER_POLICIES, kept)

@@ -24,7 +24,7 @@ from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.installation.install import apply
+from tessera_lab.installation.install import apply_manifests
 from tessera_lab.simulation.virtual_time import run_virtual
 
 Json = dict[str, Any]
@@ -97,7 +97,7 @@ class Cluster:
     async def run(self, measured: Coroutine[Any, Any, list[float]]) -> list[float]:
         """What an experiment measures meanwhile."""
         manifests = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]
-        await apply(self.client, manifests)
+        await apply_manifests(self.client, manifests)
         for name in ("gpu-1", "gpu-2"):
             await self._create(name)
         rng = random.Random(0)

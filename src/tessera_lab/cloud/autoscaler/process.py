@@ -11,15 +11,15 @@ from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cloud.autoscaler.rules import (
-    Deed,
+    ActionKind,
+    AutoscalerMemory,
+    AutoscalerSnapshot,
+    AutoscalerTimers,
     GroupView,
-    Kind,
-    Memory,
     NodeView,
     PendingView,
-    Timers,
-    World,
-    awaits,
+    ScalingAction,
+    awaits_time,
     scan,
 )
 from tessera_lab.cloud.cloud import Cloud
@@ -53,17 +53,17 @@ class ClusterAutoscaler:
         client: Client,
         clock: CountedClock,
         cloud: Cloud,
-        timers: Timers,
+        timers: AutoscalerTimers,
         *,
-        told: Callable[[float, Deed], None] = lambda _now, _deed: None,
+        on_action: Callable[[float, ScalingAction], None] = lambda _now, _deed: None,
     ) -> None:
         self._client = client
         self._clock = clock
         self.cloud = cloud
         self._timers = timers
-        self._told = told
-        self._memory = Memory()
-        self.deeds: list[tuple[float, Deed]] = []
+        self._on_action = on_action
+        self._memory = AutoscalerMemory()
+        self.actions: list[tuple[float, ScalingAction]] = []
         rng = random.Random(0)
         self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng)
         self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng)
@@ -78,23 +78,23 @@ class ClusterAutoscaler:
             for informer in (self._nodes, self._pods):
                 await informer.wait_synced()
             while True:
-                world = self.world()
+                world = self.snapshot()
                 for deed in scan(world, self._memory, self._timers):
-                    await self._do(deed)
-                pause = self._clock.sleep if awaits(world, self._memory, self._timers) else self._clock.rest
+                    await self._execute(deed)
+                pause = self._clock.sleep if awaits_time(world, self._memory, self._timers) else self._clock.rest
                 await pause(self._timers.scan)
 
-    def world(self) -> World:
+    def snapshot(self) -> AutoscalerSnapshot:
         """The input of a scan, as of now."""
         pods = [pod for pod in self._pods.cache.values() if pod.status.phase not in {"Succeeded", "Failed"}]
-        return World(
+        return AutoscalerSnapshot(
             now=self._clock.now(),
-            groups=[self._group(name) for name in self.cloud.groups],
-            nodes=[view for node in self._nodes.cache.values() if (view := self._node(node, pods)) is not None],
-            pending=[_pending(pod) for pod in pods if _unschedulable(pod)],
+            groups=[self._group_view(name) for name in self.cloud.groups],
+            nodes=[view for node in self._nodes.cache.values() if (view := self._node_view(node, pods)) is not None],
+            pending=[_pending_view(pod) for pod in pods if _is_unschedulable(pod)],
         )
 
-    def _group(self, name: str) -> GroupView:
+    def _group_view(self, name: str) -> GroupView:
         waiting = {InstanceState.CREATING, InstanceState.BOOTING}
         return GroupView(
             group=self.cloud.groups[name],
@@ -102,12 +102,12 @@ class ClusterAutoscaler:
             unregistered={each.name: each.requested for each in self.cloud.instances(name) if each.state in waiting},
         )
 
-    def _node(self, node: Node, pods: list[Pod]) -> NodeView | None:
+    def _node_view(self, node: Node, pods: list[Pod]) -> NodeView | None:
         instance = self.cloud.instance(node.metadata.name)
         if instance is None or instance.state is not InstanceState.JOINED:
             return None
         own = [pod for pod in pods if pod.spec.node_name == node.metadata.name]
-        cards = _amount(node.status.allocatable)
+        cards = _card_count(node.status.allocatable)
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         starting = any(taint.key.startswith(_STARTUP) for taint in node.spec.taints)
         return NodeView(
@@ -117,49 +117,49 @@ class ClusterAutoscaler:
             ready=ready and not starting,
             labelled=GPU_LABEL in node.metadata.labels,
             cards=cards,
-            free=max(0, cards - sum(map(_cards, own))),
+            free=max(0, cards - sum(map(_requested_cards, own))),
             empty=all(any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references) for pod in own),
         )
 
-    async def _do(self, deed: Deed) -> None:
+    async def _execute(self, deed: ScalingAction) -> None:
         now = self._clock.now()
-        self.deeds.append((now, deed))
-        self._told(now, deed)
+        self.actions.append((now, deed))
+        self._on_action(now, deed)
         match deed.kind:
-            case Kind.INCREASE:
+            case ActionKind.INCREASE:
                 self.cloud.increase(deed.group, deed.count)
                 for pod in self._pods.cache.values():
-                    if _unschedulable(pod):
+                    if _is_unschedulable(pod):
                         reference = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                         text = f"pod triggered scale-up: [{{{deed.group} +{deed.count}}}]"
                         self._events.record(reference, "TriggeredScaleUp", text)
-            case Kind.REMOVE:
+            case ActionKind.REMOVE:
                 instance = self.cloud.instance(deed.node)
                 if instance is not None and instance.state is not InstanceState.DELETING:
                     await self.cloud.delete(deed.node)
-            case Kind.TIMED_OUT:
+            case ActionKind.TIMED_OUT:
                 pass  # told to whoever listens; there is no object of a group to record an event on
 
 
-def _unschedulable(pod: Pod) -> bool:
+def _is_unschedulable(pod: Pod) -> bool:
     return not pod.spec.node_name and any(
         each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable"
         for each in pod.status.conditions
     )
 
 
-def _pending(pod: Pod) -> PendingView:
+def _pending_view(pod: Pod) -> PendingView:
     return PendingView(
         created=parse_rfc3339(pod.metadata.creation_timestamp or ""),
-        cards=_cards(pod),
+        cards=_requested_cards(pod),
         priority=pod.spec.priority or 0,
     )
 
 
-def _cards(pod: Pod) -> int:
-    return sum(_amount(each.resources.limits) for each in pod.spec.containers)
+def _requested_cards(pod: Pod) -> int:
+    return sum(_card_count(each.resources.limits) for each in pod.spec.containers)
 
 
-def _amount(quantities: Mapping[str, str]) -> int:
+def _card_count(quantities: Mapping[str, str]) -> int:
     """Whole cards; the API server has refused what is no quantity, but 1k is one."""
     return int(parse_quantity(quantities.get(RESOURCE, "0")))

@@ -27,7 +27,7 @@ import msgspec
 from tessera_lab.cloud.node_groups import NodeGroup
 
 
-class Timers(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalerTimers(msgspec.Struct, frozen=True, kw_only=True):
     """The autoscaler's flags, seconds; defaults are its own.
 
     Attributes:
@@ -95,7 +95,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     unregistered: Mapping[str, float]
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a scan: groups, nodes and pending pods at one time."""
 
     now: float
@@ -104,7 +104,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     pending: Sequence[PendingView]
 
 
-class Kind(Enum):
+class ActionKind(Enum):
     """Kinds of actions."""
 
     INCREASE = "increase"
@@ -112,7 +112,7 @@ class Kind(Enum):
     TIMED_OUT = "timed out"
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingAction(msgspec.Struct, frozen=True, kw_only=True):
     """One action of the autoscaler.
 
     Attributes:
@@ -123,123 +123,133 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
         why: in the autoscaler's words.
     """
 
-    kind: Kind
+    kind: ActionKind
     group: str
     count: int = 0
     node: str = ""
     why: str = ""
 
 
-class _Request(msgspec.Struct, kw_only=True):
+class _ScaleUpRequest(msgspec.Struct, kw_only=True):
     deadline: float
 
 
-class Memory:
+class AutoscalerMemory:
     """State of the autoscaler between scans."""
 
     def __init__(self) -> None:
-        self.requests: dict[str, _Request] = {}
+        self.requests: dict[str, _ScaleUpRequest] = {}
         self.backoff: dict[str, tuple[float, float]] = {}  # until when, and how long it was
         self.unneeded: dict[str, float] = {}  # since when, of Ready nodes that are empty
         self.unready: dict[str, float] = {}  # likewise, of others that are not upcoming
         self.last_add = float("-inf")
 
 
-def scan(world: World, memory: Memory, timers: Timers) -> list[Deed]:
+def scan(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> list[ScalingAction]:
     """One scan; ``memory`` is changed."""
-    spare = {view.group.name: view.target - view.group.minimum for view in world.groups}
-    deeds = [deed for each in world.groups for deed in _lost(each, world, timers, spare)]
-    for each in world.groups:
-        deeds += _request(each, world, memory, timers)
-    more = _scale_up(world, memory, timers)
+    spare = {view.group.name: view.target - view.group.minimum for view in snapshot.groups}
+    actions = [deed for each in snapshot.groups for deed in _remove_late_machines(each, snapshot, timers, spare)]
+    for each in snapshot.groups:
+        actions += _end_request(each, snapshot, memory, timers)
+    more = _scale_up(snapshot, memory, timers)
     # Nothing that is there goes in the scan in which something comes.
-    return deeds + (more or _scale_down(world, memory, timers, spare))
+    return actions + (more or _scale_down(snapshot, memory, timers, spare))
 
 
-def awaits(world: World, memory: Memory, timers: Timers) -> bool:
+def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> bool:
     """Whether time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
-    young = any(pod.cards and world.now - pod.created < timers.gpu_buffer for pod in world.pending)
-    spare = {view.group.name for view in world.groups if view.target > view.group.minimum}
+    young = any(pod.cards and snapshot.now - pod.created < timers.gpu_buffer for pod in snapshot.pending)
+    spare = {view.group.name for view in snapshot.groups if view.target > view.group.minimum}
     idle = {*memory.unneeded, *memory.unready}
-    return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in world.nodes)
+    return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in snapshot.nodes)
 
 
-def started(node: NodeView) -> bool:
+def is_started(node: NodeView) -> bool:
     """Whether a node is taken for ready: with the label only once it offers a card."""
     return node.ready and not (node.labelled and node.cards == 0)
 
 
-def not_started(node: NodeView, now: float, timers: Timers) -> bool:
+def is_starting(node: NodeView, now: float, timers: AutoscalerTimers) -> bool:
     """Whether a node is on its way, for not too long."""
-    return not started(node) and now - node.created < timers.max_node_startup
+    return not is_started(node) and now - node.created < timers.max_node_startup
 
 
-def upcoming(view: GroupView, world: World, memory: Memory, timers: Timers) -> int:
+def count_upcoming(
+    view: GroupView, snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers
+) -> int:
     """Machines of a group that are counted on to offer cards."""
-    return _coming(view, world, timers) if _counted_on(view.group.name, world.now, memory) else 0
+    return _count_coming(view, snapshot, timers) if _is_counted_on(view.group.name, snapshot.now, memory) else 0
 
 
-def _counted_on(group: str, now: float, memory: Memory) -> bool:
+def _is_counted_on(group: str, now: float, memory: AutoscalerMemory) -> bool:
     until, _ = memory.backoff.get(group, (0.0, 0.0))
     return group in memory.requests and now >= until
 
 
-def _coming(view: GroupView, world: World, timers: Timers) -> int:
-    own = [node for node in world.nodes if node.group == view.group.name]
-    arrived = sum(not not_started(node, world.now, timers) for node in own)
-    return max(0, view.target - arrived - len(_late(view, world.now, timers)))
+def _count_coming(view: GroupView, snapshot: AutoscalerSnapshot, timers: AutoscalerTimers) -> int:
+    own = [node for node in snapshot.nodes if node.group == view.group.name]
+    arrived = sum(not is_starting(node, snapshot.now, timers) for node in own)
+    return max(0, view.target - arrived - len(_late_machines(view, snapshot.now, timers)))
 
 
-def _late(view: GroupView, now: float, timers: Timers) -> list[str]:
+def _late_machines(view: GroupView, now: float, timers: AutoscalerTimers) -> list[str]:
     """Machines that have not registered within their time."""
     return [name for name, asked in view.unregistered.items() if now - asked > timers.max_node_provision]
 
 
-def _lost(view: GroupView, world: World, timers: Timers, spare: dict[str, int]) -> list[Deed]:
+def _remove_late_machines(
+    view: GroupView, snapshot: AutoscalerSnapshot, timers: AutoscalerTimers, spare: dict[str, int]
+) -> list[ScalingAction]:
     name = view.group.name
-    late = _late(view, world.now, timers)[: max(0, spare[name])]
+    late = _late_machines(view, snapshot.now, timers)[: max(0, spare[name])]
     spare[name] -= len(late)
     why = "did not register within maxNodeProvisionTime"
-    return [Deed(kind=Kind.REMOVE, group=name, node=each, why=why) for each in late]
+    return [ScalingAction(kind=ActionKind.REMOVE, group=name, node=each, why=why) for each in late]
 
 
-def _request(view: GroupView, world: World, memory: Memory, timers: Timers) -> list[Deed]:
+def _end_request(
+    view: GroupView, snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers
+) -> list[ScalingAction]:
     """Ends the group's scale-up request, well or by its deadline."""
     name = view.group.name
     request = memory.requests.get(name)
     if request is None:
         return []
-    if not _coming(view, world, timers):
+    if not _count_coming(view, snapshot, timers):
         del memory.requests[name]
         memory.backoff.pop(name, None)
         return []
-    if world.now <= request.deadline:
+    if snapshot.now <= request.deadline:
         return []
     del memory.requests[name]
-    memory.backoff[name] = _longer(memory.backoff.get(name), world.now, timers)
+    memory.backoff[name] = _next_backoff(memory.backoff.get(name), snapshot.now, timers)
     return [
-        Deed(kind=Kind.TIMED_OUT, group=name, why=f"nodes added to group {name} failed to register within their time")
+        ScalingAction(
+            kind=ActionKind.TIMED_OUT,
+            group=name,
+            why=f"nodes added to group {name} failed to register within their time",
+        )
     ]
 
 
-def _longer(before: tuple[float, float] | None, now: float, timers: Timers) -> tuple[float, float]:
+def _next_backoff(before: tuple[float, float] | None, now: float, timers: AutoscalerTimers) -> tuple[float, float]:
     """Until when a group is left alone after one more failure, and how long that is."""
     length = timers.first_backoff if before is None else min(timers.longest_backoff, before[1] * 2)
     return now + length, length
 
 
-def _scale_up(world: World, memory: Memory, timers: Timers) -> list[Deed]:
-    pods = [pod for pod in world.pending if pod.priority >= timers.cutoff and pod.cards]
-    if not pods or world.now - min(pod.created for pod in pods) < timers.gpu_buffer:
+def _scale_up(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> list[ScalingAction]:
+    pods = [pod for pod in snapshot.pending if pod.priority >= timers.cutoff and pod.cards]
+    if not pods or snapshot.now - min(pod.created for pod in pods) < timers.gpu_buffer:
         return []
-    rooms = [node.free for node in world.nodes if node.ready and node.free]
-    for view in world.groups:
-        rooms += [view.group.gpus] * upcoming(view, world, memory, timers)
-    homeless = [pod for pod in pods if not _placed(pod.cards, rooms)]
-    return _added(homeless, world, memory, timers) if homeless else []
+    rooms = [node.free for node in snapshot.nodes if node.ready and node.free]
+    for view in snapshot.groups:
+        rooms += [view.group.gpus] * count_upcoming(view, snapshot, memory, timers)
+    unplaced = [pod for pod in pods if not _take_room(pod.cards, rooms)]
+    return _increase_group(unplaced, snapshot, memory, timers) if unplaced else []
 
 
-def _placed(cards: int, rooms: list[int]) -> bool:
+def _take_room(cards: int, rooms: list[int]) -> bool:
     for place, room in enumerate(rooms):
         if room >= cards:
             rooms[place] -= cards
@@ -247,47 +257,55 @@ def _placed(cards: int, rooms: list[int]) -> bool:
     return False
 
 
-def _added(homeless: Sequence[PendingView], world: World, memory: Memory, timers: Timers) -> list[Deed]:
-    for view in world.groups:
+def _increase_group(
+    unplaced: Sequence[PendingView], snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers
+) -> list[ScalingAction]:
+    for view in snapshot.groups:
         until, _ = memory.backoff.get(view.group.name, (0.0, 0.0))
-        if world.now < until:
+        if snapshot.now < until:
             continue
         rooms: list[int] = []
-        for pod in homeless:
-            if pod.cards <= view.group.gpus and not _placed(pod.cards, rooms):
+        for pod in unplaced:
+            if pod.cards <= view.group.gpus and not _take_room(pod.cards, rooms):
                 rooms.append(view.group.gpus - pod.cards)
         count = min(len(rooms), view.group.maximum - view.target)
         if count > 0:
-            memory.requests[view.group.name] = _Request(deadline=world.now + timers.max_node_provision)
-            memory.last_add = world.now
-            return [Deed(kind=Kind.INCREASE, group=view.group.name, count=count, why=_waiting(len(homeless)))]
+            memory.requests[view.group.name] = _ScaleUpRequest(deadline=snapshot.now + timers.max_node_provision)
+            memory.last_add = snapshot.now
+            return [
+                ScalingAction(
+                    kind=ActionKind.INCREASE, group=view.group.name, count=count, why=_describe_waiting(len(unplaced))
+                )
+            ]
     return []
 
 
-def _waiting(pods: int) -> str:
+def _describe_waiting(pods: int) -> str:
     return "1 pod waits" if pods == 1 else f"{pods} pods wait"
 
 
-def _scale_down(world: World, memory: Memory, timers: Timers, spare: dict[str, int]) -> list[Deed]:
-    deeds = []
-    for node in world.nodes:
-        why = _removable(node, world.now, memory, timers)
+def _scale_down(
+    snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers, spare: dict[str, int]
+) -> list[ScalingAction]:
+    actions = []
+    for node in snapshot.nodes:
+        why = _removal_reason(node, snapshot.now, memory, timers)
         if why and spare.get(node.group, 0) > 0:
             spare[node.group] -= 1
-            deeds.append(Deed(kind=Kind.REMOVE, group=node.group, node=node.name, why=why))
-    there = {node.name for node in world.nodes}
+            actions.append(ScalingAction(kind=ActionKind.REMOVE, group=node.group, node=node.name, why=why))
+    there = {node.name for node in snapshot.nodes}
     for remembered in (memory.unneeded, memory.unready):
         for name in set(remembered) - there:
             del remembered[name]
-    return deeds
+    return actions
 
 
-def _removable(node: NodeView, now: float, memory: Memory, timers: Timers) -> str:
+def _removal_reason(node: NodeView, now: float, memory: AutoscalerMemory, timers: AutoscalerTimers) -> str:
     """Why a node may go now; empty if it may not."""
-    safe = not_started(node, now, timers) and _counted_on(node.group, now, memory)
-    since, other, patience, why = (
+    safe = is_starting(node, now, timers) and _is_counted_on(node.group, now, memory)
+    since, other, limit, why = (
         (memory.unneeded, memory.unready, timers.unneeded, "unneeded")
-        if started(node)
+        if is_started(node)
         else (memory.unready, memory.unneeded, timers.unready, "unready for too long")
     )
     other.pop(node.name, None)
@@ -296,4 +314,4 @@ def _removable(node: NodeView, now: float, memory: Memory, timers: Timers) -> st
         return ""
     waited = now - since.setdefault(node.name, now)
     rested = now - memory.last_add >= timers.delay_after_add
-    return why if rested and waited >= patience else ""
+    return why if rested and waited >= limit else ""

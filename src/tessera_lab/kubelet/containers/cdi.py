@@ -17,7 +17,7 @@ class CdiError(Exception):
     """The runtime cannot create the container; the text is containerd's."""
 
 
-class Edits(msgspec.Struct, frozen=True, kw_only=True):
+class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
     """Edits that CDI makes to a container."""
 
     env: Mapping[str, str] = {}
@@ -36,14 +36,14 @@ class CdiRegistry:
         self._folders = tuple(folders)
         self._read: dict[str, tuple[tuple[int, int, int], Mapping[str, list[Any]]]] = {}
 
-    def edits(self, names: Sequence[str]) -> Edits:
+    def edits(self, names: Sequence[str]) -> CdiEdits:
         """The edits of the devices ``vendor/class=device``, in order.
 
         Raises:
             CdiError: no file describes one of them.
         """
         if not names:
-            return Edits()
+            return CdiEdits()
         devices = self._devices()
         missing = [name for name in names if name not in devices]
         if missing:
@@ -57,7 +57,7 @@ class CdiRegistry:
             env.update(entry.split("=", 1) for entry in edit.get("env") or () if "=" in entry)
             nodes += [node["path"] for node in edit.get("deviceNodes") or ()]
             mounts += [mount["containerPath"] for mount in edit.get("mounts") or ()]
-        return Edits(env=env, device_nodes=tuple(dict.fromkeys(nodes)), mounts=tuple(dict.fromkeys(mounts)))
+        return CdiEdits(env=env, device_nodes=tuple(dict.fromkeys(nodes)), mounts=tuple(dict.fromkeys(mounts)))
 
     def _devices(self) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}

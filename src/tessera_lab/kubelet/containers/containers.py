@@ -18,11 +18,11 @@ from tessera.kubelet.interfaces import Allocation, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ConfigError, command_line
-from tessera_lab.kubelet.containers.image_pulling import Pulling, duration
+from tessera_lab.kubelet.containers.image_pulling import ImagePuller, format_pull_duration
 from tessera_lab.kubelet.containers.probes import ProgramRun
-from tessera_lab.kubelet.containers.runtime import Created, Runtime
-from tessera_lab.kubelet.pod_status import ContainerRecord, Role, Running, Terminated, Waiting
-from tessera_lab.simulation.supervision import CREATE_RETRY, CrashBackoff, being_cancelled, one_line_of
+from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
+from tessera_lab.kubelet.pod_status import ContainerRecord, ContainerRole, Running, Terminated, Waiting
+from tessera_lab.simulation.supervision import CREATE_RETRY, CrashBackoff, describe_error, is_being_cancelled
 
 Json = Mapping[str, Any]
 
@@ -54,15 +54,17 @@ class PodHost(Protocol):
         """The Allocate responses of device plugins for the container."""
         ...
 
-    def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
+    def start_real(
+        self, container: str, created: CreatedContainer, log: Callable[[str], None]
+    ) -> asyncio.Task[int] | None:
         """The container's process if it is run for real, else None."""
         ...
 
-    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+    def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of its image's program, else None."""
         ...
 
-    def tell(
+    def record_event(
         self,
         reason: str,
         note: str,
@@ -72,12 +74,12 @@ class PodHost(Protocol):
         """Records an event about the pod."""
         ...
 
-    def changed(self) -> None:
+    def status_changed(self) -> None:
         """A record changed: the status is due."""
         ...
 
 
-class Containers:
+class PodContainers:
     """The containers of one pod.
 
     Args:
@@ -95,7 +97,7 @@ class Containers:
         records: Sequence[ContainerRecord],
         *,
         host: PodHost,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -108,26 +110,26 @@ class Containers:
         self._rng = rng
         self._starting = asyncio.Lock()
         self._programs: set[ProgramRun] = set()
-        self._pulling = Pulling(host, runtime.images, clock, self._wait)
+        self._pulling = ImagePuller(host, runtime.images, clock, self._wait)
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Runs all containers until the pod is finished. Cancel it, after :meth:`announce_stop`, to stop them."""
         sidecars: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as pod:
             try:
                 for record in self._records:
-                    if record.role is Role.INIT:
-                        await self._keep(record)
+                    if record.role is ContainerRole.INIT:
+                        await self._run_repeatedly(record)
                         if not record.done:
                             return
-                    elif record.role is Role.SIDECAR:
+                    elif record.role is ContainerRole.SIDECAR:
                         started = asyncio.Event()
-                        sidecars.append(pod.create_task(self._keep(record, started)))
+                        sidecars.append(pod.create_task(self._run_repeatedly(record, started)))
                         await started.wait()
                 async with asyncio.TaskGroup() as group:
                     for record in self._records:
-                        if record.role is Role.APP:
-                            group.create_task(self._keep(record))
+                        if record.role is ContainerRole.APP:
+                            group.create_task(self._run_repeatedly(record))
             finally:
                 for task in sidecars:
                     task.cancel()
@@ -136,25 +138,25 @@ class Containers:
         """Tells that every running container is being stopped."""
         for record in self._records:
             if isinstance(record.state, Running):
-                self._host.tell("Killing", f"Stopping container {record.name}")
+                self._host.record_event("Killing", f"Stopping container {record.name}")
 
     def kill(self) -> None:
         """Ends programs that are still stopping: SIGKILL, or the machine is down."""
         for program in self._programs:
             program.kill()
 
-    def stopped(self, exit_code: int) -> None:
+    def mark_stopped(self, exit_code: int) -> None:
         """Writes down that what still ran was stopped, and that what waited never will run."""
         for record in self._records:
             if isinstance(record.state, Running):
                 self._end(record, exit_code)
-        self._host.changed()
+        self._host.status_changed()
 
     # One container
 
-    async def _keep(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
+    async def _run_repeatedly(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
         """Starts the container, and again after each end, as long as its restart policy says so."""
-        if not self._begins(record):
+        if not self._may_start(record):
             return
         backoff = CrashBackoff()
         while True:
@@ -165,29 +167,29 @@ class Containers:
             try:
                 exit_code = await self._process(record, created)
             except Exception as error:
-                if being_cancelled():
+                if is_being_cancelled():
                     raise
                 _log.exception("process of container %s", record.name)
-                record.log.append(f"simulated: the process died of an error of the lab: {one_line_of(error)}")
+                record.log.append(f"simulated: the process died of an error of the lab: {describe_error(error)}")
                 exit_code = DIED_EXIT
             self._end(record, exit_code)
-            self._host.changed()
-            if not self._again(record, exit_code):
+            self._host.status_changed()
+            if not self._restarts(record, exit_code):
                 return
-            await self._back_off(record, backoff.after(self._clock.monotonic() - began))
+            await self._back_off(record, backoff.next_delay(self._clock.monotonic() - began))
             record.restarts += 1
 
-    def _begins(self, record: ContainerRecord) -> bool:
+    def _may_start(self, record: ContainerRecord) -> bool:
         """Whether the container is started at all; one that ran before the node's boot counts as restarted."""
-        if isinstance(record.state, Terminated) and not self._again(record, record.state.exit_code):
+        if isinstance(record.state, Terminated) and not self._restarts(record, record.state.exit_code):
             return False
         record.restarts += bool(record.container_id)
         return True
 
-    def _again(self, record: ContainerRecord, exit_code: int) -> bool:
-        if record.role is Role.SIDECAR:
+    def _restarts(self, record: ContainerRecord, exit_code: int) -> bool:
+        if record.role is ContainerRole.SIDECAR:
             return True
-        if record.role is Role.INIT and exit_code == 0:
+        if record.role is ContainerRole.INIT and exit_code == 0:
             return False
         # For an init container Always means: until it ends well.
         return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
@@ -197,17 +199,19 @@ class Containers:
             return
         metadata = self._pod["metadata"]
         pod = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
-        text = f"back-off {duration(seconds)} restarting failed container={record.name} pod={pod}"
+        text = f"back-off {format_pull_duration(seconds)} restarting failed container={record.name} pod={pod}"
         self._wait(record, "CrashLoopBackOff", text)
-        self._host.tell("BackOff", f"Back-off restarting failed container {record.name} in pod {pod}", type="Warning")
+        self._host.record_event(
+            "BackOff", f"Back-off restarting failed container {record.name} in pod {pod}", type="Warning"
+        )
         await self._clock.sleep(seconds)
 
-    async def _process(self, record: ContainerRecord, created: Created) -> int:
+    async def _process(self, record: ContainerRecord, created: CreatedContainer) -> int:
         log = record.log.append
-        task = self._host.real(record.name, created, log)
+        task = self._host.start_real(record.name, created, log)
         if task is None:
             record.log += self._runtime.log_head(created)
-            program = self._host.program(record, created)
+            program = self._host.start_program(record, created)
             if program is not None:
                 return await self._programmed(record, program)
             task = asyncio.create_task(self._simulated(record, created))
@@ -223,12 +227,12 @@ class Containers:
         try:
             code = await program.run()
             if program.killed_by_probe:
-                self._host.tell("Killing", f"Container {record.name} failed startup probe, will be restarted")
+                self._host.record_event("Killing", f"Container {record.name} failed startup probe, will be restarted")
             return code
         finally:
             self._programs.discard(program)
 
-    async def _simulated(self, record: ContainerRecord, created: Created) -> int:
+    async def _simulated(self, record: ContainerRecord, created: CreatedContainer) -> int:
         try:
             return await self._runtime.run(created, record.log.append)
         except (NvmlError, MemoryError) as error:
@@ -237,7 +241,7 @@ class Containers:
 
     # Starting
 
-    async def _start(self, record: ContainerRecord) -> Created:
+    async def _start(self, record: ContainerRecord) -> CreatedContainer:
         """Starts the container; tries again until it has started."""
         while True:
             async with self._starting:
@@ -247,7 +251,7 @@ class Containers:
             await self._clock.sleep(CREATE_RETRY)
             await self._pulling.back_off(record)
 
-    async def _try_start(self, record: ContainerRecord) -> Created | None:
+    async def _try_start(self, record: ContainerRecord) -> CreatedContainer | None:
         if not await self._pulling.pull(record):
             return None
         try:
@@ -257,10 +261,10 @@ class Containers:
             self._failed(record, "CreateContainerConfigError", str(error))
             return None
         except Exception as error:
-            if being_cancelled():
+            if is_being_cancelled():
                 raise
             _log.exception("environment of container %s", record.name)
-            self._failed(record, "CreateContainerConfigError", one_line_of(error))
+            self._failed(record, "CreateContainerConfigError", describe_error(error))
             return None
         try:
             created = self._runtime.create(
@@ -274,12 +278,12 @@ class Containers:
             self._failed(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
             return None
         except Exception as error:
-            if being_cancelled():
+            if is_being_cancelled():
                 raise
             _log.exception("making container %s", record.name)
-            self._failed(record, "CreateContainerError", one_line_of(error))
+            self._failed(record, "CreateContainerError", describe_error(error))
             return None
-        self._host.tell("Created", f"Created container: {record.name}")
+        self._host.record_event("Created", f"Created container: {record.name}")
         record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
         record.env = created.env
         record.image_id = self._runtime.images.image_id(created.image)
@@ -287,20 +291,20 @@ class Containers:
         if isinstance(record.state, Terminated):
             record.last = record.state
         record.state = Running(self._clock.now())
-        self._host.tell("Started", f"Started container {record.name}")
-        self._host.changed()
+        self._host.record_event("Started", f"Started container {record.name}")
+        self._host.status_changed()
         return created
 
     def _failed(self, record: ContainerRecord, reason: str, message: str) -> None:
         self._wait(record, reason, message)
-        self._host.tell("Failed", f"Error: {message}", type="Warning")
+        self._host.record_event("Failed", f"Error: {message}", type="Warning")
 
     def _wait(self, record: ContainerRecord, reason: str, message: str) -> None:
         if isinstance(record.state, Terminated):
             record.last = record.state
         if record.state != Waiting(reason, message):
             record.state = Waiting(reason, message)
-            self._host.changed()
+            self._host.status_changed()
 
     def _end(self, record: ContainerRecord, exit_code: int) -> None:
         state = record.state
@@ -311,11 +315,11 @@ class Containers:
             started=started,
             finished=now,
             container_id=record.container_id,
-            message=_last_words(record) if exit_code else "",
+            message=_last_log_lines(record) if exit_code else "",
         )
 
 
-def _last_words(record: ContainerRecord) -> str:
+def _last_log_lines(record: ContainerRecord) -> str:
     """The end of a failed container's log, where its ``terminationMessagePolicy`` asks for it (2 KiB or 80 lines)."""
     if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
         return ""

@@ -24,7 +24,7 @@ class ConfigError(Exception):
     """The container cannot be configured (``CreateContainerConfigError``); the text is kubelet's."""
 
 
-class PodFacts:
+class PodFieldValues:
     """Values of the downward API for one pod and its node.
 
     Args:
@@ -82,7 +82,7 @@ class PodFacts:
         return str(-(-milli(text) // thousandths)) if name == "cpu" else str(-(-whole(text) * 1000 // thousandths))
 
 
-async def environment(container: Json, facts: PodFacts, data: DataSource) -> dict[str, str]:
+async def environment(container: Json, facts: PodFieldValues, data: DataSource) -> dict[str, str]:
     """The variables that the container's spec asks for.
 
     Raises:

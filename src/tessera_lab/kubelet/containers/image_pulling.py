@@ -9,10 +9,10 @@ from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.simulation.supervision import CREATE_RETRY, PullBackoff
 
 
-class Teller(Protocol):
+class EventSink(Protocol):
     """Records events about the pod."""
 
-    def tell(
+    def record_event(
         self,
         reason: str,
         note: str,
@@ -23,7 +23,7 @@ class Teller(Protocol):
         ...
 
 
-class Pulling:
+class ImagePuller:
     """The images of one pod's containers.
 
     Args:
@@ -34,7 +34,7 @@ class Pulling:
     """
 
     def __init__(
-        self, teller: Teller, images: NodeImages, clock: Clock, wait: Callable[[ContainerRecord, str, str], None]
+        self, teller: EventSink, images: NodeImages, clock: Clock, wait: Callable[[ContainerRecord, str, str], None]
     ) -> None:
         self._teller = teller
         self._images = images
@@ -46,20 +46,20 @@ class Pulling:
         """Brings the container's image; False if it could not be had."""
         image = record.spec.get("image", "")
         if self._images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
-            self._teller.tell("Pulled", f'Container image "{image}" already present on machine')
+            self._teller.record_event("Pulled", f'Container image "{image}" already present on machine')
             return True
-        self._teller.tell("Pulling", f'Pulling image "{image}"')
+        self._teller.record_event("Pulling", f'Pulling image "{image}"')
         try:
             pull = await self._images.pull(image)
         except PullError as error:
             self._failed(record, image, str(error))
             return False
         if pull.size_bytes is None:
-            took = duration(pull.waited)
+            took = format_pull_duration(pull.waited)
         else:  # the words of kubelet 1.30 and later
-            waited = f"({duration(pull.waited)} including waiting)"
-            took = f"{duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
-        self._teller.tell("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
+            waited = f"({format_pull_duration(pull.waited)} including waiting)"
+            took = f"{format_pull_duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
+        self._teller.record_event("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
         self._backoffs.pop(record.name, None)
         return True
 
@@ -67,19 +67,19 @@ class Pulling:
         """Returns when the container's image may be pulled again."""
         image, backoff = record.spec.get("image", ""), self._backoffs.get(record.name)
         while backoff is not None and self._clock.monotonic() < backoff.due:
-            self._teller.tell("BackOff", f'Back-off pulling image "{image}"')
+            self._teller.record_event("BackOff", f'Back-off pulling image "{image}"')
             self._wait(record, "ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {backoff.why}')
-            self._teller.tell("Failed", "Error: ImagePullBackOff", type="Warning")
+            self._teller.record_event("Failed", "Error: ImagePullBackOff", type="Warning")
             await self._clock.sleep(CREATE_RETRY)
 
     def _failed(self, record: ContainerRecord, image: str, message: str) -> None:
-        self._backoffs.setdefault(record.name, PullBackoff()).failed(self._clock.monotonic(), message)
-        self._teller.tell("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
+        self._backoffs.setdefault(record.name, PullBackoff()).record_failure(self._clock.monotonic(), message)
+        self._teller.record_event("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
         self._wait(record, "ErrImagePull", message)
-        self._teller.tell("Failed", "Error: ErrImagePull", type="Warning")
+        self._teller.record_event("Failed", "Error: ErrImagePull", type="Warning")
 
 
-def duration(seconds: float) -> str:
+def format_pull_duration(seconds: float) -> str:
     """As Go prints durations: ``10s``, ``1m20s``, ``1.5s``."""
     minutes, rest = divmod(seconds, 60)
     text = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"

@@ -8,8 +8,8 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.containers.runtime import Created
-from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc
+from tessera_lab.kubelet.containers.runtime import CreatedContainer
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint, GrpcPlugins, InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
 from tessera_lab.kubelet.images.node_images import NodeImages
@@ -42,7 +42,7 @@ class Launcher:
         entrypoint: Entrypoint | None,
         images: NodeImages,
         machine: SimulatedMachine | None,
-        plugins: Direct | Grpc,
+        plugins: InProcessPlugins | GrpcPlugins,
         markers: Path | None,
         clock: Clock,
         waits: CountedClock,
@@ -62,11 +62,11 @@ class Launcher:
         self._kernel = kernel
         self._reboot = reboot
 
-    def real(
-        self, pod: Json, pod_ip: str, container: str, created: Created, log: Callable[[str], None]
+    def start_real(
+        self, pod: Json, pod_ip: str, container: str, created: CreatedContainer, log: Callable[[str], None]
     ) -> asyncio.Task[int] | None:
         """Starts one of Tessera's own processes; None for a container that is none."""
-        if self._entrypoint is None or not is_own(created.argv):
+        if self._entrypoint is None or not runs_tessera(created.argv):
             return None
         metadata = pod["metadata"]
         context = ContainerContext(
@@ -88,8 +88,8 @@ class Launcher:
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
 
-    def program(
-        self, pod: Json, created: Created, log: Callable[[str], None]
+    def start_program(
+        self, pod: Json, created: CreatedContainer, log: Callable[[str], None]
     ) -> tuple[ImageProgram, ProgramContext] | None:
         """The program of a container's image and what it is given; None if the image has none."""
         image = self._images.image(created.image)
@@ -117,7 +117,7 @@ class Launcher:
 OWN_COMMANDS = frozenset({"agent", "controller", "webhook"})
 
 
-def is_own(argv: Sequence[str]) -> bool:
+def runs_tessera(argv: Sequence[str]) -> bool:
     """Whether the container is one of Tessera's processes."""
     return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] in OWN_COMMANDS
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tessera_lab.kubelet.images.image_programs import Health, ProgramContext, RunClock, exit_code
+from tessera_lab.kubelet.images.image_programs import ProgramContext, ProgramHealth, RunClock, exit_code
 
 Json = Mapping[str, Any]
 
@@ -49,7 +49,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         return began + self.period * max(0, math.ceil((earliest - began) / self.period - 1e-9))
 
 
-class Probed(Protocol):
+class ProbedContainer(Protocol):
     """The container as its probes change it (:class:`~tessera_lab.kubelet.pod_status.ContainerRecord`)."""
 
     started: bool
@@ -61,7 +61,7 @@ class Probed(Protocol):
         ...
 
 
-class Probing:
+class ProbeRunner:
     """The probes of one run of a container.
 
     Args:
@@ -77,11 +77,11 @@ class Probing:
 
     def __init__(
         self,
-        container: Probed,
+        container: ProbedContainer,
         *,
         startup: Probe | None,
         readiness: Probe | None,
-        health: Health,
+        health: ProgramHealth,
         clock: RunClock,
         pod_began: float,
         changed: Callable[[], None],
@@ -179,7 +179,7 @@ class ProgramRun:
     """
 
     def __init__(
-        self, program: Callable[[ProgramContext], Awaitable[int]], context: ProgramContext, probing: Probing
+        self, program: Callable[[ProgramContext], Awaitable[int]], context: ProgramContext, probing: ProbeRunner
     ) -> None:
         self._program = program
         self._context = context

@@ -18,8 +18,8 @@ from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
 from tessera.nvml.simulated.hardware import SimulatedHardware
-from tessera_lab.kubelet.containers.cdi import CdiRegistry, Edits
-from tessera_lab.kubelet.containers.simulated_command import program
+from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
+from tessera_lab.kubelet.containers.simulated_command import parse_command
 from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.simulation.virtual_time import CountedClock
 
@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
-class Created(msgspec.Struct, frozen=True, kw_only=True):
+class CreatedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container that may be started."""
 
     image: str
@@ -37,7 +37,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
 
 
-class Runtime:
+class ContainerRuntime:
     """The containers of one node.
 
     Args:
@@ -68,7 +68,7 @@ class Runtime:
 
     def create(
         self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[Allocation]
-    ) -> Created:
+    ) -> CreatedContainer:
         """Makes a container.
 
         Args:
@@ -85,22 +85,22 @@ class Runtime:
         for allocation in allocations:
             merged |= allocation.envs
             names += allocation.cdi_devices
-        edits: Edits = self._cdi.edits(names)
-        return Created(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
+        edits: CdiEdits = self._cdi.edits(names)
+        return CreatedContainer(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
 
-    def log_head(self, created: Created) -> list[str]:
+    def log_head(self, created: CreatedContainer) -> list[str]:
         """The first lines of a simulated container's log: that it is simulated, and its devices and variables."""
         lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
         return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
 
-    async def run(self, created: Created, log: Callable[[str], None]) -> int:
+    async def run(self, created: CreatedContainer, log: Callable[[str], None]) -> int:
         """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
 
         Raises:
             NvmlError: a MIG device that it sees is not there, or no driver is loaded.
             MemoryError: a MIG device has too little memory left.
         """
-        does = program(created.image, created.argv)
+        does = parse_command(created.image, created.argv)
         for line in does.output:
             log(line)
         with self._on_gpus(created.env):
@@ -115,12 +115,12 @@ class Runtime:
         """Holds the driver, and a process on each visible MIG device, for as long as the container runs."""
         pids: list[int] = []
         machine = self._machine
-        if machine is None or not devices(env):
+        if machine is None or not visible_devices(env):
             yield
             return
         let_go = machine.open_session()
         try:
-            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in devices(env, "MIG-")]
+            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in visible_devices(env, "MIG-")]
             yield
         finally:
             for pid in pids:
@@ -129,7 +129,7 @@ class Runtime:
             let_go()
 
 
-def devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
+def visible_devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
     """The UUIDs of cards and MIG devices that a container's environment names, or those that begin so."""
     for name in DEVICE_VARIABLES:
         uuids = tuple(each for each in env.get(name, "").split(",") if each.startswith(prefixes or ("GPU-", "MIG-")))

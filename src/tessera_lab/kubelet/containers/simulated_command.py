@@ -41,7 +41,7 @@ _LOOP = re.compile(r"\b(while|until|for)\b")
 _PIECES = re.compile(r"(&&|\|\||;|\n)")
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
+class CommandBehaviour(msgspec.Struct, frozen=True, kw_only=True):
     """What a command does.
 
     Attributes:
@@ -55,7 +55,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[str, ...] = ()
 
 
-def program(image: str, argv: Sequence[str]) -> Program:
+def parse_command(image: str, argv: Sequence[str]) -> CommandBehaviour:
     """The behaviour of a container with this command and these arguments.
 
     Args:
@@ -64,53 +64,53 @@ def program(image: str, argv: Sequence[str]) -> Program:
     """
     if not argv:
         if any(part in image for part in SHORT_IMAGES):
-            return Program(seconds=1.0, output=(f"simulated: image {image} ends after 1 s",))
-        return Program(seconds=None, output=(f"simulated: image {image} runs until it is stopped",))
+            return CommandBehaviour(seconds=1.0, output=(f"simulated: image {image} ends after 1 s",))
+        return CommandBehaviour(seconds=None, output=(f"simulated: image {image} runs until it is stopped",))
     name = argv[0].rsplit("/", 1)[-1]
     if name in _SHELLS and len(argv) > 2 and argv[1].startswith("-") and argv[1].endswith("c"):
-        return _script(argv[2])
-    return _command(argv, last=True)
+        return _parse_script(argv[2])
+    return _parse_simple(argv, last=True)
 
 
-def _command(argv: Sequence[str], *, last: bool) -> Program:
+def _parse_simple(argv: Sequence[str], *, last: bool) -> CommandBehaviour:
     name, rest = argv[0].rsplit("/", 1)[-1], argv[1:]
     match name:
         case "sleep":
-            return _sleep(rest)
+            return _parse_sleep(rest)
         case "true" | ":":
-            return Program(seconds=0)
+            return CommandBehaviour(seconds=0)
         case "false":
-            return Program(seconds=0, exit_code=1)
+            return CommandBehaviour(seconds=0, exit_code=1)
         case "exit":
-            return Program(seconds=0, exit_code=int(rest[0]) % 256 if rest and rest[0].isdigit() else 0)
+            return CommandBehaviour(seconds=0, exit_code=int(rest[0]) % 256 if rest and rest[0].isdigit() else 0)
         case "echo":
-            return Program(seconds=0, output=(" ".join(rest),))
+            return CommandBehaviour(seconds=0, output=(" ".join(rest),))
         case "exec" if rest:
-            return _command(rest, last=True)
+            return _parse_simple(rest, last=True)
         case _ if name in SHORT_TOOLS or not last:
-            return Program(seconds=0, output=(f"simulated: {shlex.join(argv)}",))
+            return CommandBehaviour(seconds=0, output=(f"simulated: {shlex.join(argv)}",))
         case _:
-            return Program(seconds=None, output=(f"simulated: {shlex.join(argv)} runs until it is stopped",))
+            return CommandBehaviour(seconds=None, output=(f"simulated: {shlex.join(argv)} runs until it is stopped",))
 
 
-def _sleep(arguments: Sequence[str]) -> Program:
+def _parse_sleep(arguments: Sequence[str]) -> CommandBehaviour:
     total = 0.0
     for text in arguments:
         if text == "infinity":
-            return Program(seconds=None)
+            return CommandBehaviour(seconds=None)
         unit = _UNITS.get(text[-1:], 0)
         try:
             total += float(text[:-1]) * unit if unit else float(text)
         except ValueError:
-            return Program(seconds=0, exit_code=1, output=(f"sleep: invalid time interval '{text}'",))
+            return CommandBehaviour(seconds=0, exit_code=1, output=(f"sleep: invalid time interval '{text}'",))
     if not arguments:
-        return Program(seconds=0, exit_code=1, output=("sleep: missing operand",))
-    return Program(seconds=total)
+        return CommandBehaviour(seconds=0, exit_code=1, output=("sleep: missing operand",))
+    return CommandBehaviour(seconds=total)
 
 
-def _script(text: str) -> Program:
+def _parse_script(text: str) -> CommandBehaviour:
     if _LOOP.search(text):
-        return Program(seconds=None, output=("simulated: a script with a loop runs until it is stopped",))
+        return CommandBehaviour(seconds=None, output=("simulated: a script with a loop runs until it is stopped",))
     seconds, code = 0.0, 0
     output: list[str] = []
     pieces = [piece.strip(" \t") for piece in _PIECES.split(text)]
@@ -121,14 +121,14 @@ def _script(text: str) -> Program:
         try:
             words = shlex.split(pieces[index], comments=True)
         except ValueError as error:
-            return Program(seconds=seconds, exit_code=2, output=(*output, f"sh: syntax error: {error}"))
+            return CommandBehaviour(seconds=seconds, exit_code=2, output=(*output, f"sh: syntax error: {error}"))
         if not words:
             continue
-        step = _command(words, last=not any(pieces[index + 1 :]))
+        step = _parse_simple(words, last=not any(pieces[index + 1 :]))
         output += step.output
         if step.seconds is None:
-            return Program(seconds=None, output=tuple(output))
+            return CommandBehaviour(seconds=None, output=tuple(output))
         seconds, code = seconds + step.seconds, step.exit_code
         if words[0] == "exit":
             break
-    return Program(seconds=seconds, exit_code=code, output=tuple(output))
+    return CommandBehaviour(seconds=seconds, exit_code=code, output=tuple(output))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tessera.kubelet.interfaces import Allocation
-from tessera_lab.kubelet.devices.device_ledger import DeviceLedger, Holding, PodUid
+from tessera_lab.kubelet.devices.device_ledger import DeviceHolding, DeviceLedger, PodUid
 
 FILE_NAME = "kubelet_internal_checkpoint"
 
@@ -94,7 +94,7 @@ def _data(ledger: DeviceLedger) -> dict[str, Any]:
         for pod in ledger.pods()
         for holding in pod.holdings
     ]
-    registered = {name: list(ids) for name, ids in ledger.registered().items()}
+    registered = {name: list(ids) for name, ids in ledger.registered_resources().items()}
     return {"PodDeviceEntries": entries, "RegisteredDevices": registered}
 
 
@@ -103,9 +103,9 @@ def _checksum(data: Any) -> int:
 
 
 def _ledger(data: dict[str, Any]) -> DeviceLedger:
-    ledger = DeviceLedger.restored((), data["RegisteredDevices"])
+    ledger = DeviceLedger.restore((), data["RegisteredDevices"])
     for entry in data["PodDeviceEntries"]:
-        holding = Holding(
+        holding = DeviceHolding(
             container=entry["ContainerName"],
             resource=entry["ResourceName"],
             device_ids=tuple(each for ids in entry["DeviceIDs"].values() for each in ids),

@@ -33,7 +33,7 @@ class DeviceRefusal(Exception):  # noqa: N818 - kubelet refuses, nothing broke
     """The container cannot have its devices; the text is kubelet's."""
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceHolding(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one resource that one container holds."""
 
     container: str
@@ -48,10 +48,10 @@ class PodHoldings(msgspec.Struct, frozen=True, kw_only=True):
     uid: PodUid
     namespace: str
     name: str
-    holdings: tuple[Holding, ...] = ()
+    holdings: tuple[DeviceHolding, ...] = ()
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Candidate devices: the container must get ``given``, and ``needed - len(given)`` more of ``available``."""
 
     given: tuple[str, ...]
@@ -93,7 +93,7 @@ class DeviceLedger:
 
     # What pods are given
 
-    def choose(self, resource: str, needed: int, reusable: Collection[str]) -> Choice:
+    def choose(self, resource: str, needed: int, reusable: Collection[str]) -> DeviceChoice:
         """Candidate devices for a container; ``reusable`` are the devices that its pod's init containers left.
 
         Raises:
@@ -106,7 +106,7 @@ class DeviceLedger:
             raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         given = sorted(reusable)[:needed]  # healthy or not
         if len(given) == needed:
-            return Choice(given=tuple(given), available=(), needed=needed)
+            return DeviceChoice(given=tuple(given), available=(), needed=needed)
         owners = self._owner.get(resource, {})
         available = tuple(each for each in healthy if each not in owners)
         if len(available) < needed - len(given):
@@ -114,9 +114,9 @@ class DeviceLedger:
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {needed - len(given)}, Available: {len(available)}"
             )
-        return Choice(given=tuple(given), available=available, needed=needed)
+        return DeviceChoice(given=tuple(given), available=available, needed=needed)
 
-    def confirm(self, holding: Holding) -> None:
+    def confirm(self, holding: DeviceHolding) -> None:
         """Checks that a pod which starts again after the node's boot can have again what it has had.
 
         Raises:
@@ -133,7 +133,7 @@ class DeviceLedger:
                 f"cannot allocate unhealthy devices {holding.resource}"
             )
 
-    def hold(self, uid: PodUid, namespace: str, name: str, holding: Holding) -> None:
+    def hold(self, uid: PodUid, namespace: str, name: str, holding: DeviceHolding) -> None:
         """Writes down that a container has its devices."""
         pod = self._pods.get(uid) or PodHoldings(uid=uid, namespace=namespace, name=name)
         self._pods[uid] = msgspec.structs.replace(pod, holdings=(*pod.holdings, holding))
@@ -152,7 +152,7 @@ class DeviceLedger:
                 owners.pop(device, None)
         return True
 
-    def holdings(self, uid: PodUid, container: str) -> tuple[Holding, ...]:
+    def holdings(self, uid: PodUid, container: str) -> tuple[DeviceHolding, ...]:
         """The container's devices, one entry for each resource."""
         pod = self._pods.get(uid)
         return tuple(each for each in pod.holdings if each.container == container) if pod else ()
@@ -169,10 +169,10 @@ class DeviceLedger:
 
     def after_restart(self) -> "DeviceLedger":
         """The ledger of a restarted kubelet: it keeps holders and resource names, but no device is healthy."""
-        return DeviceLedger.restored(self._pods.values(), self._healthy)
+        return DeviceLedger.restore(self._pods.values(), self._healthy)
 
     @staticmethod
-    def restored(pods: Collection[PodHoldings], resources: Collection[str]) -> "DeviceLedger":
+    def restore(pods: Collection[PodHoldings], resources: Collection[str]) -> "DeviceLedger":
         """A ledger made from a checkpoint's content."""
         ledger = DeviceLedger()
         for resource in resources:
@@ -182,18 +182,20 @@ class DeviceLedger:
                 ledger.hold(pod.uid, pod.namespace, pod.name, holding)
         return ledger
 
-    def registered(self) -> dict[str, tuple[str, ...]]:
+    def registered_resources(self) -> dict[str, tuple[str, ...]]:
         """The healthy devices by resource, as the checkpoint records them."""
         return {name: tuple(ids) for name, ids in self._healthy.items()}
 
 
-def wanted_devices(container: Mapping[str, Any], ledger: DeviceLedger) -> list[tuple[str, int]]:
+def requested_devices(container: Mapping[str, Any], ledger: DeviceLedger) -> list[tuple[str, int]]:
     """The device resources that a container asks for. Limits without a plugin on this node are not kubelet's."""
     limits = (container.get("resources") or {}).get("limits") or {}
     return [(name, int(value)) for name, value in limits.items() if ledger.has(name) and int(value) > 0]
 
 
-def pass_on(spec: Mapping[str, Any], container: str, reusable: Reusable, taken: Sequence[Holding]) -> None:
+def copy_allocations(
+    spec: Mapping[str, Any], container: str, reusable: Reusable, taken: Sequence[DeviceHolding]
+) -> None:
     """Updates what later containers of the pod may use again after ``container`` got ``taken``."""
     ordinary_init = any(
         each["name"] == container and each.get("restartPolicy") != "Always" for each in spec.get("initContainers") or ()

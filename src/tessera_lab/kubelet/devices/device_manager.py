@@ -24,15 +24,15 @@ from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 from tessera_lab.kubelet.device_plugins.registration import RegistrationError, is_extended_resource_name
 from tessera_lab.kubelet.devices.checkpoint import Checkpoint
 from tessera_lab.kubelet.devices.device_ledger import (
-    Choice,
+    DeviceChoice,
+    DeviceHolding,
     DeviceLedger,
     DeviceRefusal,
-    Holding,
     PodUid,
     Reusable,
-    pass_on,
+    copy_allocations,
     pod_resources,
-    wanted_devices,
+    requested_devices,
 )
 
 Json = Mapping[str, Any]
@@ -167,33 +167,35 @@ class DeviceManager:
                 for holding in held:
                     self.ledger.confirm(holding)
                 if not held:
-                    for resource, needed in wanted_devices(container, self.ledger):
+                    for resource, needed in requested_devices(container, self.ledger):
                         holding = await self._allocate_one(
                             container["name"], resource, needed, reusable.get(resource, ())
                         )
                         self.ledger.hold(uid, pod["metadata"]["namespace"], pod["metadata"]["name"], holding)
                         took = True
                     held = self.ledger.holdings(uid, container["name"])
-                pass_on(spec, container["name"], reusable, held)
+                copy_allocations(spec, container["name"], reusable, held)
         except DeviceRefusal:
             self.release(uid)
             raise
         if took:
             self._checkpoint.save(self.ledger)
 
-    async def _allocate_one(self, container: str, resource: str, needed: int, reusable: Collection[str]) -> Holding:
+    async def _allocate_one(
+        self, container: str, resource: str, needed: int, reusable: Collection[str]
+    ) -> DeviceHolding:
         choice = self.ledger.choose(resource, needed, reusable)
         endpoint = self._endpoints.get(resource)
         if endpoint is None:
             raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         try:
             devices = await self._prefer(endpoint, choice)
-            allocation = await _allocated(endpoint, devices)
+            allocation = await _build_allocation(endpoint, devices)
         except (PluginError, ConnectionError) as error:
             raise DeviceRefusal(f"rpc error: code = Unknown desc = {error}") from error
-        return Holding(container=container, resource=resource, device_ids=devices, allocation=allocation)
+        return DeviceHolding(container=container, resource=resource, device_ids=devices, allocation=allocation)
 
-    async def _prefer(self, endpoint: _Endpoint, choice: Choice) -> tuple[str, ...]:
+    async def _prefer(self, endpoint: _Endpoint, choice: DeviceChoice) -> tuple[str, ...]:
         """The devices to give; the plugin's preference counts if it can be met."""
         missing = choice.needed - len(choice.given)
         if not missing:
@@ -234,7 +236,7 @@ class DeviceManager:
         if self.ledger.release(uid):
             self._checkpoint.save(self.ledger)
 
-    def keep(self, uids: Collection[str]) -> None:
+    def release_others(self, uids: Collection[str]) -> None:
         """Frees what pods held that are not among these: they were deleted while kubelet was down."""
         for pod in self.ledger.pods():
             if pod.uid not in uids:
@@ -248,7 +250,10 @@ class DeviceManager:
 
     async def allocatable(self) -> Sequence[ContainerDevices]:
         """Every healthy device."""
-        return [ContainerDevices(resource_name=name, device_ids=ids) for name, ids in self.ledger.registered().items()]
+        return [
+            ContainerDevices(resource_name=name, device_ids=ids)
+            for name, ids in self.ledger.registered_resources().items()
+        ]
 
     async def get(self, name: str, namespace: str) -> PodResources | None:
         """One pod, or None."""
@@ -260,7 +265,7 @@ class DeviceManager:
         return next(iter(pod_resources(pods, self.ledger)), None)
 
 
-async def _allocated(endpoint: _Endpoint, devices: tuple[str, ...]) -> Allocation:
+async def _build_allocation(endpoint: _Endpoint, devices: tuple[str, ...]) -> Allocation:
     answers = await endpoint.client.allocate([devices])
     if len(answers) != 1:
         raise PluginError(f"Allocate answered for {len(answers)} containers, 1 was asked")

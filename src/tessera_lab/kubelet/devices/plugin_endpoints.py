@@ -4,44 +4,44 @@ import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tessera_lab.kubelet.context import Direct, Grpc
+from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
 from tessera_lab.kubelet.devices.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
 
-class PluginSide:
+class PluginEndpoints:
     """One node's side towards device plugins and their files.
 
     Args:
         plugins: the way they join.
     """
 
-    def __init__(self, plugins: Direct | Grpc) -> None:
+    def __init__(self, plugins: InProcessPlugins | GrpcPlugins) -> None:
         self._plugins = plugins
         self._stack: AsyncExitStack | None = None
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the device manager's ledger."""
         match self._plugins:
-            case Direct():
+            case InProcessPlugins():
                 return MemoryCheckpoint()
-            case Grpc():
+            case GrpcPlugins():
                 return FileCheckpoint(self._plugins.directories.plugins)
 
     def cdi_folders(self) -> list[Path]:
         """The folders of CDI files."""
         match self._plugins:
-            case Direct():
+            case InProcessPlugins():
                 return [self._plugins.cdi] if self._plugins.cdi else []
-            case Grpc():
+            case GrpcPlugins():
                 return [self._plugins.directories.cdi]
 
     def markers(self) -> Path | None:
         """The folder where parts of the driver stack write marker files."""
         match self._plugins:
-            case Direct():
+            case InProcessPlugins():
                 return self._plugins.validations
-            case Grpc():
+            case GrpcPlugins():
                 return self._plugins.directories.validations
 
     def lose_memory(self) -> None:
@@ -59,9 +59,9 @@ class PluginSide:
     async def open(self, devices: DeviceManager) -> None:
         """Starts to take registrations and to answer pod-resources."""
         match self._plugins:
-            case Direct():
+            case InProcessPlugins():
                 self._plugins.bus.start(devices.registered, devices)
-            case Grpc():
+            case GrpcPlugins():
                 from tessera_lab.kubelet.device_plugins.grpc_servers import (
                     PodResourcesServer,
                     RegistrationServer,
@@ -75,7 +75,7 @@ class PluginSide:
 
     async def shut(self) -> None:
         """Ends that; does nothing when it is not open."""
-        if isinstance(self._plugins, Direct):
+        if isinstance(self._plugins, InProcessPlugins):
             self._plugins.bus.stop()
         stack, self._stack = self._stack, None
         if stack is not None:

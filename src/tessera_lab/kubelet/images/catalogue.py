@@ -1,6 +1,6 @@
 """Images that exist only here: how large they are, where they lie, and what happens when one runs.
 
-A :class:`Catalogue` stands for all registries of a simulated world. Its keys are whole references
+A :class:`ImageCatalogue` stands for all registries of a simulated world. Its keys are whole references
 (``quay.io/x/driver:525-5.14.0-rhcos4.13``) or patterns with ``*`` (``nvcr.io/nvidia/*``, ``quay.io/x/driver:525-*``).
 Rules:
 
@@ -53,7 +53,7 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.size_mib * _MIB)
 
 
-class Catalogue:
+class ImageCatalogue:
     """All registries of a simulated world; changes when somebody pushes.
 
     Args:

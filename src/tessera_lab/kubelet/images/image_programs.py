@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import Direct, Grpc
+from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
 from tessera_lab.simulation.virtual_time import CountedClock
 
 #: Exit code of a program that failed in a way that it did not foresee.
 FAILED_EXIT = 1
 
 
-class Health:
+class ProgramHealth:
     """Health of a program, and the action of its startup probe.
 
     Attributes:
@@ -92,10 +92,10 @@ class ProgramContext:
     architecture: str
     machine: SimulatedMachine | None
     markers: Path | None
-    plugins: Direct | Grpc
+    plugins: InProcessPlugins | GrpcPlugins
     clock: RunClock
     log: Callable[[str], None]
-    health: Health = field(default_factory=Health)
+    health: ProgramHealth = field(default_factory=ProgramHealth)
 
     def ready(self, ok: bool = True) -> None:
         """From now on probes of the container succeed, or fail."""

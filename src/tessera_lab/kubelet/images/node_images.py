@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.driver.resolution import Outcome
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage, repository_of
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, repository_of
 from tessera_lab.simulation.virtual_time import CountedClock
 
 #: What containerd says of each refusal, after ``failed to resolve reference "…":``.
@@ -29,7 +29,7 @@ class PullError(Exception):
     """The image cannot be pulled; the text is the runtime's."""
 
 
-class Pull(msgspec.Struct, frozen=True, kw_only=True):
+class ImagePull(msgspec.Struct, frozen=True, kw_only=True):
     """A pull that is done.
 
     Attributes:
@@ -61,7 +61,7 @@ class NodeImages:
         *,
         images: Iterable[str] = (),
         pull_seconds: float = 0.0,
-        catalogue: Catalogue | None = None,
+        catalogue: ImageCatalogue | None = None,
         architecture: str = "amd64",
         serialised: bool = True,
     ) -> None:
@@ -72,7 +72,7 @@ class NodeImages:
         self._serialised = serialised
         self._digests = dict.fromkeys(images, "")  # of what is there; empty where nobody asked a registry
         self._repositories = {repository_of(each) for each in self._digests}
-        self._pulls: dict[str, asyncio.Task[Pull]] = {}
+        self._pulls: dict[str, asyncio.Task[ImagePull]] = {}
         self._turn = asyncio.Lock()
 
     def has(self, image: str, policy: str) -> bool:
@@ -91,7 +91,7 @@ class NodeImages:
             return f"{repository_of(reference)}@{digest or self._catalogue.digest(reference)}"
         return f"{SIMULATED_RUNTIME}{reference}"
 
-    async def pull(self, image: str) -> Pull:
+    async def pull(self, image: str) -> ImagePull:
         """Fetches an image; pods that wait for the same one share the pull.
 
         Raises:
@@ -110,25 +110,25 @@ class NodeImages:
         for task in list(self._pulls.values()):
             task.cancel()
 
-    def _done(self, image: str, task: asyncio.Task[Pull]) -> None:
+    def _done(self, image: str, task: asyncio.Task[ImagePull]) -> None:
         if self._pulls.get(image) is task:
             del self._pulls[image]
         if not task.cancelled():
             task.exception()  # whoever waited has it; where nobody does any more it is no news
 
-    async def _fetch(self, image: str) -> Pull:
+    async def _fetch(self, image: str) -> ImagePull:
         if self._catalogue is None:
             seconds = 0.0 if image in self._digests else self._pull_seconds
             if seconds:
                 await self._clock.sleep(seconds)
             self._digests[image] = ""
-            return Pull(seconds=seconds, waited=seconds)
+            return ImagePull(seconds=seconds, waited=seconds)
         if not self._serialised:
             return await self._fetch_from(self._catalogue, image)
         async with self._turn:
             return await self._fetch_from(self._catalogue, image)
 
-    async def _fetch_from(self, catalogue: Catalogue, reference: str) -> Pull:
+    async def _fetch_from(self, catalogue: ImageCatalogue, reference: str) -> ImagePull:
         began = self._clock.monotonic()
         if catalogue.latency:
             await self._clock.sleep(catalogue.latency)
@@ -149,4 +149,4 @@ class NodeImages:
         self._digests[reference] = digest
         self._repositories.add(repository)
         took = self._clock.monotonic() - began
-        return Pull(seconds=took, waited=took, size_bytes=image.size_bytes)
+        return ImagePull(seconds=took, waited=took, size_bytes=image.size_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 
-class Addresses:
+class PodAddresses:
     """Gives addresses out, those that came back first.
 
     Args:
@@ -20,6 +20,6 @@ class Addresses:
         """An address that no pod of the node has."""
         return self._free.pop(0) if self._free else next(self._fresh)
 
-    def put_back(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """The pod that had it is gone."""
         self._free.append(address)

@@ -21,21 +21,21 @@ from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.containers.launcher import Launcher
-from tessera_lab.kubelet.containers.runtime import Runtime
-from tessera_lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions
+from tessera_lab.kubelet.containers.runtime import ContainerRuntime
+from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
-from tessera_lab.kubelet.devices.plugin_endpoints import PluginSide
-from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.kubelet.devices.plugin_endpoints import PluginEndpoints
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.kubelet.images.node_images import NodeImages
-from tessera_lab.kubelet.node.addresses import Addresses
+from tessera_lab.kubelet.node.addresses import PodAddresses
 from tessera_lab.kubelet.node.node_object import NodeObject
-from tessera_lab.kubelet.pods.admission import Rejection, admit
+from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import NodePods
 from tessera_lab.kubelet.pods.pod_worker import NodeServices
-from tessera_lab.scheduler.state.node_cache import PodNeeds
-from tessera_lab.scheduler.state.pod_requests import amounts
-from tessera_lab.simulation.supervision import LabInformer, supervised
+from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.state.pod_requests import parse_amounts
+from tessera_lab.simulation.supervision import LabInformer, supervise
 from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
@@ -50,7 +50,7 @@ KUBELET_RESTART = 10.0
 _log = logging.getLogger(__name__)
 
 
-class _WentDown(Exception):  # noqa: N818 - no error: the machine was asked to
+class _MachineDown(Exception):  # noqa: N818 - no error: the machine was asked to
     """Ends everything that runs on the machine."""
 
 
@@ -61,7 +61,7 @@ class SimulatedNode:
         name: the node's name.
         client: calls the API server as this kubelet.
         machine: the node's simulated cards; None for a node without.
-        plugins: how device plugins join, :class:`Direct` or :class:`Grpc`.
+        plugins: how device plugins join, :class:`InProcessPlugins` or :class:`GrpcPlugins`.
         clock: the node's time.
         rng: for ids and jitter; seed it for repeatable runs.
         entrypoint: runs Tessera's own containers; None simulates them like others.
@@ -83,14 +83,14 @@ class SimulatedNode:
         name: str,
         client: Client,
         *,
-        plugins: Direct | Grpc,
+        plugins: InProcessPlugins | GrpcPlugins,
         clock: Clock,
         rng: random.Random,
         machine: SimulatedMachine | None = None,
         entrypoint: Entrypoint | None = None,
         options: KubeletOptions | None = None,
         address: str = "192.0.2.1",
-        catalogue: Catalogue | None = None,
+        catalogue: ImageCatalogue | None = None,
         once_ready: Callable[["SimulatedNode"], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
@@ -100,18 +100,18 @@ class SimulatedNode:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._addresses = Addresses(self.options.pod_network)
+        self._addresses = PodAddresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
-        self._to_reboot = asyncio.Event()
+        self._reboot_requested = asyncio.Event()
         self._once_ready = once_ready
         self.waits = CountedClock(clock)
         self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
         self._registered = False
-        self._side = PluginSide(plugins)
+        self._endpoints = PluginEndpoints(plugins)
         self.devices = DeviceManager(
             clock=clock,
-            checkpoint=self._side.checkpoint(),
+            checkpoint=self._endpoints.checkpoint(),
             on_change=self._changed,
             running_pods=self._running_pods,
         )
@@ -128,7 +128,7 @@ class SimulatedNode:
             devices=self._device_counts,
             current=lambda: self._nodes.cache.get(name),
         )
-        self._nodes.add_handler(lambda _: self._object.changed())
+        self._nodes.add_handler(lambda _: self._object.notify())
         images = NodeImages(
             self.waits,
             images=self.options.images,
@@ -137,9 +137,9 @@ class SimulatedNode:
             architecture=self.options.architecture,
             serialised=self.options.serialise_pulls,
         )
-        self._runtime = Runtime(
+        self._runtime = ContainerRuntime(
             clock=self.waits,
-            cdi=CdiRegistry(self._side.cdi_folders()),
+            cdi=CdiRegistry(self._endpoints.cdi_folders()),
             machine=machine,
             gpu_memory=self.options.gpu_memory,
             images=images,
@@ -169,11 +169,11 @@ class SimulatedNode:
             admit=self._admit,
             allocatable=self._allocatable,
             data=self._data,
-            real=launcher.real,
-            program=launcher.program,
-            network=self._object.network,
+            real=launcher.start_real,
+            program=launcher.start_program,
+            network=self._object.wait_for_network,
             take_address=self._addresses.take,
-            put_back_address=self._addresses.put_back,
+            put_back_address=self._addresses.release,
         )
         self.pods = NodePods(name, services)
 
@@ -182,19 +182,19 @@ class SimulatedNode:
     @property
     def markers(self) -> Path | None:
         """The node's ``/run/nvidia/validations``; None where the lab keeps no files."""
-        return self._side.markers()
+        return self._endpoints.markers()
 
     @property
     def pending(self) -> int:
         """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
-        return self.waits.pending + (self._booting or self._to_reboot.is_set())
+        return self.waits.pending + (self._booting or self._reboot_requested.is_set())
 
     # Life
 
     async def run(self) -> None:
         """Registers the node and runs its pods until cancelled."""
         while True:
-            await self._up()
+            await self._run_until_down()
             await self._boot()
 
     def reboot(self, kernel: str = "") -> None:
@@ -207,24 +207,24 @@ class SimulatedNode:
             kernel: the one that it boots, ``uname -r``; empty for the one that runs.
         """
         self._next_kernel = kernel or self.kernel
-        self._to_reboot.set()
+        self._reboot_requested.set()
 
-    async def _up(self) -> None:
+    async def _run_until_down(self) -> None:
         """Runs kubelet and the pods until the machine goes down."""
         try:
             async with asyncio.TaskGroup() as group:
                 self.pods.open(group)
                 group.create_task(
-                    supervised(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
+                    supervise(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
                 )
                 if self._once_ready is not None:
-                    group.create_task(self._accompany(self._once_ready))
+                    group.create_task(self._run_beside(self._once_ready))
                 await self._go_down()
-        except* _WentDown:
+        except* _MachineDown:
             pass
         finally:
             self.pods.close()
-            await self._shut()
+            await self._close_endpoints()
 
     async def _kubelet(self) -> None:
         """One run of kubelet; pods that ran before it go on running."""
@@ -241,43 +241,43 @@ class SimulatedNode:
                     group.create_task(part)
                 await self._nodes.wait_synced()
                 group.create_task(self._object.run())
-                await self._open()
+                await self._open_endpoints()
                 group.create_task(follower.run())
                 await follower.wait_synced()
-                self.devices.keep(self.pods.settle(uid_of(pod) for pod in follower.cache.values()))
+                self.devices.release_others(self.pods.remove_missing(uid_of(pod) for pod in follower.cache.values()))
         except Exception:
             async with self._restarting:
-                await self._shut()
+                await self._close_endpoints()
                 await self.devices.restart()
             raise
 
-    async def _accompany(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
-        await self._object.network()
+    async def _run_beside(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
+        await self._object.wait_for_network()
         try:
             await once_ready(self)
         except Exception:  # noqa: BLE001 - one pod's error, whatever it is, must not end its kubelet
             _log.exception("what runs beside kubelet on %s", self.name)
 
     async def _go_down(self) -> Never:
-        await self._to_reboot.wait()
+        await self._reboot_requested.wait()
         await self._clock.sleep(SHUTDOWN)
-        self.pods.went_down()
-        raise _WentDown
+        self.pods.node_down()
+        raise _MachineDown
 
     async def _boot(self) -> None:
         async with self._restarting:
-            await self._shut()  # kubelet may have been restarting just then
+            await self._close_endpoints()  # kubelet may have been restarting just then
             self._booting = True
-            self._to_reboot.clear()
+            self._reboot_requested.clear()
             self._runtime.images.forget_pulls()
             await self._clock.sleep(self.options.boot_seconds)
             self.kernel = self._next_kernel
-            self._side.lose_memory()
+            self._endpoints.lose_memory()
             if self.machine is not None:
                 self.machine.reboot()
             await self.devices.restart()
             boot_id = self._new_boot_id()
-            await self._object.booted(boot_id, self.kernel)
+            await self._object.report_boot(boot_id, self.kernel)
             node = self._nodes.cache.get(self.name) or {}
             about = reference_to(NODES, self.name, uid=uid_of(node) if node else "")
             self._events.record(
@@ -285,7 +285,7 @@ class SimulatedNode:
             )
             self._booting = False
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """The machine is gone for good; it does not run any more."""
         self._runtime.images.forget_pulls()
 
@@ -295,30 +295,30 @@ class SimulatedNode:
         Device plugins must register again; until they have, their resources count 0 and a pod admitted fails.
         """
         async with self._restarting:
-            await self._shut()
+            await self._close_endpoints()
             await self._clock.sleep(down)
             await self.devices.restart()
-            await self._open()
+            await self._open_endpoints()
 
     # Plugins' side
 
-    async def _open(self) -> None:
-        await self._side.open(self.devices)
+    async def _open_endpoints(self) -> None:
+        await self._endpoints.open(self.devices)
 
-    async def _shut(self) -> None:
-        await self._side.shut()
+    async def _close_endpoints(self) -> None:
+        await self._endpoints.shut()
         await self.devices.stop()
 
     # What workers ask
 
-    def _admit(self, pod: PodNeeds) -> Rejection | None:
+    def _admit(self, pod: PodInfo) -> AdmissionRejection | None:
         node = self._nodes.cache.get(self.name) or {}
-        return admit(
+        return check_admission(
             pod,
             name=self.name,
             labels=(node.get("metadata") or {}).get("labels") or {},
             taints=(node.get("spec") or {}).get("taints") or (),
-            allocatable=amounts(self._allocatable()),
+            allocatable=parse_amounts(self._allocatable()),
             others=self.pods.needs_beside(pod.uid),
         )
 
@@ -339,7 +339,7 @@ class SimulatedNode:
     # Small parts
 
     def _changed(self) -> None:
-        self._object.changed()
+        self._object.notify()
 
     def _device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
         return self.devices.ledger.counts()

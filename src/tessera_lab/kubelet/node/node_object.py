@@ -88,7 +88,7 @@ class NodeObject:
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Capacity may have changed, or somebody patched the object."""
         self._changed.set()
 
@@ -105,7 +105,7 @@ class NodeObject:
         }
         metadata = {"name": self._name, "labels": labels, "annotations": dict(self._options.annotations)}
         node = {"metadata": metadata, "spec": self._spec(), "status": self._status(None)}
-        await self._insist(lambda: self._make(node, labels))
+        await self._retry(lambda: self._make(node, labels))
 
     async def run(self) -> None:
         """Keeps the status until cancelled."""
@@ -117,11 +117,11 @@ class NodeObject:
             if self._options.lease_seconds is not None:
                 group.create_task(self._renew(self._options.lease_seconds))
 
-    async def network(self) -> None:
+    async def wait_for_network(self) -> None:
         """Returns when the node has a network."""
         await self._network.wait()
 
-    async def booted(self, boot_id: str, kernel: str) -> None:
+    async def report_boot(self, boot_id: str, kernel: str) -> None:
         """Kubelet is up again after a reboot: it says so, and what the node has now.
 
         Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
@@ -131,9 +131,9 @@ class NodeObject:
         if self._options.network_seconds:
             self._network.clear()
             self._ready_since = rfc3339(self._clock.now())
-        await self._insist(self._back)
+        await self._retry(self._recover)
 
-    async def _back(self) -> None:
+    async def _recover(self) -> None:
         try:
             node = await self._client.get(NODES.untyped(), self._name)
         except NotFound:
@@ -151,7 +151,7 @@ class NodeObject:
         await self._waits.sleep(self._options.network_seconds)
         self._network.set()
         self._ready_since = rfc3339(self._clock.now())
-        await self._insist(self._patch_conditions)
+        await self._retry(self._patch_conditions)
 
     # Registration
 
@@ -186,7 +186,7 @@ class NodeObject:
             else:
                 await self._changed.wait()
             self._changed.clear()
-            await self._insist(self._publish_once)
+            await self._retry(self._publish_once)
 
     async def _publish_once(self) -> None:
         node = self._current()
@@ -283,7 +283,7 @@ class NodeObject:
 
     async def _renew(self, period: float) -> None:
         while True:
-            await self._insist(self._renew_once)
+            await self._retry(self._renew_once)
             await self._clock.sleep(period)
 
     async def _renew_once(self) -> None:
@@ -295,7 +295,7 @@ class NodeObject:
             lease = {"metadata": {"name": self._name, "namespace": LEASE_NAMESPACE}, "spec": spec}
             await self._client.create(LEASES.untyped(), lease, LEASE_NAMESPACE)
 
-    async def _insist(self, write: Callable[[], Any]) -> None:
+    async def _retry(self, write: Callable[[], Any]) -> None:
         """Repeats a write until the API takes it; kubelet never gives its node up."""
         while True:
             try:

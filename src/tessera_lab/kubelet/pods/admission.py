@@ -11,28 +11,28 @@ from typing import Any
 import msgspec
 
 from tessera_lab.scheduler.filters.node_placement import selector_matches, untolerated
-from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.scheduler.state.pod_requests import Amounts
 
 Json = Mapping[str, Any]
 
 
-class Rejection(msgspec.Struct, frozen=True):
+class AdmissionRejection(msgspec.Struct, frozen=True):
     """The pod fails for good: ``status.reason`` and the rest of ``status.message``."""
 
     reason: str
     message: str
 
 
-def admit(
-    pod: PodNeeds,
+def check_admission(
+    pod: PodInfo,
     *,
     name: str,
     labels: Mapping[str, str],
     taints: Iterable[Json],
     allocatable: Amounts,
-    others: Iterable[PodNeeds],
-) -> Rejection | None:
+    others: Iterable[PodInfo],
+) -> AdmissionRejection | None:
     """Why the node refuses the pod, or None.
 
     Args:
@@ -46,25 +46,25 @@ def admit(
     taint = untolerated(list(taints), pod.spec.get("tolerations") or (), ("NoExecute",))
     if taint is not None:
         text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
-        return Rejection("TaintToleration", f"Predicate TaintToleration failed: {text}")
+        return AdmissionRejection("TaintToleration", f"Predicate TaintToleration failed: {text}")
     if not selector_matches(pod.spec, labels, name):
         text = "node(s) didn't match Pod's node affinity/selector"
-        return Rejection("NodeAffinity", f"Predicate NodeAffinity failed: {text}")
+        return AdmissionRejection("NodeAffinity", f"Predicate NodeAffinity failed: {text}")
     running = list(others)
     if any(pod.ports & other.ports for other in running):
         text = "node(s) didn't have free ports for the requested pod ports"
-        return Rejection("NodePorts", f"Predicate NodePorts failed: {text}")
+        return AdmissionRejection("NodePorts", f"Predicate NodePorts failed: {text}")
     return _resources(pod, allocatable, running)
 
 
-def _resources(pod: PodNeeds, allocatable: Amounts, others: list[PodNeeds]) -> Rejection | None:
+def _resources(pod: PodInfo, allocatable: Amounts, others: list[PodInfo]) -> AdmissionRejection | None:
     for resource, requested in pod.requests.items():
         if resource not in allocatable:
             continue
         used = sum(other.requests.get(resource, 0) for other in others)
         capacity = allocatable[resource]
         if requested > capacity - used:
-            return Rejection(
+            return AdmissionRejection(
                 f"OutOf{resource}",
                 f"Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, "
                 f"capacity: {capacity}",

@@ -15,8 +15,8 @@ from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker
-from tessera_lab.scheduler.state.node_cache import PodNeeds
-from tessera_lab.simulation.supervision import CREATE_RETRY, one_line_of, outcome
+from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.simulation.supervision import CREATE_RETRY, collect_result, describe_error
 
 Json = Mapping[str, Any]
 
@@ -47,13 +47,13 @@ class NodePods:
         self._tasks = None
         self._workers.clear()
 
-    def went_down(self) -> None:
+    def node_down(self) -> None:
         """The machine goes down: tells all workers, and remembers them for the next boot."""
         self._before = dict(self._workers)
         for worker in self._workers.values():
-            worker.went_down()
+            worker.node_down()
 
-    def settle(self, known: Iterable[str]) -> AbstractSet[str]:
+    def remove_missing(self, known: Iterable[str]) -> AbstractSet[str]:
         """Kubelet has listed its pods: ends those that were deleted while it was away.
 
         Args:
@@ -64,10 +64,10 @@ class NodePods:
         """
         self._before.clear()
         for uid in self._workers.keys() - set(known):
-            self._workers[uid].gone()
+            self._workers[uid].object_deleted()
         return self._workers.keys()
 
-    def needs_beside(self, uid: str) -> list[PodNeeds]:
+    def needs_beside(self, uid: str) -> list[PodInfo]:
         """Resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
@@ -78,7 +78,7 @@ class NodePods:
         worker = self._workers.get(uid)
         if event.kind is EventKind.DELETED:
             if worker is not None:
-                worker.gone()
+                worker.object_deleted()
         elif worker is not None:
             worker.update(pod)
         elif self._tasks is not None:
@@ -89,20 +89,20 @@ class NodePods:
     async def _work(self, uid: str, worker: PodWorker) -> None:
         """A pod's life; after an error of the lab it begins again, with its containers started anew."""
         try:
-            while not await self._lived(worker) and not worker.is_gone:
+            while not await self._on_worker_end(worker) and not worker.is_gone:
                 again = PodWorker(worker.pod, self._services, worker)
                 again.update(worker.pod)
                 worker = self._workers[uid] = again
         finally:
             del self._workers[uid]
 
-    async def _lived(self, worker: PodWorker) -> bool:
+    async def _on_worker_end(self, worker: PodWorker) -> bool:
         """Whether the pod's life went to its end; after a failure this waits as kubelet does."""
-        error = await outcome(worker.run())
+        error = await collect_result(worker.run())
         if error is None:
             return True
         _log.error("pod %s on %s", key_of(worker.pod), self._node, exc_info=error)
-        worker.tell("FailedSync", f"error syncing pod, skipping: {one_line_of(error)}", type="Warning")
+        worker.record_event("FailedSync", f"error syncing pod, skipping: {describe_error(error)}", type="Warning")
         await self._services.clock.sleep(CREATE_RETRY)
         return False
 

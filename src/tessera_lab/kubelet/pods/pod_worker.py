@@ -18,17 +18,23 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import Allocation
-from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
-from tessera_lab.kubelet.containers.environment import DataSource, PodFacts, environment
-from tessera_lab.kubelet.containers.probes import Probe, Probing, ProgramRun
-from tessera_lab.kubelet.containers.runtime import Created, Runtime
+from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
+from tessera_lab.kubelet.containers.environment import DataSource, PodFieldValues, environment
+from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
+from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext
-from tessera_lab.kubelet.pod_status import ContainerRecord, gone_down, pod_status, records, rejected_status
-from tessera_lab.kubelet.pods.admission import Rejection
-from tessera_lab.scheduler.state.node_cache import PodNeeds, pod_needs
+from tessera_lab.kubelet.pod_status import (
+    ContainerRecord,
+    container_records,
+    mark_after_reboot,
+    pod_status,
+    rejected_status,
+)
+from tessera_lab.kubelet.pods.admission import AdmissionRejection
+from tessera_lab.scheduler.state.node_cache import PodInfo, build_pod_info
 
 Json = Mapping[str, Any]
 
@@ -63,14 +69,14 @@ class NodeServices:
     rng: random.Random
     events: EventRecorder
     devices: DeviceManager
-    runtime: Runtime
+    runtime: ContainerRuntime
     host_ip: str
     admission: asyncio.Lock
-    admit: Callable[[PodNeeds], Rejection | None]
+    admit: Callable[[PodInfo], AdmissionRejection | None]
     allocatable: Callable[[], Mapping[str, str]]
     data: DataSource
-    real: Callable[[Json, str, str, Created, Callable[[str], None]], asyncio.Task[int] | None]
-    program: Callable[[Json, Created, Callable[[str], None]], tuple[ImageProgram, ProgramContext] | None]
+    real: Callable[[Json, str, str, CreatedContainer, Callable[[str], None]], asyncio.Task[int] | None]
+    program: Callable[[Json, CreatedContainer, Callable[[str], None]], tuple[ImageProgram, ProgramContext] | None]
     network: Callable[[], Awaitable[None]]
     take_address: Callable[[], str]
     put_back_address: Callable[[str], None]
@@ -94,21 +100,21 @@ class PodWorker:
 
     def __init__(self, pod: Json, node: NodeServices, before: "PodWorker | None" = None) -> None:
         self.pod = pod
-        self.records: list[ContainerRecord] = records(pod["spec"]) if before is None else before.records
-        self.needs = pod_needs(key_of(pod), uid_of(pod), 0.0, pod["spec"])
+        self.records: list[ContainerRecord] = container_records(pod["spec"]) if before is None else before.records
+        self.needs = build_pod_info(key_of(pod), uid_of(pod), 0.0, pod["spec"])
         self.active = True
         self._node = node
         self._uid = PodUid(pod["metadata"]["uid"])
         self.started: float = node.clock.now() if before is None else before.started
         self._rebooted = before is not None
         self._down = False
-        self._began = node.clock.monotonic()
+        self._started_monotonic = node.clock.monotonic()
         self._own_address: str | None = None
         self._pod_ip = ""
-        self._rejected: Rejection | None = None
+        self._rejected: AdmissionRejection | None = None
         self._deleted = asyncio.Event()
         self._gone = False
-        self._dirty = asyncio.Event()
+        self._status_due = asyncio.Event()
         self._writing = asyncio.Lock()
         self._reference = reference_to(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
 
@@ -125,17 +131,17 @@ class PodWorker:
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
 
-    def gone(self) -> None:
+    def object_deleted(self) -> None:
         """The API object is not there any more: stop at once and say nothing.
 
         Kubelet admits others beside the pods that the API server has (``GetActivePods`` in ``pkg/kubelet``). So the pod
         holds neither devices nor ports from now on, although its containers take a moment to stop.
         """
         self._gone = True
-        self._release()
+        self._release_devices()
         self._deleted.set()
 
-    def went_down(self) -> None:
+    def node_down(self) -> None:
         """The node goes down: what the pod holds stays in kubelet's checkpoint, and nothing is said any more."""
         self._down = True
 
@@ -147,35 +153,35 @@ class PodWorker:
             writer = group.create_task(self._write_statuses())
             try:
                 if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
-                    await self._live()
-                self._free()
+                    await self._run_pod()
+                self._return_resources()
                 await self._deleted.wait()
                 if not self._gone:
-                    await self._confirm()
+                    await self._confirm_deletion()
             finally:
                 writer.cancel()
-                self._free()
+                self._return_resources()
 
-    async def _live(self) -> None:
+    async def _run_pod(self) -> None:
         if self._rebooted:
-            gone_down(self.pod["spec"], self.records, self._node.clock.now())
+            mark_after_reboot(self.pod["spec"], self.records, self._node.clock.now())
             if self._deleted.is_set():
                 return
         async with self._node.admission:
             if not self._deleted.is_set():
                 self._rejected = await self._admit()
         if self._rejected is not None:
-            self._free()
+            self._return_resources()
             await self._node.clock.sleep(REJECTION)
-            self.tell(self._rejected.reason, self._rejected.message, type="Warning")
+            self.record_event(self._rejected.reason, self._rejected.message, type="Warning")
             await self._write()
             return
-        self._began = self._node.clock.monotonic()
+        self._started_monotonic = self._node.clock.monotonic()
         self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
         self._pod_ip = self._own_address or self._node.host_ip
         if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
-            self.tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-        containers = Containers(
+            self.record_event("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+        containers = PodContainers(
             self.pod,
             self.records,
             host=self,
@@ -183,45 +189,45 @@ class PodWorker:
             clock=self._node.clock,
             rng=self._node.rng,
         )
-        life = asyncio.create_task(self._containers_live(containers))
+        life = asyncio.create_task(self._run_containers(containers))
         stop = asyncio.create_task(self._deleted.wait())
         try:
-            self.changed()
+            self.status_changed()
             await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
             if not life.done():
                 await self._stop(containers, life)
             if not life.cancelled():
                 life.result()
-            containers.stopped(0)
+            containers.mark_stopped(0)
         finally:
             stop.cancel()
             containers.kill()  # what still runs here does so because the machine ends, not the pod
             life.cancel()
             await asyncio.wait([life])
-        self._free()
+        self._return_resources()
         if not self._gone:
             await self._write()
 
-    async def _containers_live(self, containers: Containers) -> None:
+    async def _run_containers(self, containers: PodContainers) -> None:
         if not self.pod["spec"].get("hostNetwork"):
             await self._node.network()
-        await containers.live()
+        await containers.run()
 
-    async def _admit(self) -> Rejection | None:
+    async def _admit(self) -> AdmissionRejection | None:
         # A pod that has its devices from before the boot is asked about them first, as by kubelet.
         if self._rebooted:
-            return await self._allocated() or self._node.admit(self.needs)
-        return self._node.admit(self.needs) or await self._allocated()
+            return await self._allocate_devices() or self._node.admit(self.needs)
+        return self._node.admit(self.needs) or await self._allocate_devices()
 
-    async def _allocated(self) -> Rejection | None:
+    async def _allocate_devices(self) -> AdmissionRejection | None:
         try:
             await self._node.devices.allocate(self.pod, self._uid)
         except DeviceRefusal as refusal:
             text = f"Allocate failed due to {refusal}, which is unexpected"
-            return Rejection("UnexpectedAdmissionError", text)
+            return AdmissionRejection("UnexpectedAdmissionError", text)
         return None
 
-    async def _stop(self, containers: Containers, life: asyncio.Task[None]) -> None:
+    async def _stop(self, containers: PodContainers, life: asyncio.Task[None]) -> None:
         containers.announce_stop()
         exit_code = SIGTERM_EXIT
         grace = 0.0 if self._gone else float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
@@ -234,26 +240,26 @@ class PodWorker:
             containers.kill()
             exit_code = SIGKILL_EXIT
             await asyncio.wait([life])
-        containers.stopped(exit_code)
+        containers.mark_stopped(exit_code)
 
-    def _free(self) -> None:
+    def _return_resources(self) -> None:
         """Returns what the pod holds of the node, its address too."""
-        self._release()
+        self._release_devices()
         if self._own_address is not None:
             self._node.put_back_address(self._own_address)
             self._own_address = None
 
-    def _release(self) -> None:
+    def _release_devices(self) -> None:
         """Returns what admission counts."""
         self.active = False
         if not self._down:
             self._node.devices.release(self._uid)
 
-    async def _confirm(self) -> None:
-        while not self._gone and not await self._try_confirm():
+    async def _confirm_deletion(self) -> None:
+        while not self._gone and not await self._try_confirm_deletion():
             await self._node.clock.sleep(_WRITE_AGAIN)
 
-    async def _try_confirm(self) -> bool:
+    async def _try_confirm_deletion(self) -> bool:
         name, namespace = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"]
         try:
             await self._node.client.delete(PODS, name, namespace, uid=self._uid, grace_seconds=0)
@@ -267,7 +273,7 @@ class PodWorker:
 
     async def environment(self, container: Json) -> dict[str, str]:
         """The variables of the container's spec."""
-        facts = PodFacts(
+        facts = PodFieldValues(
             self.pod, pod_ip=self._pod_ip, host_ip=self._node.host_ip, allocatable=self._node.allocatable()
         )
         own = {"HOSTNAME": str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])}
@@ -281,29 +287,31 @@ class PodWorker:
         """The Allocate responses of device plugins for the container."""
         return self._node.devices.allocations(self._uid, container)
 
-    def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
+    def start_real(
+        self, container: str, created: CreatedContainer, log: Callable[[str], None]
+    ) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
         return self._node.real(self.pod, self._pod_ip, container, created, log)
 
-    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+    def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of the image's program, with the container's probes."""
         given = self._node.program(self.pod, created, record.log.append)
         if given is None:
             return None
         program, context = given
-        probing = Probing(
+        probing = ProbeRunner(
             record,
             startup=Probe.of(record.spec, "startupProbe"),
             readiness=Probe.of(record.spec, "readinessProbe"),
             health=context.health,
             clock=context.clock,
-            pod_began=self._began,
-            changed=self.changed,
-            tell=lambda text: self.tell("Unhealthy", text, type="Warning"),
+            pod_began=self._started_monotonic,
+            changed=self.status_changed,
+            tell=lambda text: self.record_event("Unhealthy", text, type="Warning"),
         )
         return ProgramRun(program, context, probing)
 
-    def tell(
+    def record_event(
         self,
         reason: str,
         note: str,
@@ -313,21 +321,21 @@ class PodWorker:
         """Records an event about the pod."""
         self._node.events.record(self._reference, reason, note, type=type)
 
-    def changed(self) -> None:
+    def status_changed(self) -> None:
         """The status is due."""
-        self._dirty.set()
+        self._status_due.set()
 
     # Status
 
     async def _write_statuses(self) -> None:
         while True:
-            await self._dirty.wait()
+            await self._status_due.wait()
             await self._write()
 
     async def _write(self) -> None:
         """Writes the present status until the API has it or the pod is gone."""
         async with self._writing:
-            self._dirty.clear()
+            self._status_due.clear()
             while not self._gone and not await self._try_write():
                 await self._node.clock.sleep(_WRITE_AGAIN)
 

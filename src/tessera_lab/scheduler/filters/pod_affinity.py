@@ -9,7 +9,7 @@ from typing import Any
 
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal
-from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
+from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
 
 Json = Mapping[str, Any]
 #: A topology key and a node's value for it.
@@ -20,7 +20,7 @@ ANTI_AFFINITY = Refusal("node(s) didn't match pod anti-affinity rules")
 EXISTING_ANTI_AFFINITY = Refusal("node(s) didn't satisfy existing pods anti-affinity rules")
 
 
-def affinity_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal | None] | None:
+def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
     """Judges nodes for a pod; None if no rule of this pod or of another concerns it."""
     near, apart = required_terms(pod, "podAffinity"), required_terms(pod, "podAntiAffinity")
     if not near and not apart and not cluster.holders_of_anti_affinity:
@@ -28,14 +28,14 @@ def affinity_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal
     near_counts: Counter[Domain] = Counter()
     apart_counts: Counter[Domain] = Counter()
     if near or apart:
-        for node, other in _placed(cluster):
+        for node, other in _matching_pods(cluster):
             if near and all(term_matches(term, pod, other, cluster) for term in near):
                 near_counts.update(_domains(near, node))
             apart_counts.update(_domains([term for term in apart if term_matches(term, pod, other, cluster)], node))
-    against = _against(pod, cluster)
+    against = _violates_anti_affinity(pod, cluster)
     first_of_its_kind = not near_counts and all(term_matches(term, pod, pod, cluster) for term in near)
 
-    def judge(node: Node) -> Refusal | None:
+    def judge(node: CachedNode) -> Refusal | None:
         if any(term["topologyKey"] not in node.labels for term in near):
             return NO_AFFINITY
         if not first_of_its_kind and any(not near_counts[domain] for domain in _domains(near, node)):
@@ -49,22 +49,22 @@ def affinity_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal
     return judge
 
 
-def _against(pod: PodNeeds, cluster: Cluster) -> Counter[Domain]:
+def _violates_anti_affinity(pod: PodInfo, cluster: NodeCache) -> Counter[Domain]:
     """Domains that anti-affinity of pods that are there keeps this pod out of."""
     found: Counter[Domain] = Counter()
-    for node, other in _placed(cluster, cluster.holders_of_anti_affinity):
+    for node, other in _matching_pods(cluster, cluster.holders_of_anti_affinity):
         terms = required_terms(other, "podAntiAffinity")
         found.update(_domains([term for term in terms if term_matches(term, other, pod, cluster)], node))
     return found
 
 
-def required_terms(pod: PodNeeds, kind: str) -> Sequence[Json]:
+def required_terms(pod: PodInfo, kind: str) -> Sequence[Json]:
     """The required terms of ``podAffinity`` or ``podAntiAffinity``."""
     affinity = pod.spec.get("affinity") or {}
     return (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or ()
 
 
-def term_matches(term: Json, owner: PodNeeds, other: PodNeeds, cluster: Cluster) -> bool:
+def term_matches(term: Json, owner: PodInfo, other: PodInfo, cluster: NodeCache) -> bool:
     """Whether a term of ``owner`` is about the pod ``other``."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     if not names and selector is None:
@@ -74,7 +74,7 @@ def term_matches(term: Json, owner: PodNeeds, other: PodNeeds, cluster: Cluster)
     return in_namespace and label_selector_matches(term.get("labelSelector"), other.labels)
 
 
-def _placed(cluster: Cluster, only: Mapping[str, str] | None = None) -> Iterator[tuple[Node, PodNeeds]]:
+def _matching_pods(cluster: NodeCache, only: Mapping[str, str] | None = None) -> Iterator[tuple[CachedNode, PodInfo]]:
     """Pods and their nodes: all, or those of the given UIDs and node names."""
     if only is None:
         for node in cluster.nodes.values():
@@ -87,6 +87,6 @@ def _placed(cluster: Cluster, only: Mapping[str, str] | None = None) -> Iterator
             yield found, found.pods[uid]
 
 
-def _domains(terms: Sequence[Json], node: Node) -> list[Domain]:
+def _domains(terms: Sequence[Json], node: CachedNode) -> list[Domain]:
     keys = (term["topologyKey"] for term in terms)
     return [(key, node.labels[key]) for key in keys if key in node.labels]

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal, selector_matches, untolerated
-from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
+from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
 
 Json = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class _Constraint(msgspec.Struct):
     least: int
 
 
-def spread_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal | None] | None:
+def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
     """Judges nodes for a pod; None if it has no hard constraint."""
     rules = [
         rule for rule in pod.spec.get("topologySpreadConstraints") or () if rule["whenUnsatisfiable"] == "DoNotSchedule"
@@ -36,7 +36,7 @@ def spread_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal |
     counted = [node for node in cluster.nodes.values() if all(key in node.labels for key in keys)]
     constraints = [_constraint(rule, pod, [node for node in counted if _included(rule, pod, node)]) for rule in rules]
 
-    def judge(node: Node) -> Refusal | None:
+    def judge(node: CachedNode) -> Refusal | None:
         for each in constraints:
             value = node.labels.get(each.key)
             if value is None:
@@ -48,7 +48,7 @@ def spread_filter(pod: PodNeeds, cluster: Cluster) -> Callable[[Node], Refusal |
     return judge
 
 
-def _constraint(rule: Json, pod: PodNeeds, nodes: list[Node]) -> _Constraint:
+def _constraint(rule: Json, pod: PodInfo, nodes: list[CachedNode]) -> _Constraint:
     selector = _selector(rule, pod)
     counts: dict[str, int] = {}
     for node in nodes:
@@ -59,13 +59,13 @@ def _constraint(rule: Json, pod: PodNeeds, nodes: list[Node]) -> _Constraint:
     return _Constraint(key=rule["topologyKey"], max_skew=rule["maxSkew"], own=own, counts=counts, least=least)
 
 
-def _counts(other: PodNeeds, pod: PodNeeds, selector: Json | None) -> bool:
+def _counts(other: PodInfo, pod: PodInfo, selector: Json | None) -> bool:
     if other.terminating or not selector:  # an empty selector counts nothing, as upstream has it
         return False
     return other.namespace == pod.namespace and label_selector_matches(selector, other.labels)
 
 
-def _selector(rule: Json, pod: PodNeeds) -> Json | None:
+def _selector(rule: Json, pod: PodInfo) -> Json | None:
     """The label selector; for a pod of an API server that does not write label keys into it, with them."""
     keys = [key for key in rule.get("matchLabelKeys") or () if key in pod.labels]
     if not keys:
@@ -75,7 +75,7 @@ def _selector(rule: Json, pod: PodNeeds) -> Json | None:
     return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *tests]}
 
 
-def _included(rule: Json, pod: PodNeeds, node: Node) -> bool:
+def _included(rule: Json, pod: PodInfo, node: CachedNode) -> bool:
     """Whether a node's domain and pods count: by default if the pod's selector and affinity admit it."""
     if rule.get("nodeAffinityPolicy") != "Ignore" and not selector_matches(pod.spec, node.labels, node.name):
         return False

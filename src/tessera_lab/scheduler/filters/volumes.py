@@ -13,8 +13,14 @@ import msgspec
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import Refusal, term_matches
-from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
-from tessera_lab.scheduler.state.storage_cache import NO_PROVISIONER, SELECTED_NODE, Storage, annotations, claims_of
+from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
+from tessera_lab.scheduler.state.storage_cache import (
+    NO_PROVISIONER,
+    SELECTED_NODE,
+    StorageCache,
+    annotations,
+    claims_of,
+)
 
 Json = Mapping[str, Any]
 
@@ -34,7 +40,7 @@ ZONES = (
 )
 
 
-class Plan(msgspec.Struct, frozen=True):
+class VolumePlan(msgspec.Struct, frozen=True):
     """Bindings of a pod's claims to existing and new volumes, once the pod has its node.
 
     Attributes:
@@ -56,11 +62,11 @@ class VolumeFilter(msgspec.Struct, frozen=True):
     """
 
     hopeless: str
-    judge: Callable[[Node], Refusal | None]
-    plan: Callable[[Node], Plan]
+    judge: Callable[[CachedNode], Refusal | None]
+    plan: Callable[[CachedNode], VolumePlan]
 
 
-def volume_filter(pod: PodNeeds, cluster: Cluster) -> VolumeFilter | None:
+def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
     """Judges nodes for a pod; None if it uses no claims."""
     storage = cluster.storage
     wanted = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
@@ -73,12 +79,12 @@ def volume_filter(pod: PodNeeds, cluster: Cluster) -> VolumeFilter | None:
     if not why and not all(map(storage.waits_for_consumer, loose)):
         why = UNBOUND_IMMEDIATE
 
-    taken = _taken_by_one(claims, pod, cluster)
+    taken = _exclusive_conflict(claims, pod, cluster)
 
-    def judge(node: Node) -> Refusal | None:
+    def judge(node: CachedNode) -> Refusal | None:
         if taken:
             return ONE_POD_ONLY
-        if _exceeds(claims, node, storage):
+        if _exceeds_limit(claims, node, storage):
             return TOO_MANY
         volumes = [storage.volumes.get(each["spec"]["volumeName"]) for each in bound]
         if not all(volume is not None and reaches(volume, node) for volume in volumes):
@@ -87,10 +93,10 @@ def volume_filter(pod: PodNeeds, cluster: Cluster) -> VolumeFilter | None:
             return NO_VOLUMES
         return None if all(volume is not None and _in_zone(volume, node) for volume in volumes) else NO_ZONE
 
-    return VolumeFilter(why, judge, lambda node: _plan(loose, node, storage) or Plan())
+    return VolumeFilter(why, judge, lambda node: _plan(loose, node, storage) or VolumePlan())
 
 
-def _unusable(storage: Storage, key: str, *, ephemeral: bool) -> str:
+def _unusable(storage: StorageCache, key: str, *, ephemeral: bool) -> str:
     claim, name = storage.claims.get(key), key.partition("/")[2]
     if claim is None and ephemeral:
         return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
@@ -102,21 +108,21 @@ def _unusable(storage: Storage, key: str, *, ephemeral: bool) -> str:
     return f'persistentvolumeclaim "{name}" is being deleted' if claim["metadata"].get("deletionTimestamp") else ""
 
 
-def reaches(volume: Json, node: Node) -> bool:
+def reaches(volume: Json, node: CachedNode) -> bool:
     """Whether a volume's node affinity admits the node."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
     terms = (required or {}).get("nodeSelectorTerms") or ()
     return required is None or any(term_matches(term, node.labels, node.name) for term in terms)
 
 
-def _in_zone(volume: Json, node: Node) -> bool:
+def _in_zone(volume: Json, node: CachedNode) -> bool:
     if not any(key in node.labels for key in ZONES):
         return True
     labels = volume["metadata"].get("labels") or {}
     return all(node.labels.get(key) in labels[key].split("__") for key in ZONES if key in labels)
 
 
-def _plan(claims: Iterable[Json], node: Node, storage: Storage) -> Plan | None:
+def _plan(claims: Iterable[Json], node: CachedNode, storage: StorageCache) -> VolumePlan | None:
     """The volume of each claim on the node; None if a claim gets none."""
     bind: dict[str, str] = {}
     make: list[str] = []
@@ -128,14 +134,14 @@ def _plan(claims: Iterable[Json], node: Node, storage: Storage) -> Plan | None:
         volume = fitting_volume(claim, storage.volumes.values(), node, set(bind.values())) if not selected else None
         if volume is not None:
             bind[key] = volume["metadata"]["name"]
-        elif _makes(storage.classes[claim["spec"]["storageClassName"]], node):
+        elif _can_provision(storage.classes[claim["spec"]["storageClassName"]], node):
             make.append(key)
         else:
             return None
-    return Plan(bind, tuple(make))
+    return VolumePlan(bind, tuple(make))
 
 
-def _makes(item: Json, node: Node) -> bool:
+def _can_provision(item: Json, node: CachedNode) -> bool:
     terms = item.get("allowedTopologies") or ()
     return item["provisioner"] != NO_PROVISIONER and (
         not terms
@@ -146,14 +152,14 @@ def _makes(item: Json, node: Node) -> bool:
     )
 
 
-def fitting_volume(claim: Json, volumes: Iterable[Json], node: Node | None, taken: set[str]) -> Json | None:
+def fitting_volume(claim: Json, volumes: Iterable[Json], node: CachedNode | None, taken: set[str]) -> Json | None:
     """The smallest volume that a claim may have; on a node, or anywhere. One reserved for the claim goes first."""
-    found = [each for each in volumes if each["metadata"]["name"] not in taken and _fits(claim, each)]
+    found = [each for each in volumes if each["metadata"]["name"] not in taken and _volume_fits(claim, each)]
     found = [each for each in found if node is None or reaches(each, node)]
-    return min(found, key=lambda each: (not each["spec"].get("claimRef"), _size(each), _name(each)), default=None)
+    return min(found, key=lambda each: (not each["spec"].get("claimRef"), _claim_size(each), _name(each)), default=None)
 
 
-def _fits(claim: Json, volume: Json) -> bool:
+def _volume_fits(claim: Json, volume: Json) -> bool:
     want, have = claim["spec"], volume["spec"]
     reference, meta = have.get("claimRef"), claim["metadata"]
     if volume["metadata"].get("deletionTimestamp"):
@@ -166,14 +172,14 @@ def _fits(claim: Json, volume: Json) -> bool:
         and (want.get("storageClassName") or "") == (have.get("storageClassName") or "")
         and want.get("volumeMode", "Filesystem") == have.get("volumeMode", "Filesystem")
         and set(want["accessModes"]) <= set(have["accessModes"])
-        and _size(volume) >= parse_quantity(want["resources"]["requests"]["storage"])
+        and _claim_size(volume) >= parse_quantity(want["resources"]["requests"]["storage"])
         and (
             not want.get("selector") or label_selector_matches(want["selector"], volume["metadata"].get("labels") or {})
         )
     )
 
 
-def _size(volume: Json) -> Any:
+def _claim_size(volume: Json) -> Any:
     return parse_quantity(volume["spec"]["capacity"]["storage"])
 
 
@@ -181,7 +187,7 @@ def _name(volume: Json) -> str:
     return str(volume["metadata"]["name"])
 
 
-def _taken_by_one(claims: Iterable[Json], pod: PodNeeds, cluster: Cluster) -> bool:
+def _exclusive_conflict(claims: Iterable[Json], pod: PodInfo, cluster: NodeCache) -> bool:
     """Whether another pod uses a claim that only one pod may use."""
     names = {each["metadata"]["name"] for each in claims if each["spec"].get("accessModes") == ["ReadWriteOncePod"]}
     keys = {f"{pod.namespace}/{name}" for name in names}
@@ -189,26 +195,26 @@ def _taken_by_one(claims: Iterable[Json], pod: PodNeeds, cluster: Cluster) -> bo
         key in keys
         for node in cluster.nodes.values()
         for other in node.pods.values()
-        for key, _ in claims_of(other.namespace, _own(other), other.spec)
+        for key, _ in claims_of(other.namespace, _own_claims(other), other.spec)
     )
 
 
-def _own(pod: PodNeeds) -> str:
+def _own_claims(pod: PodInfo) -> str:
     return pod.key.partition("/")[2]
 
 
-def _exceeds(claims: Iterable[Json], node: Node, storage: Storage) -> bool:
+def _exceeds_limit(claims: Iterable[Json], node: CachedNode, storage: StorageCache) -> bool:
     """Whether a CSI driver could not attach so many volumes to the node."""
     drivers = (storage.csi_nodes.get(node.name, {}).get("spec") or {}).get("drivers") or ()
     limits = {each["name"]: (each.get("allocatable") or {}).get("count") for each in drivers}
-    new = {found for each in claims if (found := _attached(each, storage))}
+    new = {found for each in claims if (found := _attached_volumes(each, storage))}
     if not any(limits.get(driver) is not None for driver, _ in new):
         return False
     held = {
         found
         for other in node.pods.values()
-        for key, _ in claims_of(other.namespace, _own(other), other.spec)
-        if key in storage.claims and (found := _attached(storage.claims[key], storage))
+        for key, _ in claims_of(other.namespace, _own_claims(other), other.spec)
+        if key in storage.claims and (found := _attached_volumes(storage.claims[key], storage))
     }
     for driver, limit in limits.items():
         added = {each for each in new - held if each[0] == driver}
@@ -217,7 +223,7 @@ def _exceeds(claims: Iterable[Json], node: Node, storage: Storage) -> bool:
     return False
 
 
-def _attached(claim: Json, storage: Storage) -> tuple[str, str] | None:
+def _attached_volumes(claim: Json, storage: StorageCache) -> tuple[str, str] | None:
     """Driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
     volume = storage.volumes.get(claim["spec"].get("volumeName") or "")
     if volume is not None:

@@ -10,14 +10,21 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.state.pod_requests import Amounts, HostPort, amounts, conflict, host_ports, pod_requests
-from tessera_lab.scheduler.state.storage_cache import Storage
+from tessera_lab.scheduler.state.pod_requests import (
+    Amounts,
+    HostPort,
+    host_ports,
+    parse_amounts,
+    pod_requests,
+    ports_conflict,
+)
+from tessera_lab.scheduler.state.storage_cache import StorageCache
 
 Json = Mapping[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
+class PodInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A pod, compiled once for many comparisons.
 
     Attributes:
@@ -54,7 +61,7 @@ class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
         return bool(rule.get("requiredDuringSchedulingIgnoredDuringExecution"))
 
 
-def pod_needs(
+def build_pod_info(
     key: str,
     uid: str,
     created: float,
@@ -62,9 +69,9 @@ def pod_needs(
     labels: Mapping[str, str] | None = None,
     *,
     terminating: bool = False,
-) -> PodNeeds:
+) -> PodInfo:
     """Compiles a pod's spec."""
-    return PodNeeds(
+    return PodInfo(
         key=key,
         uid=uid,
         labels=labels or {},
@@ -77,7 +84,7 @@ def pod_needs(
     )
 
 
-class Node:
+class CachedNode:
     """One node as the scheduler sees it. ``used`` is the sum over the pods in ``pods`` (by UID)."""
 
     __slots__ = ("allocatable", "labels", "name", "pods", "taints", "unschedulable", "used")
@@ -89,7 +96,7 @@ class Node:
         self.unschedulable = False
         self.allocatable: Amounts = {}
         self.used: Amounts = {}
-        self.pods: dict[str, PodNeeds] = {}
+        self.pods: dict[str, PodInfo] = {}
 
     def lacking(self, requests: Amounts) -> list[tuple[str, int]]:
         """The requests of which too little is free, in the pod's order."""
@@ -98,15 +105,15 @@ class Node:
 
     def ports_taken(self, ports: frozenset[HostPort]) -> bool:
         """Whether another pod of the node holds one of the host ports."""
-        return bool(ports) and any(conflict(ports, pod.ports) for pod in self.pods.values())
+        return bool(ports) and any(ports_conflict(ports, pod.ports) for pod in self.pods.values())
 
-    def hold(self, pod: PodNeeds) -> None:
+    def hold(self, pod: PodInfo) -> None:
         """Counts a pod."""
         self.pods[pod.uid] = pod
         for name, value in pod.requests.items():
             self.used[name] = self.used.get(name, 0) + value
 
-    def free(self, uid: str) -> PodNeeds | None:
+    def free(self, uid: str) -> PodInfo | None:
         """Counts a pod no more, and returns it."""
         pod = self.pods.pop(uid, None)
         if pod is not None:
@@ -115,7 +122,7 @@ class Node:
         return pod
 
 
-class Cluster:
+class NodeCache:
     """Nodes, and pods on nodes. A pod may be placed on a node that is not known yet; it counts when the node comes.
 
     Attributes:
@@ -127,26 +134,31 @@ class Cluster:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, CachedNode] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.storage = Storage()
+        self.storage = StorageCache()
         self.holders_of_anti_affinity: dict[str, str] = {}
-        self.nominated: dict[str, dict[str, PodNeeds]] = {}
+        self.nominated: dict[str, dict[str, PodInfo]] = {}
         self._nominations: dict[str, str] = {}
         self._priorities: Counter[int] = Counter()
         self._by_hostname: dict[str, set[str]] = {}
-        self._placed: dict[str, tuple[str, PodNeeds]] = {}
-        self._waiting_for_node: dict[str, dict[str, PodNeeds]] = {}
+        self._placed: dict[str, tuple[str, PodInfo]] = {}
+        self._waiting_for_node: dict[str, dict[str, PodInfo]] = {}
 
     def set_node(self, name: str, labels: Mapping[str, str], spec: Json, allocatable: Mapping[str, str]) -> bool:
         """Adds or updates a node. Returns whether anything that decides about pods has changed."""
         node = self.nodes.get(name)
         is_new = node is None
         if node is None:
-            node = self.nodes[name] = Node(name)
+            node = self.nodes[name] = CachedNode(name)
             for pod in self._waiting_for_node.pop(name, {}).values():
                 node.hold(pod)
-        facts = (dict(labels), tuple(spec.get("taints") or ()), bool(spec.get("unschedulable")), amounts(allocatable))
+        facts = (
+            dict(labels),
+            tuple(spec.get("taints") or ()),
+            bool(spec.get("unschedulable")),
+            parse_amounts(allocatable),
+        )
         if not is_new and facts == (node.labels, node.taints, node.unschedulable, node.allocatable):
             return False
         self._index(node, labels)
@@ -161,7 +173,7 @@ class Cluster:
             if node.pods:
                 self._waiting_for_node[name] = dict(node.pods)
 
-    def place(self, pod: PodNeeds, node_name: str) -> None:
+    def place(self, pod: PodInfo, node_name: str) -> None:
         """Counts a pod on a node, in its present form."""
         self.remove_pod(pod.uid)
         self._placed[pod.uid] = (node_name, pod)
@@ -189,7 +201,7 @@ class Cluster:
             node.free(uid)
         return True
 
-    def nominate(self, uid: str, room: tuple[PodNeeds, str] | None) -> None:
+    def nominate(self, uid: str, room: tuple[PodInfo, str] | None) -> None:
         """Notes that room is made for a pod on a node; None takes that back."""
         before = self._nominations.pop(uid, None)
         if before is not None:
@@ -208,7 +220,7 @@ class Cluster:
         """Whether a placed pod is less important."""
         return any(count and each < priority for each, count in self._priorities.items())
 
-    def placed(self, uid: str) -> PodNeeds | None:
+    def placed(self, uid: str) -> PodInfo | None:
         """A pod that counts on a node, as it was counted."""
         found = self._placed.get(uid)
         return found[1] if found is not None else None
@@ -217,11 +229,11 @@ class Cluster:
         """Whether the pod counts on a node."""
         return uid in self._placed
 
-    def with_hostname(self, hostname: str) -> Iterable[Node]:
+    def with_hostname(self, hostname: str) -> Iterable[CachedNode]:
         """The nodes whose hostname label has this value."""
         return [self.nodes[name] for name in sorted(self._by_hostname.get(hostname, ()))]
 
-    def _index(self, node: Node, labels: Mapping[str, str]) -> None:
+    def _index(self, node: CachedNode, labels: Mapping[str, str]) -> None:
         before, after = node.labels.get(HOSTNAME, ""), labels.get(HOSTNAME, "")
         if before != after:
             self._by_hostname.get(before, set()).discard(node.name)

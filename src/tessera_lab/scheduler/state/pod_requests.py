@@ -18,20 +18,20 @@ HostPort = tuple[str, str, int]
 ANY_ADDRESS = "0.0.0.0"
 
 
-def amount(resource: str, text: str | float) -> int:
+def parse_amount(resource: str, text: str | float) -> int:
     """A quantity in the scheduler's integer unit of that resource."""
     return milli(str(text)) if resource == "cpu" else whole(str(text))
 
 
-def amounts(quantities: Mapping[str, str | int] | None) -> Amounts:
+def parse_amounts(quantities: Mapping[str, str | int] | None) -> Amounts:
     """A resource list in integer units."""
-    return {name: amount(name, text) for name, text in (quantities or {}).items()}
+    return {name: parse_amount(name, text) for name, text in (quantities or {}).items()}
 
 
 def container_requests(container: Json) -> Amounts:
     """A container's requests; a resource with only a limit is requested at its limit."""
     resources = container.get("resources") or {}
-    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+    return parse_amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def pod_requests(spec: Json) -> Amounts:
@@ -51,8 +51,8 @@ def pod_requests(spec: Json) -> Amounts:
         _raise_to(starting, peak)
     _add(running, sidecars)
     _raise_to(running, starting)
-    running.update(amounts((spec.get("resources") or {}).get("requests")))
-    _add(running, amounts(spec.get("overhead")))
+    running.update(parse_amounts((spec.get("resources") or {}).get("requests")))
+    _add(running, parse_amounts(spec.get("overhead")))
     running["pods"] = 1
     return {name: value for name, value in running.items() if value}
 
@@ -70,7 +70,7 @@ def host_ports(spec: Json) -> frozenset[HostPort]:
     return frozenset(ports)
 
 
-def conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> bool:
+def ports_conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> bool:
     """Whether two pods cannot have their host ports on one node."""
     return any(
         (protocol, number) == (theirs, taken) and (address == at or ANY_ADDRESS in {address, at})

@@ -13,7 +13,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 
-class Storage:
+class StorageCache:
     """What there is.
 
     Attributes:

@@ -14,8 +14,15 @@ from tessera.kube.resources.meta import key_of
 from tessera_lab.scheduler.filters.node_placement import pinned_names, selector_matches, untolerated
 from tessera_lab.workloads.apps.rollout import template_hash
 from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of, queue_controller, queue_itself
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
+from tessera_lab.workloads.base.ownership import (
+    Json,
+    OwnershipClaims,
+    is_being_deleted,
+    labels_of,
+    queue_controller,
+    queue_itself,
+)
 from tessera_lab.workloads.base.pods import PodMaker, available_in, created_at, from_template, is_ready, phase
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -41,11 +48,11 @@ HOST_NETWORK_TOLERATION = {
 class DaemonSetController:
     """Keeps DaemonSets on their nodes."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         self._expectations = Expectations(mirrors.clock, self._queue.add)
-        self._claims = Claims(mirrors.client, DAEMONSETS, PODS)
+        self._claims = OwnershipClaims(mirrors.client, DAEMONSETS, PODS)
         self._pods = PodMaker(mirrors, DAEMONSETS, self._expectations)
         mirrors.daemonsets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(DAEMONSETS, mirrors.daemonsets, self._queue, self._expectations))
@@ -75,9 +82,9 @@ class DaemonSetController:
         nodes = {node["metadata"]["name"]: node for node in self._mirrors.nodes.cache.values()}
         template = pod_template(owner)
         wanted = [name for name, node in nodes.items() if should_run(template["spec"], node)]
-        if self._expectations.met(key) and not deleting(owner):
+        if self._expectations.are_met(key) and not is_being_deleted(owner):
             await self._manage(key, owner, wanted, by_node)
-            if self._expectations.met(key):
+            if self._expectations.are_met(key):
                 await self._update(key, owner, wanted, by_node)
         return await self._write_status(owner, wanted, by_node)
 
@@ -88,14 +95,16 @@ class DaemonSetController:
             pod
             for name, pods in by_node.items()
             for pod in (pods[1:] if name in wanted else self._unwanted(name, pods))
-            if not deleting(pod)
+            if not is_being_deleted(pod)
         ]
         failed = [pod for name in wanted for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
         for pod in failed:
             node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
             found = f"Found failed daemon pod {metadata['namespace']}/{metadata['name']} on node {node}"
-            self._mirrors.tell(DAEMONSETS, owner, "FailedDaemonPod", f"{found}, will try to kill it", warning=True)
-        victims = superfluous + [pod for pod in failed if not deleting(pod)]
+            self._mirrors.record_event(
+                DAEMONSETS, owner, "FailedDaemonPod", f"{found}, will try to kill it", warning=True
+            )
+        victims = superfluous + [pod for pod in failed if not is_being_deleted(pod)]
         if not missing and not victims:
             return
         self._expectations.expect(key, creations=len(missing), deletions=[pod["metadata"]["uid"] for pod in victims])
@@ -117,13 +126,13 @@ class DaemonSetController:
         rolling = strategy.get("rollingUpdate") or {}
         if rolling.get("maxSurge") not in {None, 0, "0", "0%"}:
             note = "maxSurge is not implemented by the lab; the update keeps to maxUnavailable"
-            self._mirrors.tell(DAEMONSETS, owner, "NotImplemented", note, warning=True)
+            self._mirrors.record_event(DAEMONSETS, owner, "NotImplemented", note, warning=True)
         budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(wanted))
         digest = _digest(owner)
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
         pods = [by_node[name][0] for name in wanted if by_node.get(name)]
         unavailable = len(wanted) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
-        outdated = [pod for pod in pods if labels_of(pod).get(HASH_LABEL) != digest and not deleting(pod)]
+        outdated = [pod for pod in pods if labels_of(pod).get(HASH_LABEL) != digest and not is_being_deleted(pod)]
         lame = [pod for pod in outdated if available_in(pod, minimum, now) != 0.0]
         sound = [pod for pod in outdated if available_in(pod, minimum, now) == 0.0]
         victims = lame + sound[: max(0, budget - unavailable)]
@@ -212,7 +221,7 @@ def _facts(node: Json) -> tuple[Any, Any]:
 def _by_node(pods: Sequence[Json]) -> dict[str, list[Json]]:
     """Pods by the node that they are on or pinned to, the oldest first; those that are leaving last."""
     found: dict[str, list[Json]] = {}
-    for pod in sorted(pods, key=lambda each: (deleting(each), created_at(each), each["metadata"]["name"])):
+    for pod in sorted(pods, key=lambda each: (is_being_deleted(each), created_at(each), each["metadata"]["name"])):
         names = pinned_names(pod["spec"]) or ()
         node = pod["spec"].get("nodeName") or next(iter(names), None)
         if node is not None:

@@ -8,13 +8,13 @@ from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import DEPLOYMENTS, REPLICASETS
 from tessera.kube.resources.meta import key_of
 from tessera_lab.workloads.apps import rollout
-from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
-    Claims,
     Json,
+    OwnershipClaims,
     controlled_by,
     controller_of,
-    deleting,
+    is_being_deleted,
     owner_reference,
     queue_controller,
     queue_itself,
@@ -29,10 +29,10 @@ DEADLINE = 600
 class DeploymentController:
     """Rolls Deployments out."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._client = mirrors.client
-        self._claims = Claims(mirrors.client, DEPLOYMENTS, REPLICASETS)
+        self._claims = OwnershipClaims(mirrors.client, DEPLOYMENTS, REPLICASETS)
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.deployments.add_handler(queue_itself(self._queue))
         mirrors.replicasets.add_handler(queue_controller(DEPLOYMENTS, mirrors.deployments, self._queue))
@@ -61,13 +61,13 @@ class DeploymentController:
         cache = self._mirrors.replicasets.cache
         orphans = cache.by(ORPHANS, deployment["metadata"]["namespace"])
         owned = await self._claims.claim(deployment, cache.by(OWNER, deployment["metadata"]["uid"]), orphans)
-        new, old = rollout.split(deployment, owned)
-        if not deleting(deployment):
-            new = await self._act(deployment, new, old)
+        new, old = rollout.split_replicasets(deployment, owned)
+        if not is_being_deleted(deployment):
+            new = await self._roll_out(deployment, new, old)
         everything = [*([new] if new is not None else ()), *old]
         return await self._write_status(deployment, new, everything)
 
-    async def _act(self, deployment: Json, new: Json | None, old: Sequence[Json]) -> Json | None:
+    async def _roll_out(self, deployment: Json, new: Json | None, old: Sequence[Json]) -> Json | None:
         if deployment["spec"].get("paused"):
             if new is not None:
                 await self._scale(deployment, new, rollout.replicas(deployment))
@@ -95,7 +95,7 @@ class DeploymentController:
         for each in old:
             await self._scale(deployment, each, 0)
         pods = (pod for each in old for pod in self._mirrors.pods.cache.by(OWNER, each["metadata"]["uid"]))
-        return any(is_active(pod) or deleting(pod) for pod in pods)
+        return any(is_active(pod) or is_being_deleted(pod) for pod in pods)
 
     # ReplicaSets
 
@@ -131,7 +131,7 @@ class DeploymentController:
             return await self._existing(deployment, body["metadata"]["name"], collisions)
         await self._set_revision(deployment, number)
         if size:
-            self._tell_scaling(deployment, made, 0, size)
+            self._record_scaling(deployment, made, 0, size)
         return made
 
     async def _existing(self, deployment: Json, name: str, collisions: int) -> Json | None:
@@ -166,7 +166,7 @@ class DeploymentController:
         if before == size:
             return replicaset
         patched = await self._patch(replicaset, {"spec": {"replicas": size}})
-        self._tell_scaling(deployment, replicaset, before, size)
+        self._record_scaling(deployment, replicaset, before, size)
         return patched
 
     async def _patch(self, replicaset: Json, patch: Mapping[str, Any]) -> Json:
@@ -185,17 +185,17 @@ class DeploymentController:
             except NotFound:
                 continue
 
-    def _tell_scaling(self, deployment: Json, replicaset: Json, before: int, size: int) -> None:
+    def _record_scaling(self, deployment: Json, replicaset: Json, before: int, size: int) -> None:
         word = "up" if size > before else "down"
         name = replicaset["metadata"]["name"]
         note = f"Scaled {word} replica set {name} from {before} to {size}"
-        self._mirrors.tell(DEPLOYMENTS, deployment, "ScalingReplicaSet", note)
+        self._mirrors.record_event(DEPLOYMENTS, deployment, "ScalingReplicaSet", note)
 
     # Status
 
     async def _write_status(self, deployment: Json, new: Json | None, everything: Sequence[Json]) -> float | None:
         now = self._mirrors.clock.now()
-        counts = rollout.totals(everything, new)
+        counts = rollout.count_totals(everything, new)
         counts["unavailableReplicas"] = max(0, rollout.replicas(deployment) - counts["availableReplicas"])
         old = deployment.get("status") or {}
         status = {name: value for name, value in counts.items() if value or old.get(name)}
@@ -235,9 +235,9 @@ def _progressing(
     if before is None:
         text = f'Created new replica set "{name}"'
         return _condition(deployment, "Progressing", ("True", "NewReplicaSetCreated"), text, now), float(deadline)
-    if before["reason"] == "NewReplicaSetAvailable" and not _rolls(deployment, counts):
+    if before["reason"] == "NewReplicaSetAvailable" and not _is_rolling(deployment, counts):
         return dict(before), None
-    if _advanced(deployment, counts) or before["reason"] == "NewReplicaSetAvailable":
+    if _has_advanced(deployment, counts) or before["reason"] == "NewReplicaSetAvailable":
         text = f'ReplicaSet "{name}" is progressing.'
         moved = _condition(deployment, "Progressing", ("True", "ReplicaSetUpdated"), text, now)
         return moved | {"lastUpdateTime": rfc3339(now)}, float(deadline)
@@ -248,12 +248,12 @@ def _progressing(
     return _condition(deployment, "Progressing", ("False", "ProgressDeadlineExceeded"), text, now), None
 
 
-def _rolls(deployment: Json, counts: Mapping[str, int]) -> bool:
+def _is_rolling(deployment: Json, counts: Mapping[str, int]) -> bool:
     """Whether a new template is on its way; a pod that is lost later is no rollout."""
     return counts["updatedReplicas"] != rollout.replicas(deployment) or counts["replicas"] != counts["updatedReplicas"]
 
 
-def _advanced(deployment: Json, counts: Mapping[str, int]) -> bool:
+def _has_advanced(deployment: Json, counts: Mapping[str, int]) -> bool:
     old = deployment.get("status") or {}
     before_old = old.get("replicas", 0) - old.get("updatedReplicas", 0)
     return bool(

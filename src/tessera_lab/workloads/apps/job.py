@@ -12,8 +12,8 @@ from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
 from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, queue_controller, queue_itself
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, OwnershipClaims, is_being_deleted, queue_controller, queue_itself
 from tessera_lab.workloads.base.pods import (
     PodMaker,
     condition,
@@ -36,11 +36,11 @@ BACKOFF_LIMIT = 6
 class JobController:
     """Runs Jobs."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         self._expectations = Expectations(mirrors.clock, self._queue.add)
-        self._claims = Claims(mirrors.client, JOBS, PODS)
+        self._claims = OwnershipClaims(mirrors.client, JOBS, PODS)
         self._pods = PodMaker(mirrors, JOBS, self._expectations)
         mirrors.jobs.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(JOBS, mirrors.jobs, self._queue, self._expectations))
@@ -59,15 +59,15 @@ class JobController:
         cache = self._mirrors.pods.cache
         orphans = cache.by(ORPHANS, job["metadata"]["namespace"])
         pods = await self._claims.claim(job, cache.by(OWNER, job["metadata"]["uid"]), orphans)
-        verdict = self._verdict(job, pods)
+        verdict = self._outcome(job, pods)
         again: float | None = None
-        if not deleting(job) and self._expectations.met(key):
+        if not is_being_deleted(job) and self._expectations.are_met(key):
             again = await self._manage(key, job, pods, verdict)
         await self._write_status(job, pods, verdict)
         deadline = _deadline_left(job, self._mirrors.clock.now())
         return min((each for each in (again, deadline) if each is not None), default=None)
 
-    def _verdict(self, job: Json, pods: Sequence[Json]) -> tuple[str, str, str] | None:
+    def _outcome(self, job: Json, pods: Sequence[Json]) -> tuple[str, str, str] | None:
         """Condition, reason and message with which the Job ends, or None while it goes on."""
         missing = not_implemented(job)
         if missing:
@@ -88,7 +88,7 @@ class JobController:
     ) -> float | None:
         """Creates or deletes pods; returns seconds until failed pods may be replaced."""
         active = [pod for pod in pods if is_active(pod)]
-        wanted = 0 if verdict is not None or job["spec"].get("suspend") else wanted_active(job, pods)
+        wanted = 0 if verdict is not None or job["spec"].get("suspend") else desired_active(job, pods)
         if len(active) > wanted:
             victims = sorted(active, key=deletion_rank)[: len(active) - wanted]
             self._expectations.expect(key, deletions=[pod["metadata"]["uid"] for pod in victims])
@@ -111,7 +111,7 @@ class JobController:
             "ready": sum(map(is_ready, active)),
             "succeeded": sum(phase(pod) == "Succeeded" for pod in pods),
             "failed": sum(phase(pod) == "Failed" for pod in pods),
-            "terminating": sum(deleting(pod) and phase(pod) not in {"Succeeded", "Failed"} for pod in pods),
+            "terminating": sum(is_being_deleted(pod) and phase(pod) not in {"Succeeded", "Failed"} for pod in pods),
         }
         status: dict[str, Any] = {
             name: value for name, value in counts.items() if value or name in {"ready", "terminating"} or old.get(name)
@@ -132,19 +132,19 @@ class JobController:
             status["conditions"] = conditions
         await self._mirrors.write_status(JOBS, job, status)
         if ending and verdict is not None:
-            self._tell_end(job, verdict)
+            self._record_end(job, verdict)
 
-    def _tell_end(self, job: Json, verdict: tuple[str, str, str]) -> None:
+    def _record_end(self, job: Json, verdict: tuple[str, str, str]) -> None:
         kind, reason, message = verdict
         if kind == "Complete":
-            self._mirrors.tell(JOBS, job, "Completed", "Job completed")
+            self._mirrors.record_event(JOBS, job, "Completed", "Job completed")
         else:
-            self._mirrors.tell(JOBS, job, reason, message, warning=True)
+            self._mirrors.record_event(JOBS, job, reason, message, warning=True)
 
     async def _expire(self, job: Json) -> float | None:
         """Deletes a finished Job after ``ttlSecondsAfterFinished``."""
         ttl, end = job["spec"].get("ttlSecondsAfterFinished"), finished(job)
-        if ttl is None or end is None or deleting(job):
+        if ttl is None or end is None or is_being_deleted(job):
             return None
         left = parse_rfc3339(end["lastTransitionTime"]) + int(ttl) - self._mirrors.clock.now()
         if left > 0:
@@ -184,7 +184,7 @@ def completions_left(job: Json, pods: Sequence[Json]) -> int:
     return 0 if succeeded and not any(map(is_active, pods)) else 1
 
 
-def wanted_active(job: Json, pods: Sequence[Json]) -> int:
+def desired_active(job: Json, pods: Sequence[Json]) -> int:
     """Number of pods that should run now."""
     parallelism = job["spec"].get("parallelism")
     parallelism = 1 if parallelism is None else int(parallelism)

@@ -10,8 +10,15 @@ from tessera.clock import rfc3339
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
 from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of, queue_controller, queue_itself
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
+from tessera_lab.workloads.base.ownership import (
+    Json,
+    OwnershipClaims,
+    is_being_deleted,
+    labels_of,
+    queue_controller,
+    queue_itself,
+)
 from tessera_lab.workloads.base.pods import PodMaker, available_in, deletion_rank, from_template, is_active, is_ready
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -22,11 +29,11 @@ BURST = 500
 class ReplicaSetController:
     """Keeps ReplicaSets at their number of pods."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         self._expectations = Expectations(mirrors.clock, self._queue.add)
-        self._claims = Claims(mirrors.client, REPLICASETS, PODS)
+        self._claims = OwnershipClaims(mirrors.client, REPLICASETS, PODS)
         self._pods = PodMaker(mirrors, REPLICASETS, self._expectations)
         mirrors.replicasets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(REPLICASETS, mirrors.replicasets, self._queue, self._expectations))
@@ -45,7 +52,7 @@ class ReplicaSetController:
         pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
         active = [pod for pod in pods if is_active(pod)]
         refusal: ApiError | None = None
-        if self._expectations.met(key) and not deleting(owner):
+        if self._expectations.are_met(key) and not is_being_deleted(owner):
             try:
                 await self._scale(key, owner, active)
             except ApiError as error:

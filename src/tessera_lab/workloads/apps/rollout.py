@@ -27,14 +27,14 @@ _NOT_COPIED = frozenset({REVISION, DESIRED, MAXIMUM, "kubectl.kubernetes.io/last
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class RolloutBounds(msgspec.Struct, frozen=True):
     """Limits of a rolling update: pods above and below the number of replicas."""
 
     surge: int
     unavailable: int
 
 
-class Scaling(msgspec.Struct, frozen=True):
+class ReplicaSetScale(msgspec.Struct, frozen=True):
     """One ReplicaSet gets another number of replicas."""
 
     replicaset: str
@@ -63,7 +63,7 @@ def _annotations(template: Json) -> Mapping[str, str]:
     return (template.get("metadata") or {}).get("annotations") or {}
 
 
-def split(deployment: Json, replicasets: Sequence[Json]) -> tuple[Json | None, list[Json]]:
+def split_replicasets(deployment: Json, replicasets: Sequence[Json]) -> tuple[Json | None, list[Json]]:
     """The ReplicaSet of the present template, if there is one, and the others, oldest first."""
     ordered = sorted(replicasets, key=lambda each: (created_at(each), each["metadata"]["name"]))
     new = next((each for each in ordered if same_template(deployment["spec"]["template"], each)), None)
@@ -86,21 +86,21 @@ def available(item: Json) -> int:
     return int((item.get("status") or {}).get("availableReplicas", 0))
 
 
-def present(item: Json) -> int:
+def count_present(item: Json) -> int:
     """``status.replicas``."""
     return int((item.get("status") or {}).get("replicas", 0))
 
 
-def bounds(deployment: Json) -> Bounds:
+def bounds(deployment: Json) -> RolloutBounds:
     """MaxSurge and maxUnavailable in pods."""
     strategy = deployment["spec"].get("strategy") or {}
     if strategy.get("type") == "Recreate":
-        return Bounds(0, replicas(deployment))
+        return RolloutBounds(0, replicas(deployment))
     rolling = strategy.get("rollingUpdate") or {}
     wanted = replicas(deployment)
     surge = _number(rolling.get("maxSurge", "25%"), wanted, up=True)
     unavailable = _number(rolling.get("maxUnavailable", "25%"), wanted, up=False)
-    return Bounds(surge, 1) if not surge and not unavailable else Bounds(surge, min(unavailable, wanted))
+    return RolloutBounds(surge, 1) if not surge and not unavailable else RolloutBounds(surge, min(unavailable, wanted))
 
 
 def _number(value: int | str, total: int, *, up: bool) -> int:
@@ -137,7 +137,7 @@ def new_replicaset_size(deployment: Json, replicasets: Sequence[Json], current: 
     return min(wanted, current + max(0, room))
 
 
-def scale_down_old(deployment: Json, new: Json, old: Sequence[Json]) -> list[Scaling]:
+def scale_down_old(deployment: Json, new: Json, old: Sequence[Json]) -> list[ReplicaSetScale]:
     """Scales old ReplicaSets down in a rolling update: first pods that are not available, then by age."""
     minimum = replicas(deployment) - bounds(deployment).unavailable
     everything = [new, *old]
@@ -158,7 +158,7 @@ def scale_down_old(deployment: Json, new: Json, old: Sequence[Json]) -> list[Sca
         sizes[name] -= healthy
         spare -= healthy
     return [
-        Scaling(each["metadata"]["name"], sizes[each["metadata"]["name"]])
+        ReplicaSetScale(each["metadata"]["name"], sizes[each["metadata"]["name"]])
         for each in old
         if sizes[each["metadata"]["name"]] != replicas(each)
     ]
@@ -168,7 +168,7 @@ def old_to_forget(deployment: Json, old: Sequence[Json]) -> list[Json]:
     """The old, empty ReplicaSets beyond ``revisionHistoryLimit``, oldest revision first."""
     limit = deployment["spec"].get("revisionHistoryLimit")
     limit = 10 if limit is None else int(limit)
-    empty = [each for each in old if not replicas(each) and not present(each)]
+    empty = [each for each in old if not replicas(each) and not count_present(each)]
     ordered = sorted(empty, key=revision)
     return ordered[: max(0, len(ordered) - limit)]
 
@@ -176,15 +176,15 @@ def old_to_forget(deployment: Json, old: Sequence[Json]) -> list[Json]:
 def is_complete(deployment: Json, new: Json | None, everything: Sequence[Json]) -> bool:
     """Whether all replicas are of the newest template, and available."""
     wanted = replicas(deployment)
-    updated = present(new) if new is not None else 0
-    return updated == wanted == sum(map(present, everything)) and sum(map(available, everything)) == wanted
+    updated = count_present(new) if new is not None else 0
+    return updated == wanted == sum(map(count_present, everything)) and sum(map(available, everything)) == wanted
 
 
-def totals(everything: Sequence[Json], new: Json | None) -> dict[str, Any]:
+def count_totals(everything: Sequence[Json], new: Json | None) -> dict[str, Any]:
     """The counts of the Deployment's status, without the unavailable ones."""
     return {
-        "replicas": sum(map(present, everything)),
-        "updatedReplicas": present(new) if new is not None else 0,
+        "replicas": sum(map(count_present, everything)),
+        "updatedReplicas": count_present(new) if new is not None else 0,
         "readyReplicas": sum(int((each.get("status") or {}).get("readyReplicas", 0)) for each in everything),
         "availableReplicas": sum(map(available, everything)),
     }

@@ -14,11 +14,11 @@ from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera_lab.workloads.apps.rollout import replicas, template_hash
 from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
-    Claims,
     Json,
-    deleting,
+    OwnershipClaims,
+    is_being_deleted,
     labels_of,
     owner_reference,
     queue_controller,
@@ -35,11 +35,11 @@ INDEX_LABEL = "apps.kubernetes.io/pod-index"
 class StatefulSetController:
     """Keeps StatefulSets at their numbered pods."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         self._expectations = Expectations(mirrors.clock, self._queue.add)
-        self._claims = Claims(mirrors.client, STATEFULSETS, PODS)
+        self._claims = OwnershipClaims(mirrors.client, STATEFULSETS, PODS)
         self._pods = PodMaker(mirrors, STATEFULSETS, self._expectations)
         mirrors.statefulsets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(STATEFULSETS, mirrors.statefulsets, self._queue, self._expectations))
@@ -57,7 +57,7 @@ class StatefulSetController:
         orphans = [pod for pod in cache.by(ORPHANS, owner["metadata"]["namespace"]) if ordinal(pod, name) is not None]
         pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
         numbered = {number: pod for pod in pods if (number := ordinal(pod, name)) is not None}
-        if self._expectations.met(key) and not deleting(owner):
+        if self._expectations.are_met(key) and not is_being_deleted(owner):
             await self._manage(key, owner, numbered)
         return await self._write_status(owner, numbered)
 
@@ -65,7 +65,7 @@ class StatefulSetController:
         """One step towards the wanted pods; each step's events bring the next."""
         wanted = _ordinals(owner)
         one_at_a_time = owner["spec"].get("podManagementPolicy") != "Parallel"
-        ended = [pod for pod in pods.values() if phase(pod) in {"Succeeded", "Failed"} and not deleting(pod)]
+        ended = [pod for pod in pods.values() if phase(pod) in {"Succeeded", "Failed"} and not is_being_deleted(pod)]
         if ended:
             await self._delete(key, owner, ended)
             return
@@ -78,11 +78,11 @@ class StatefulSetController:
             await self._create(key, owner, missing)
             return
         surplus = sorted((number for number in pods if number not in wanted), reverse=True)
-        leaving = any(deleting(pod) for pod in pods.values())
+        leaving = any(is_being_deleted(pod) for pod in pods.values())
         sound = all(self._is_available(owner, pods[number]) for number in wanted)
         if one_at_a_time:
             surplus = surplus[:1] if sound and not leaving else []
-        victims = [pods[number] for number in surplus if not deleting(pods[number])]
+        victims = [pods[number] for number in surplus if not is_being_deleted(pods[number])]
         if victims:
             await self._delete(key, owner, victims)
         elif not leaving:

@@ -35,7 +35,7 @@ class Expectations:
         self._look_again = look_again
         self._expected: dict[str, _Expected] = {}
 
-    def met(self, key: str) -> bool:
+    def are_met(self, key: str) -> bool:
         """Whether nothing is expected (any more)."""
         expected = self._expected.get(key)
         if expected is None:

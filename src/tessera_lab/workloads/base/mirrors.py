@@ -62,7 +62,7 @@ def _node(pod: Json) -> Iterable[str]:
 _OWNED: Mapping[str, Any] = {OWNER: _owner, ORPHANS: _orphan}
 
 
-class Mirrors:
+class ObjectMirrors:
     """The resources that workload controllers watch.
 
     Args:
@@ -113,7 +113,9 @@ class Mirrors:
         for mirror in self.all:
             await mirror.wait_synced()
 
-    def tell(self, resource: Resource[Any], about: Json, reason: str, note: str, *, warning: bool = False) -> None:
+    def record_event(
+        self, resource: Resource[Any], about: Json, reason: str, note: str, *, warning: bool = False
+    ) -> None:
         """Records an event about an object."""
         metadata = about["metadata"]
         reference = reference_to(resource, metadata["name"], metadata.get("namespace", ""), metadata["uid"])

@@ -61,7 +61,7 @@ def selector_of(owner: Json) -> Selector:
     return selector
 
 
-def deleting(item: Json) -> bool:
+def is_being_deleted(item: Json) -> bool:
     """Whether the object's deletion was asked for."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
@@ -72,7 +72,7 @@ def labels_of(item: Json) -> Mapping[str, str]:
     return labels
 
 
-class Claims:
+class OwnershipClaims:
     """Adopts and releases for one kind of controller.
 
     Args:
@@ -94,16 +94,16 @@ class Claims:
             mine: the objects that it controls now.
             orphans: objects of its namespace that nobody controls.
         """
-        if deleting(owner):
+        if is_being_deleted(owner):
             return list(mine)
         selector = selector_of(owner)
         kept: list[Json] = []
         for item in mine:
-            if selector.matches(labels_of(item)) or deleting(item):
+            if selector.matches(labels_of(item)) or is_being_deleted(item):
                 kept.append(item)
             else:
                 await self._release(owner, item)
-        matching = [item for item in orphans if selector.matches(labels_of(item)) and not deleting(item)]
+        matching = [item for item in orphans if selector.matches(labels_of(item)) and not is_being_deleted(item)]
         return kept + [item for item in matching if await self._adopt(owner, item)]
 
     async def _adopt(self, owner: Json, item: Json) -> bool:
@@ -165,7 +165,7 @@ def queue_controller(
             if owner is not None and owner["kind"] == resource.kind:
                 key = f"{item['metadata']['namespace']}/{owner['name']}"
                 if expectations is not None and state is item:
-                    _note(expectations, key, event)
+                    _note_expectation(expectations, key, event)
                 queue.add(key)
         if controller_of(item) is None and event.kind is not EventKind.DELETED:
             for key in _might_adopt(item, owners):
@@ -174,11 +174,11 @@ def queue_controller(
     return handle
 
 
-def _note(expectations: Expectations, key: str, event: Event[dict[str, Any]]) -> None:
+def _note_expectation(expectations: Expectations, key: str, event: Event[dict[str, Any]]) -> None:
     uid = event.object["metadata"]["uid"]
     if event.kind is EventKind.ADDED:
         expectations.created(key)
-    if event.kind is EventKind.DELETED or deleting(event.object):
+    if event.kind is EventKind.DELETED or is_being_deleted(event.object):
         expectations.deleted(key, uid)
 
 

@@ -9,8 +9,8 @@ from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import Resource
 from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting, owner_reference
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted, owner_reference
 
 #: Pods created first, then twice as many each time: a quota that refuses one refuses all (``slowStartBatch``).
 _FIRST_BATCH = 1
@@ -18,7 +18,7 @@ _FIRST_BATCH = 1
 
 def is_active(pod: Json) -> bool:
     """Neither finished nor being deleted."""
-    return phase(pod) not in {"Succeeded", "Failed"} and not deleting(pod)
+    return phase(pod) not in {"Succeeded", "Failed"} and not is_being_deleted(pod)
 
 
 def phase(pod: Json) -> str:
@@ -38,7 +38,7 @@ def condition(item: Json, kind: str) -> Json | None:
 def is_ready(pod: Json) -> bool:
     """Condition Ready is True."""
     ready = condition(pod, "Ready")
-    return ready is not None and ready["status"] == "True" and not deleting(pod)
+    return ready is not None and ready["status"] == "True" and not is_being_deleted(pod)
 
 
 def available_in(pod: Json, min_ready: float, now: float) -> float | None:
@@ -104,7 +104,7 @@ class PodMaker:
         expectations: told of what fails, so that it is not waited for.
     """
 
-    def __init__(self, mirrors: Mirrors, resource: Resource[Any], expectations: Expectations) -> None:
+    def __init__(self, mirrors: ObjectMirrors, resource: Resource[Any], expectations: Expectations) -> None:
         self._mirrors = mirrors
         self._resource = resource
         self._expectations = expectations
@@ -137,12 +137,12 @@ class PodMaker:
                 each.reason == "NamespaceTerminating" for each in error.causes
             )
             if not terminating:
-                self._tell(owner, "FailedCreate", f"Error creating: {error.message}", warning=True)
+                self._record_event(owner, "FailedCreate", f"Error creating: {error.message}", warning=True)
             return error
         except (ConnectionError, TimeoutError):
             self._expectations.created(key)
             raise
-        self._tell(owner, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        self._record_event(owner, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
         return None
 
     async def delete(self, key: str, owner: Json, pods: Sequence[Json]) -> None:
@@ -157,10 +157,10 @@ class PodMaker:
             self._expectations.deleted(key, metadata["uid"])
         except ApiError as error:
             self._expectations.deleted(key, metadata["uid"])
-            self._tell(owner, "FailedDelete", f"Error deleting: {error.message}", warning=True)
+            self._record_event(owner, "FailedDelete", f"Error deleting: {error.message}", warning=True)
             raise
         else:
-            self._tell(owner, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
+            self._record_event(owner, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
 
-    def _tell(self, owner: Json, reason: str, note: str, *, warning: bool = False) -> None:
-        self._mirrors.tell(self._resource, owner, reason, note, warning=warning)
+    def _record_event(self, owner: Json, reason: str, note: str, *, warning: bool = False) -> None:
+        self._mirrors.record_event(self._resource, owner, reason, note, warning=warning)

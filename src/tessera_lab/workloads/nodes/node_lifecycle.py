@@ -21,8 +21,8 @@ from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.kubelet.node.node_object import NOT_READY_TAINT
 from tessera_lab.scheduler.filters.node_placement import untolerated
-from tessera_lab.workloads.base.mirrors import NODE, Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.base.mirrors import NODE, ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
@@ -37,7 +37,7 @@ _WANTED: Mapping[str, Sequence[tuple[str, str]]] = {
 class NodeTaints:
     """Keeps the taint of nodes that are not Ready."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.nodes.add_handler(self._on_node)
@@ -47,12 +47,12 @@ class NodeTaints:
         await self._queue.run()
 
     def _on_node(self, event: Any) -> None:
-        if event.kind is not EventKind.DELETED and wanted_taints(event.object) is not None:
+        if event.kind is not EventKind.DELETED and desired_taints(event.object) is not None:
             self._queue.add(key_of(event.object))
 
     async def _reconcile(self, key: str) -> None:
         node = self._mirrors.nodes.cache.get(key)
-        wanted = wanted_taints(node) if node is not None else None
+        wanted = desired_taints(node) if node is not None else None
         if node is None or wanted is None:
             return
         metadata, patch = node["metadata"], {"spec": {"taints": wanted or None}}
@@ -64,7 +64,7 @@ class NodeTaints:
             return  # the next state of the node is looked at when it comes
 
 
-def wanted_taints(node: Json) -> list[Json] | None:
+def desired_taints(node: Json) -> list[Json] | None:
     """The taints that the node should have; None where they are as they should be, or the node says nothing."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((each.get("status") for each in conditions if each.get("type") == "Ready"), None)
@@ -88,7 +88,7 @@ _NO_EXECUTE = {"key": UNREACHABLE_TAINT, "effect": "NoExecute"}
 class NodeLifecycle:
     """Watches the Leases of nodes."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._renewed: dict[str, float] = {}
         self._lost: dict[str, float] = {}
@@ -137,14 +137,16 @@ class NodeLifecycle:
         await self._mirrors.client.merge_patch(
             NODES, node["metadata"]["name"], patch, subresource="status", resource_version=version
         )
-        self._mirrors.tell(NODES, node, "NodeNotReady", f"Node {node['metadata']['name']} status is now: NodeNotReady")
+        self._mirrors.record_event(
+            NODES, node, "NodeNotReady", f"Node {node['metadata']['name']} status is now: NodeNotReady"
+        )
 
     async def _evict(self, name: str, lost: float) -> float | None:
         """Deletes the pods whose time on the lost node is over; seconds until the next one's is."""
         waits = []
         for pod in list(self._mirrors.pods.cache.by(NODE, name)):
-            stays = stay(pod)
-            if stays is None or deleting(pod):
+            stays = seconds_tolerated(pod)
+            if stays is None or is_being_deleted(pod):
                 continue
             if lost < stays:
                 waits.append(stays - lost)
@@ -155,11 +157,11 @@ class NodeLifecycle:
             except (NotFound, Conflict):
                 continue
             note = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
-            self._mirrors.tell(PODS, pod, "TaintManagerEviction", note)
+            self._mirrors.record_event(PODS, pod, "TaintManagerEviction", note)
         return min(waits, default=None)
 
 
-def stay(pod: Json) -> float | None:
+def seconds_tolerated(pod: Json) -> float | None:
     """Seconds that a pod stays on an unreachable node; None for ever."""
     tolerations = pod["spec"].get("tolerations") or ()
     matching = [each for each in tolerations if untolerated([_NO_EXECUTE], [each]) is None]

@@ -10,8 +10,8 @@ from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
-from tessera_lab.workloads.base.mirrors import NODE, Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.base.mirrors import NODE, ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -22,7 +22,7 @@ QUARANTINE = 40.0
 class PodGarbageCollector:
     """Ends pods that have no kubelet."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.pods.add_handler(self._on_pod)
@@ -43,7 +43,7 @@ class PodGarbageCollector:
 
     def _is_lost(self, pod: Json) -> bool:
         node = pod["spec"].get("nodeName")
-        return node not in self._mirrors.nodes.cache if node else deleting(pod)
+        return node not in self._mirrors.nodes.cache if node else is_being_deleted(pod)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._mirrors.pods.cache.get(key)

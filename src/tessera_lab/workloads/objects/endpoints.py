@@ -11,8 +11,8 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import SERVICES
 from tessera.kube.resources.meta import Resource, key_of
 from tessera.kube.watch.informer import Event
-from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting, labels_of, owner_reference
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted, labels_of, owner_reference
 from tessera_lab.workloads.base.pods import is_ready, phase
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -27,7 +27,7 @@ MANAGED_BY = "endpointslice-controller.k8s.io"
 class EndpointsController:
     """Keeps the addresses behind Services."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._written: dict[str, Any] = {}
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
@@ -42,7 +42,7 @@ class EndpointsController:
         pod = event.object
         for service in self._mirrors.services.cache.values():
             if service["metadata"]["namespace"] == pod["metadata"]["namespace"] and (
-                selects(service, pod) or (event.old is not None and selects(service, event.old))
+                service_selects(service, pod) or (event.old is not None and service_selects(service, event.old))
             ):
                 self._queue.add(key_of(service))
 
@@ -58,7 +58,7 @@ class EndpointsController:
             (
                 pod
                 for pod in self._mirrors.pods.cache.values()
-                if _same_namespace(service, pod) and selects(service, pod)
+                if _same_namespace(service, pod) and service_selects(service, pod)
             ),
             key=key_of,
         )
@@ -82,7 +82,7 @@ class EndpointsController:
             return
 
 
-def selects(service: Json, pod: Json) -> bool:
+def service_selects(service: Json, pod: Json) -> bool:
     """Whether the Service's selector matches the pod's labels; an empty selector matches none."""
     selector = service["spec"].get("selector") or {}
     labels = labels_of(pod)
@@ -91,8 +91,8 @@ def selects(service: Json, pod: Json) -> bool:
 
 def endpoints(service: Json, pods: Sequence[Json]) -> dict[str, Any]:
     """The Endpoints object."""
-    ready = [_address(pod) for pod in pods if _counts(service, pod)]
-    rest = [_address(pod) for pod in pods if not _counts(service, pod)]
+    ready = [_address(pod) for pod in pods if _is_listed(service, pod)]
+    rest = [_address(pod) for pod in pods if not _is_listed(service, pod)]
     subset: dict[str, Any] = {"ports": ports(service, pods)}
     subset |= {"addresses": ready} if ready else {}
     subset |= {"notReadyAddresses": rest} if rest else {}
@@ -145,7 +145,7 @@ def _same_namespace(service: Json, pod: Json) -> bool:
     return bool(service["metadata"]["namespace"] == pod["metadata"]["namespace"])
 
 
-def _counts(service: Json, pod: Json) -> bool:
+def _is_listed(service: Json, pod: Json) -> bool:
     return is_ready(pod) or bool(service["spec"].get("publishNotReadyAddresses"))
 
 
@@ -160,10 +160,10 @@ def _address(pod: Json) -> dict[str, Any]:
 
 
 def _endpoint(service: Json, pod: Json) -> dict[str, Any]:
-    ready = _counts(service, pod)
+    ready = _is_listed(service, pod)
     return {
         "addresses": [pod["status"]["podIP"]],
-        "conditions": {"ready": ready, "serving": is_ready(pod), "terminating": deleting(pod)},
+        "conditions": {"ready": ready, "serving": is_ready(pod), "terminating": is_being_deleted(pod)},
         "nodeName": pod["spec"].get("nodeName", ""),
         "targetRef": _reference(pod),
     }

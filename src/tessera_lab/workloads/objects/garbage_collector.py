@@ -17,9 +17,9 @@ from tessera.kube.client.client import Propagation
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources.meta import OwnerReference, PartialObject
 from tessera.kube.watch.informer import Event, EventKind
-from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.work_queue import WorkQueue
-from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
+from tessera_lab.workloads.objects.metadata_mirror import Kind, MetadataMirror
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -33,7 +33,7 @@ class _Item(msgspec.Struct, frozen=True):
 class GarbageCollector:
     """Deletes what nobody owns any more."""
 
-    def __init__(self, mirrors: Mirrors, inventory: Inventory) -> None:
+    def __init__(self, mirrors: ObjectMirrors, inventory: MetadataMirror) -> None:
         self._client = mirrors.client
         self._inventory = inventory
         self._items: dict[str, _Item] = {}
@@ -84,13 +84,13 @@ class GarbageCollector:
         elif meta.deletion_timestamp and FOREGROUND in meta.finalizers:
             await self._finish_foreground(item)
         elif meta.owner_references and not meta.deletion_timestamp:
-            await self._judge(item)
+            await self._classify_owners(item)
 
     def _forget(self, uid: str) -> None:
         if not self._dependents.get(uid):
             self._dependents.pop(uid, None)
 
-    async def _judge(self, item: _Item) -> None:
+    async def _classify_owners(self, item: _Item) -> None:
         """Deletes the object, or removes its references to owners that are gone."""
         solid, dangling, waiting = await self._sort(item)
         meta = item.object.metadata
@@ -140,7 +140,7 @@ class GarbageCollector:
         blocking = [each for each in self._dependents_of(uid) if _blocks(each, uid)]
         for dependent in blocking:
             if not dependent.object.metadata.deletion_timestamp:
-                await self._judge(dependent)
+                await self._classify_owners(dependent)
         if not blocking:
             await self._remove_finalizer(item, FOREGROUND)
 

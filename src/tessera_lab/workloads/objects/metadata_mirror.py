@@ -14,7 +14,7 @@ from tessera.kube.resources import CRDS
 from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.kube.watch.informer import Event, Informer
 from tessera_lab.simulation.supervision import LabInformer
-from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
 
 _NEEDED = frozenset({"list", "watch", "delete"})
 _LEFT_OUT = frozenset({"events"})
@@ -52,7 +52,7 @@ Handler = Callable[[Kind, Event[PartialObject]], None]
 NAMESPACE = "namespace"
 
 
-class Inventory:
+class MetadataMirror:
     """Every object of the cluster, metadata only.
 
     Attributes:
@@ -60,7 +60,7 @@ class Inventory:
         complete: set once the first round of mirrors is complete.
     """
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self.kinds: dict[Kind, Informer[PartialObject]] = {}
         self.complete = asyncio.Event()
         self._mirrors = mirrors

@@ -10,10 +10,10 @@ from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, Metho
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
 from tessera.kube.resources.meta import PartialObject
 from tessera.kube.watch.informer import Event, EventKind
-from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.work_queue import WorkQueue
-from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
+from tessera_lab.workloads.objects.metadata_mirror import Kind, MetadataMirror
 
 ROOT_CA = "kube-root-ca.crt"
 
@@ -22,11 +22,11 @@ class NamespaceContents:
     """Furnishes namespaces.
 
     Args:
-        mirrors: see :class:`Mirrors`.
+        mirrors: see :class:`ObjectMirrors`.
         ca: the certificate authority of the API server as PEM, empty where it has none.
     """
 
-    def __init__(self, mirrors: Mirrors, ca: str) -> None:
+    def __init__(self, mirrors: ObjectMirrors, ca: str) -> None:
         self._mirrors = mirrors
         self._ca = ca
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
@@ -48,7 +48,7 @@ class NamespaceContents:
 
     async def _reconcile(self, name: str) -> None:
         namespace = self._mirrors.namespaces.cache.get(name)
-        if namespace is None or deleting(namespace):
+        if namespace is None or is_being_deleted(namespace):
             return
         client = self._mirrors.client
         try:
@@ -68,7 +68,7 @@ class NamespaceContents:
 class NamespaceDeletion:
     """Empties namespaces that are being deleted, and lets them go."""
 
-    def __init__(self, mirrors: Mirrors, inventory: Inventory) -> None:
+    def __init__(self, mirrors: ObjectMirrors, inventory: MetadataMirror) -> None:
         self._mirrors = mirrors
         self._inventory = inventory
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
@@ -82,12 +82,12 @@ class NamespaceDeletion:
 
     def _on_event(self, _kind: Kind, event: Event[PartialObject]) -> None:
         namespace = self._mirrors.namespaces.cache.get(event.object.metadata.namespace)
-        if namespace is not None and deleting(namespace):
+        if namespace is not None and is_being_deleted(namespace):
             self._queue.add(event.object.metadata.namespace)
 
     async def _reconcile(self, name: str) -> None:
         namespace = self._mirrors.namespaces.cache.get(name)
-        if namespace is None or not deleting(namespace):
+        if namespace is None or not is_being_deleted(namespace):
             return
         content = list(self._inventory.in_namespace(name))
         for kind, item in content:

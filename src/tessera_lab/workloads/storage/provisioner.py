@@ -19,8 +19,8 @@ from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES,
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, annotations
-from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting, owner_reference
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted, owner_reference
 from tessera_lab.workloads.base.work_queue import WorkQueue
 from tessera_lab.workloads.storage.volume_controller import PROVISIONED_BY
 
@@ -30,7 +30,7 @@ PROVISIONER = "disk.lab.tessera.dev"
 class Provisioner:
     """Makes volumes, each after the time that it takes."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._began: dict[str, float] = {}
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
@@ -53,7 +53,7 @@ class Provisioner:
 
     async def _reconcile(self, key: str) -> float | None:
         claim = self._mirrors.claims.cache.get(key)
-        if claim is None or deleting(claim) or claim["spec"].get("volumeName"):
+        if claim is None or is_being_deleted(claim) or claim["spec"].get("volumeName"):
             return None
         item = self._mirrors.storage_classes.cache.get(claim["spec"].get("storageClassName") or "")
         if item is None or item["provisioner"] != PROVISIONER:
@@ -96,7 +96,7 @@ class Provisioner:
         except AlreadyExists:
             return
         note = f"Successfully provisioned volume {name}"
-        self._mirrors.tell(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningSucceeded", note)
+        self._mirrors.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningSucceeded", note)
 
     def _value(self, item: Json, key: str, selected: str | None) -> str:
         """The topology's value: the selected node's, else the first that the class allows, else any node's."""
@@ -114,7 +114,7 @@ class Provisioner:
         """Gives the claim back to the scheduler, which may choose another node."""
         meta = claim["metadata"]
         note = f'failed to provision volume with StorageClass "{claim["spec"]["storageClassName"]}": {why}'
-        self._mirrors.tell(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningFailed", note, warning=True)
+        self._mirrors.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningFailed", note, warning=True)
         patch = {"metadata": {"annotations": {SELECTED_NODE: None}}}
         await self._mirrors.client.merge_patch(PERSISTENT_VOLUME_CLAIMS, meta["name"], patch, meta["namespace"])
 
@@ -122,7 +122,7 @@ class Provisioner:
 class EphemeralClaims:
     """Makes the claims of generic ephemeral volumes."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.pods.add_handler(self._on_pod)
@@ -138,7 +138,7 @@ class EphemeralClaims:
 
     async def _reconcile(self, key: str) -> None:
         pod = self._mirrors.pods.cache.get(key)
-        if pod is None or deleting(pod):
+        if pod is None or is_being_deleted(pod):
             return
         meta = pod["metadata"]
         for volume in pod["spec"].get("volumes") or ():

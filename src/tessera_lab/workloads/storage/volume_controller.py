@@ -14,8 +14,8 @@ from tessera.kube.resources.meta import Resource, key_of
 from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.filters.volumes import fitting_volume
 from tessera_lab.scheduler.state.storage_cache import BIND_COMPLETED, SELECTED_NODE, annotations, claims_of
-from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.base.mirrors import ObjectMirrors
+from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -27,7 +27,7 @@ _CLAIM, _VOLUME = "claim", "volume"
 class VolumeController:
     """Keeps claims and volumes together."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.claims.add_handler(self._on_claim)
@@ -79,7 +79,7 @@ class VolumeController:
     # Claims
 
     async def _claim(self, claim: Json) -> None:
-        if deleting(claim):
+        if is_being_deleted(claim):
             if not self._in_use(claim):
                 await self._release(PERSISTENT_VOLUME_CLAIMS, claim, "kubernetes.io/pvc-protection")
             return
@@ -94,7 +94,7 @@ class VolumeController:
             await self._bind(claim, volume)
         elif not name and self._waits(claim):
             note = "waiting for first consumer to be created before binding"
-            self._mirrors.tell(PERSISTENT_VOLUME_CLAIMS, claim, "WaitForFirstConsumer", note)
+            self._mirrors.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "WaitForFirstConsumer", note)
 
     def _candidate(self, claim: Json) -> Json | None:
         """The volume for a claim: one that is reserved for it, else for an Immediate claim the smallest that serves."""
@@ -141,13 +141,13 @@ class VolumeController:
         reference = volume["spec"].get("claimRef") or {}
         claim = self._mirrors.claims.cache.get(f"{reference.get('namespace', '')}/{reference.get('name', '')}")
         held = claim is not None and reference.get("uid") in {None, "", claim["metadata"]["uid"]}
-        if deleting(volume) and not (held and reference.get("uid")):
+        if is_being_deleted(volume) and not (held and reference.get("uid")):
             await self._release(PERSISTENT_VOLUMES, volume, "kubernetes.io/pv-protection")
         elif not reference or (not reference.get("uid") and not held):
             await self._mirrors.write_status(PERSISTENT_VOLUMES, volume, {"phase": "Available"})
         elif not held and reference.get("uid"):
             await self._mirrors.write_status(PERSISTENT_VOLUMES, volume, {"phase": "Released"})
-            if volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete" and not deleting(volume):
+            if volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete" and not is_being_deleted(volume):
                 await self._mirrors.client.delete(PERSISTENT_VOLUMES, volume["metadata"]["name"])
 
     async def _release(self, resource: Resource[Any], item: Json, finalizer: str) -> None:

@@ -11,18 +11,18 @@ from tessera.provisioning.advise import timers as advised
 from tessera.provisioning.advise.findings import Labels, Rank, findings
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import advise
-from tessera_lab.cloud.autoscaler.rules import Timers
-from tessera_lab.experiments.autoscaling import Played, Setting, play
+from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
+from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings, simulate_autoscaling
 from tessera_lab.experiments.runs import OURS
-from tessera_lab.experiments.scenarios import BUILT, PUBLIC, Scenario
-from tessera_lab.installation.install import Commands, entrypoint
+from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 
-MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+MAKE = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
 #: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.
-FIVE = Timers(unneeded=300, delay_after_add=300)
+FIVE = AutoscalerTimers(unneeded=300, delay_after_add=300)
 #: Timers under which the drivers' own time is all that counts.
-SHORT_PROVISION = Timers(max_node_provision=300)
+SHORT_PROVISION = AutoscalerTimers(max_node_provision=300)
 #: A cloud that is so quick that a node with precompiled drivers is usable within five minutes of the request.
 QUICK = CostModel(vm_seconds=30, join_seconds=20)
 #: One that takes four minutes, so that a node with built drivers is not usable when the first back-off ends.
@@ -33,18 +33,20 @@ SLOW = CostModel(vm_seconds=240)
 ENOUGH = 0.4
 
 
-def unlabelled(scenario: Scenario, maximum: int = 1, hours: float = ENOUGH) -> Played:
+def unlabelled(scenario: ArticleScenario, maximum: int = 1, hours: float = ENOUGH) -> AutoscalingRun:
     """One pod, nodes without the accelerator label."""
-    return play(Setting(scenario=scenario, timers=FIVE, labelled=False, maximum=maximum, hours=hours), MAKE)
+    return simulate_autoscaling(
+        AutoscalingSettings(scenario=scenario, timers=FIVE, labelled=False, maximum=maximum, hours=hours), MAKE
+    )
 
 
 @pytest.fixture(scope="module")
-def looping() -> Played:
+def looping() -> AutoscalingRun:
     """An hour of built drivers without the label."""
     return unlabelled(BUILT, hours=1.0)
 
 
-def test_without_a_label_nodes_with_built_drivers_are_removed_as_empty_for_ever(looping: Played) -> None:
+def test_without_a_label_nodes_with_built_drivers_are_removed_as_empty_for_ever(looping: AutoscalingRun) -> None:
     told = looping
     assert told.ran == ()
     assert (told.made, told.lost) == (8, 7)
@@ -65,7 +67,9 @@ def test_without_a_label_one_pod_has_several_nodes_made() -> None:
 
 
 def test_with_the_label_a_short_provision_time_gives_nodes_with_built_drivers_up_and_asks_for_more() -> None:
-    told = play(Setting(scenario=BUILT, timers=SHORT_PROVISION, costs=SLOW, hours=ENOUGH), MAKE)
+    told = simulate_autoscaling(
+        AutoscalingSettings(scenario=BUILT, timers=SHORT_PROVISION, costs=SLOW, hours=ENOUGH), MAKE
+    )
     kinds = [each.kind for each in told.moments if each.kind != "node"]
     assert kinds[:3] == ["scale-up", "time-out", "scale-up"]
     first, late, again, *_ = (each.at for each in told.moments if each.kind in {"scale-up", "time-out"})
@@ -76,17 +80,19 @@ def test_with_the_label_a_short_provision_time_gives_nodes_with_built_drivers_up
 
 @pytest.mark.parametrize(("scenario", "timed_out"), [(BUILT, 1), (PUBLIC, 0)])
 def test_with_the_label_precompiled_drivers_keep_a_short_provision_time_where_the_cloud_is_quick(
-    scenario: Scenario, timed_out: int
+    scenario: ArticleScenario, timed_out: int
 ) -> None:
-    told = play(Setting(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), MAKE)
+    told = simulate_autoscaling(
+        AutoscalingSettings(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), MAKE
+    )
     assert (told.timed_out, told.made, told.lost, len(told.ran)) == (timed_out, 1, 0, 1)
 
 
 def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
-    told = play(
-        Setting(
+    told = simulate_autoscaling(
+        AutoscalingSettings(
             scenario=PUBLIC,
-            timers=Timers(max_node_provision=300, unneeded=300, delay_after_add=300),
+            timers=AutoscalerTimers(max_node_provision=300, unneeded=300, delay_after_add=300),
             operator=OURS,
             tainted=True,
             maximum=4,
@@ -100,10 +106,12 @@ def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
 @pytest.fixture(scope="module")
 def measured() -> GroupTimes:
     """What nodes with built drivers take when nothing disturbs them."""
-    return play(Setting(scenario=BUILT, timers=Timers(), pods=4, hours=ENOUGH), MAKE).times
+    return simulate_autoscaling(
+        AutoscalingSettings(scenario=BUILT, timers=AutoscalerTimers(), pods=4, hours=ENOUGH), MAKE
+    ).times
 
 
-def test_the_loop_is_predicted_before_a_node_is_lost(measured: GroupTimes, looping: Played) -> None:
+def test_the_loop_is_predicted_before_a_node_is_lost(measured: GroupTimes, looping: AutoscalingRun) -> None:
     short = advised.Timers(max_node_provision=300, unneeded=FIVE.unneeded, delay_after_add=FIVE.delay_after_add)
     told = findings(measured, advise(measured, labelled=False), short, labels=Labels(there=False))
     assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
@@ -117,13 +125,15 @@ def test_with_the_advised_timers_no_node_is_lost(measured: GroupTimes) -> None:
     assert told.max_node_startup is not None
     assert told.unneeded is not None
     assert told.delay_after_add is not None
-    timers = Timers(
+    timers = AutoscalerTimers(
         max_node_provision=told.max_node_provision,
         max_node_startup=told.max_node_startup,
         unneeded=told.unneeded,
         delay_after_add=told.delay_after_add,
     )
-    played = play(Setting(scenario=BUILT, timers=timers, pods=3, seed=1, hours=ENOUGH), MAKE)
+    played = simulate_autoscaling(
+        AutoscalingSettings(scenario=BUILT, timers=timers, pods=3, seed=1, hours=ENOUGH), MAKE
+    )
     assert (played.made, played.lost, played.timed_out, len(played.ran)) == (3, 0, 0, 3)
 
 
@@ -131,6 +141,8 @@ def test_without_a_label_the_advised_timers_lose_no_node_either(measured: GroupT
     told = advise(measured, labelled=False).timers
     assert told.unneeded is not None
     assert told.delay_after_add is not None
-    timers = Timers(unneeded=told.unneeded, delay_after_add=told.delay_after_add)
-    played = play(Setting(scenario=BUILT, timers=timers, labelled=False, maximum=1, seed=2, hours=ENOUGH), MAKE)
+    timers = AutoscalerTimers(unneeded=told.unneeded, delay_after_add=told.delay_after_add)
+    played = simulate_autoscaling(
+        AutoscalingSettings(scenario=BUILT, timers=timers, labelled=False, maximum=1, seed=2, hours=ENOUGH), MAKE
+    )
     assert (played.made, played.lost, len(played.ran)) == (1, 0, 1)

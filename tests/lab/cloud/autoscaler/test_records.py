@@ -8,22 +8,22 @@ from tessera.cli.autoscaler.cluster_facts import ClusterFacts, look
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD
-from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.scenarios import PUBLIC
-from tessera_lab.installation.install import Commands, entrypoint
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
-MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+MAKE = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
     async def main() -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
         async with (
-            clusters.tessera(CostModel(), cards=False, seed=0, make=MAKE) as world,
-            world.autoscaled(Timers(), labelled=labelled, tainted=True),
+            clusters.start_tessera(CostModel(), cards=False, seed=0, make=MAKE) as world,
+            world.run_autoscaler(AutoscalerTimers(), labelled=labelled, tainted=True),
         ):
             await world.client.create(CLUSTER_POLICIES, PUBLIC.policy())
             await world.clock.sleep(60)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.kubelet.containers.environment import ConfigError, PodFacts, command_line, environment, expand
+from tessera_lab.kubelet.containers.environment import ConfigError, PodFieldValues, command_line, environment, expand
 
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"app": "x"}},
     "spec": {"nodeName": "n1", "serviceAccountName": "sa"},
 }
-FACTS = PodFacts(POD, pod_ip="10.0.0.2", host_ip="192.0.2.1", allocatable={"cpu": "8", "memory": "1Gi"})
+FACTS = PodFieldValues(POD, pod_ip="10.0.0.2", host_ip="192.0.2.1", allocatable={"cpu": "8", "memory": "1Gi"})
 OBJECTS = {
     ("configmaps", "ns", "settings"): {"A": "1", "B": "2"},
     ("secrets", "ns", "keys"): {"TOKEN": base64.b64encode(b"secret").decode()},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera_lab.kubelet.containers.probes import Probe
-from tessera_lab.kubelet.images.catalogue import Catalogue, ImageProgram, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
 from tessera_lab.kubelet.images.image_programs import ProgramContext
 
 InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -22,7 +22,7 @@ SOON = 0.01
 
 async def start(lab: Any, program: ImageProgram, **container: Any) -> Any:
     """A node, and a pod of this program that began with whole seconds of the pod's own time."""
-    catalogue = Catalogue({"app": SimulatedImage(program=program)})
+    catalogue = ImageCatalogue({"app": SimulatedImage(program=program)})
     (node,) = await lab.start_nodes("n1", catalogue=catalogue)
     body = {
         "metadata": {"name": "p"},

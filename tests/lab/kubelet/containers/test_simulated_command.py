@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera_lab.kubelet.containers.simulated_command import program
+from tessera_lab.kubelet.containers.simulated_command import parse_command
 
 
 @pytest.mark.parametrize(
@@ -31,18 +31,18 @@ from tessera_lab.kubelet.containers.simulated_command import program
     ],
 )
 def test_commands(argv: list[str], seconds: float | None, exit_code: int) -> None:
-    does = program("image", argv)
+    does = parse_command("image", argv)
     assert (does.seconds, does.exit_code) == (seconds, exit_code)
 
 
 def test_an_image_without_a_command_runs_until_it_is_stopped() -> None:
-    assert program("nginx", []).seconds is None
+    assert parse_command("nginx", []).seconds is None
 
 
 def test_an_image_that_is_known_to_end_ends() -> None:
-    assert program("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", []).seconds == 1
+    assert parse_command("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", []).seconds == 1
 
 
 def test_what_is_not_really_done_is_called_simulated() -> None:
-    assert program("image", ["nvidia-smi", "-L"]).output == ("simulated: nvidia-smi -L",)
-    assert program("image", ["sh", "-c", "echo hello; false"]).output == ("hello",)
+    assert parse_command("image", ["nvidia-smi", "-L"]).output == ("simulated: nvidia-smi -L",)
+    assert parse_command("image", ["sh", "-c", "echo hello; false"]).output == ("hello",)

@@ -6,7 +6,7 @@ import pytest
 
 from tessera.kubelet.interfaces import Allocation, Device
 from tessera_lab.kubelet.devices.checkpoint import FILE_NAME, CheckpointError, FileCheckpoint
-from tessera_lab.kubelet.devices.device_ledger import DeviceLedger, Holding, PodUid
+from tessera_lab.kubelet.devices.device_ledger import DeviceHolding, DeviceLedger, PodUid
 
 MIG = "nvidia.com/mig-1g.5gb"
 
@@ -15,7 +15,7 @@ def ledger() -> DeviceLedger:
     made = DeviceLedger()
     made.set_devices(MIG, [Device(id="a"), Device(id="b")])
     allocation = Allocation(cdi_devices=("tessera.dev/mig=a",))
-    holding = Holding(container="c", resource=MIG, device_ids=("a",), allocation=allocation)
+    holding = DeviceHolding(container="c", resource=MIG, device_ids=("a",), allocation=allocation)
     made.hold(PodUid("uid"), "default", "p", holding)
     return made
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tessera.kubelet.interfaces import ContainerDevices, Device
 from tessera_lab.kubelet.devices.device_ledger import (
+    DeviceHolding,
     DeviceLedger,
     DeviceRefusal,
-    Holding,
     PodUid,
     Reusable,
-    pass_on,
+    copy_allocations,
     pod_resources,
-    wanted_devices,
+    requested_devices,
 )
 
 MIG = "nvidia.com/mig-1g.5gb"
@@ -29,8 +29,8 @@ def ledger(*healthy: str, unhealthy: Sequence[str] = ()) -> DeviceLedger:
     return made
 
 
-def give(made: DeviceLedger, uid: PodUid, container: str, *devices: str) -> Holding:
-    holding = Holding(container=container, resource=MIG, device_ids=devices)
+def give(made: DeviceLedger, uid: PodUid, container: str, *devices: str) -> DeviceHolding:
+    holding = DeviceHolding(container=container, resource=MIG, device_ids=devices)
     made.hold(uid, "default", str(uid), holding)
     return holding
 
@@ -85,11 +85,11 @@ def test_devices_pass_from_init_containers_to_app_containers_but_not_from_sideca
         "containers": [{"name": "app"}],
     }
     made, reusable = ledger("a", "b"), Reusable()
-    pass_on(spec, "init", reusable, [give(made, ONE, "init", "a", "b")])
+    copy_allocations(spec, "init", reusable, [give(made, ONE, "init", "a", "b")])
     assert reusable == {MIG: {"a", "b"}}
-    pass_on(spec, "side", reusable, [give(made, ONE, "side", "a")])
+    copy_allocations(spec, "side", reusable, [give(made, ONE, "side", "a")])
     assert reusable == {MIG: {"b"}}
-    pass_on(spec, "app", reusable, [give(made, ONE, "app", "b")])
+    copy_allocations(spec, "app", reusable, [give(made, ONE, "app", "b")])
     assert reusable == {MIG: set()}
 
 
@@ -113,7 +113,7 @@ def test_after_a_restart_holders_are_known_and_devices_are_not() -> None:
 
 def test_only_resources_of_plugins_are_kubelets() -> None:
     container = {"resources": {"limits": {MIG: "2", "cpu": "1", "example.com/patched": "3"}}}
-    assert wanted_devices(container, ledger("a")) == [(MIG, 2)]
+    assert requested_devices(container, ledger("a")) == [(MIG, 2)]
 
 
 def test_pod_resources_list_app_containers_and_sidecars() -> None:

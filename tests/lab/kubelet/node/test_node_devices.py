@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import NODES, PODS
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import InProcessPlugins
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Plugin = Callable[..., Any]
@@ -23,7 +23,7 @@ async def bound(lab: Any, name: str, *containers: dict[str, Any], **spec: Any) -
 
 
 async def joined(lab: Any, plugin: Any, **options: Any) -> Any:
-    direct = Direct()
+    direct = InProcessPlugins()
     (node,) = await lab.start_nodes("n1", plugins=direct, **options)
     lab.start(direct.bus.serve(plugin))
     await lab.clock.sleep(0.1)
@@ -193,7 +193,7 @@ def test_pre_start_is_called_at_every_start_of_a_container(in_lab: InLab, slices
 
 def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, slices: Plugin) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
         await lab.clock.sleep(0.1)
@@ -208,7 +208,7 @@ def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, 
 
 def test_a_resource_that_somebody_removes_after_that_stays_removed(in_lab: InLab, slices: Plugin) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
         await lab.clock.sleep(0.1)
@@ -224,7 +224,7 @@ def test_a_resource_that_somebody_removes_after_that_stays_removed(in_lab: InLab
 
 def test_a_plugin_that_comes_back_in_time_keeps_its_devices(in_lab: InLab, slices: Plugin) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         first = lab.start(direct.bus.serve(slices("a", "b")))
         await lab.clock.sleep(0.1)

@@ -11,7 +11,7 @@ from tessera.kube.resources import PODS
 from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import InUse
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import InProcessPlugins
 
 InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"
@@ -30,7 +30,7 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
             return [Allocation(cdi_devices=tuple(f"tessera.dev/mig={each}" for each in ids)) for ids in requests]
 
     async def story(lab: Any) -> None:
-        direct = Direct(cdi=tmp_path)
+        direct = InProcessPlugins(cdi=tmp_path)
         (node,) = await lab.start_nodes("n1", plugins=direct, machine=machine)
         lab.start(direct.bus.serve(Cdi("a")))
         await lab.clock.sleep(0.1)
@@ -68,7 +68,7 @@ def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callabl
             return [Allocation(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
 
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct, machine=machine)
         lab.start(direct.bus.serve(Whole("a")))
         await lab.clock.sleep(0.1)

@@ -14,7 +14,7 @@ from tessera.kubelet.grpc import GrpcKubelet
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.kubelet.context import Grpc, NodeDirectories
+from tessera_lab.kubelet.context import GrpcPlugins, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
@@ -49,7 +49,9 @@ async def test_a_plugin_joins_over_unix_sockets_and_survives_a_restart_of_kubele
     with TemporaryDirectory(prefix="k") as folder:
         directories = NodeDirectories.under(Path(folder))
         plugin = slices("a", "b")
-        node = SimulatedNode("n1", client, plugins=Grpc(directories=directories), clock=clock, rng=random.Random(1))
+        node = SimulatedNode(
+            "n1", client, plugins=GrpcPlugins(directories=directories), clock=clock, rng=random.Random(1)
+        )
         kubelet = GrpcKubelet(directories.plugins, directories.pod_resources / "kubelet.sock", clock=clock)
         tasks = [asyncio.create_task(node.run())]
         await until(lambda: _registered(client))

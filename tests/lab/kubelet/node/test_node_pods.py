@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SERVICE_ACCOUNTS
-from tessera_lab.kubelet.context import ContainerContext, Direct
+from tessera_lab.kubelet.context import ContainerContext, InProcessPlugins
 
 InLab = Callable[[Callable[[Any], Any]], None]
 
@@ -201,7 +201,7 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
         return 0
 
     async def story(lab: Any) -> None:
-        (node,) = await lab.start_nodes("n1", entrypoint=entrypoint, plugins=Direct())
+        (node,) = await lab.start_nodes("n1", entrypoint=entrypoint, plugins=InProcessPlugins())
         await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "agent"}}, "default")
         env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
         command = ("tessera", "agent", "--node=$(NODE)")

@@ -7,17 +7,17 @@ import pytest
 
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import PODS
-from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 DRIVER = "quay.io/x/driver:525"
 
 
-def world(**images: float) -> Catalogue:
+def world(**images: float) -> ImageCatalogue:
     """Images of so many MiB over 10 MiB/s, unpacked at 20 MiB/s, after 1 s of latency."""
     named = {f"quay.io/x/{name}:1": SimulatedImage(size_mib=size) for name, size in images.items()}
-    return Catalogue(named, default_bandwidth=10, unpack=20, latency=1)
+    return ImageCatalogue(named, default_bandwidth=10, unpack=20, latency=1)
 
 
 async def pod(lab: Any, name: str, image: str, **spec: Any) -> None:
@@ -106,7 +106,7 @@ def test_what_is_there_is_only_looked_up_again(in_lab: InLab) -> None:
 def test_layers_that_a_repository_shares_come_once(in_lab: InLab) -> None:
     async def story(lab: Any) -> None:
         image = SimulatedImage(size_mib=100, shared_mib=80)
-        await lab.start_nodes("n1", catalogue=Catalogue({"quay.io/x/driver": image}, default_bandwidth=10))
+        await lab.start_nodes("n1", catalogue=ImageCatalogue({"quay.io/x/driver": image}, default_bandwidth=10))
         await pod(lab, "one", "quay.io/x/driver:1")
         await lab.clock.sleep(10.1)
         assert await lab.phase("one") == "Running"
@@ -128,7 +128,7 @@ def test_layers_that_a_repository_shares_come_once(in_lab: InLab) -> None:
 )
 def test_an_image_that_no_registry_gives(in_lab: InLab, outcome: Outcome, words: str) -> None:
     async def story(lab: Any) -> None:
-        catalogue = Catalogue({DRIVER: SimulatedImage()})
+        catalogue = ImageCatalogue({DRIVER: SimulatedImage()})
         catalogue.refuse(DRIVER, outcome)
         await lab.start_nodes("n1", catalogue=catalogue)
         await pod(lab, "p", DRIVER)
@@ -148,7 +148,7 @@ def test_an_image_that_no_registry_gives(in_lab: InLab, outcome: Outcome, words:
 
 def test_a_pull_by_digest_fetches_the_tag_s_image(in_lab: InLab) -> None:
     async def story(lab: Any) -> None:
-        catalogue = Catalogue({DRIVER: SimulatedImage(size_mib=10)}, default_bandwidth=10)
+        catalogue = ImageCatalogue({DRIVER: SimulatedImage(size_mib=10)}, default_bandwidth=10)
         await lab.start_nodes("n1", catalogue=catalogue)
         pinned = f"quay.io/x/driver@{catalogue.digest(DRIVER)}"
         await pod(lab, "p", pinned)

@@ -7,9 +7,9 @@ import pytest
 
 from tessera.kube.resources import EVENTS, NODES, PODS
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.node.node import SHUTDOWN
-from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, gone_down, records
+from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, container_records, mark_after_reboot
 
 InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"
@@ -120,7 +120,7 @@ def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_word
     in_lab: InLab, slices: Callable[..., Any]
 ) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
         await lab.clock.sleep(0.1)
@@ -150,7 +150,7 @@ def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_word
 
 def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: Callable[..., Any]) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         lab.start(direct.bus.serve(slices("a")))
         await lab.clock.sleep(0.1)
@@ -170,7 +170,7 @@ def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: C
 
 def test_the_power_may_go_while_kubelet_starts_again(in_lab: InLab, slices: Callable[..., Any]) -> None:
     async def story(lab: Any) -> None:
-        direct = Direct()
+        direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         lab.start(direct.bus.serve(slices("a")))
         await bound(lab, "p", "sleep", "infinity")
@@ -193,7 +193,7 @@ def test_cards_and_files_in_memory_are_as_after_a_boot(in_lab: InLab, tmp_path: 
     (tmp_path / "cards.json").write_text("{}")
 
     async def story(lab: Any) -> None:
-        (node,) = await lab.start_nodes("n1", plugins=Direct(cdi=tmp_path), machine=machine)
+        (node,) = await lab.start_nodes("n1", plugins=InProcessPlugins(cdi=tmp_path), machine=machine)
         await rebooted(lab, node)
         assert machine.instances(gpu) == []
         assert machine.devices()[0].mig_enabled
@@ -206,10 +206,10 @@ def test_init_containers_run_again_where_the_pod_does() -> None:
     containers = [{"name": "app", "image": "app"}]
     for policy, state in (("Always", Waiting), ("OnFailure", Waiting), ("Never", Terminated)):
         spec = {"restartPolicy": policy, "initContainers": [{"name": "init", "image": "app"}], "containers": containers}
-        init, app = made = records(spec)
+        init, app = made = container_records(spec)
         init.state, init.container_id = Terminated(exit_code=0, started=1, finished=2), "i"
         app.state, app.container_id = Running(3), "a"
-        gone_down(spec, made, 4)
+        mark_after_reboot(spec, made, 4)
         assert isinstance(init.state, state)
         unknown = Terminated(exit_code=255, started=3, finished=4, container_id="a", reason="Unknown")
         assert made[1].state == unknown

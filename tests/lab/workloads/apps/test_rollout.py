@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera_lab.workloads.apps.rollout import (
-    Bounds,
-    Scaling,
+    ReplicaSetScale,
+    RolloutBounds,
     bounds,
     new_replicaset_size,
     old_to_forget,
@@ -36,15 +36,17 @@ def replicaset(name: str, wanted: int, available: int | None = None, revision: i
 @pytest.mark.parametrize(
     ("wanted", "surge", "unavailable", "expected"),
     [
-        (10, "25%", "25%", Bounds(3, 2)),
-        (1, "25%", "25%", Bounds(1, 0)),
-        (4, 0, 0, Bounds(0, 1)),
-        (4, 2, 0, Bounds(2, 0)),
-        (3, 0, "100%", Bounds(0, 3)),
-        (2, 1, 5, Bounds(1, 2)),
+        (10, "25%", "25%", RolloutBounds(3, 2)),
+        (1, "25%", "25%", RolloutBounds(1, 0)),
+        (4, 0, 0, RolloutBounds(0, 1)),
+        (4, 2, 0, RolloutBounds(2, 0)),
+        (3, 0, "100%", RolloutBounds(0, 3)),
+        (2, 1, 5, RolloutBounds(1, 2)),
     ],
 )
-def test_surge_rounds_up_and_unavailable_down(wanted: int, surge: int, unavailable: int, expected: Bounds) -> None:
+def test_surge_rounds_up_and_unavailable_down(
+    wanted: int, surge: int, unavailable: int, expected: RolloutBounds
+) -> None:
     assert bounds(deployment(wanted, surge, unavailable)) == expected
 
 
@@ -62,7 +64,9 @@ def test_a_recreated_deployment_starts_whole() -> None:
 
 def test_broken_old_pods_go_before_sound_ones() -> None:
     older, newer = replicaset("older", 2, available=2), replicaset("newer", 2, available=0)
-    assert scale_down_old(deployment(4), replicaset("new", 1, available=0), [older, newer]) == [Scaling("newer", 1)]
+    assert scale_down_old(deployment(4), replicaset("new", 1, available=0), [older, newer]) == [
+        ReplicaSetScale("newer", 1)
+    ]
 
 
 def test_the_history_keeps_the_newest_revisions() -> None:

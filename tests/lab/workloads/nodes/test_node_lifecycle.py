@@ -8,10 +8,10 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
-from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
-from tessera_lab.workloads.nodes.node_lifecycle import GRACE, stay
+from tessera_lab.workloads.nodes.node_lifecycle import GRACE, seconds_tolerated
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
@@ -34,7 +34,7 @@ def toleration(seconds: float | None = None, key: str = UNREACHABLE) -> dict[str
     ],
 )
 def test_a_pod_stays_as_long_as_it_tolerates(tolerations: list[Any], seconds: float | None) -> None:
-    assert stay({"spec": {"tolerations": tolerations}}) == seconds
+    assert seconds_tolerated({"spec": {"tolerations": tolerations}}) == seconds
 
 
 async def state(api: Client, name: str) -> tuple[str, set[tuple[str, str]]]:
@@ -46,7 +46,7 @@ async def state(api: Client, name: str) -> tuple[str, set[tuple[str, str]]]:
 def test_a_node_that_is_down_is_unknown_until_it_is_back() -> None:
     async def story() -> None:
         options = ClusterOptions(lease_seconds=10.0, boot_seconds=600.0)
-        cluster = Cluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=options)
+        cluster = SimulatedCluster(parse_nodes("0,0"), clock=LoopClock(1_800_000_000), options=options)
         async with cluster.running():
             api = cluster.client("test")
             labels = {"app": "a"}
@@ -77,7 +77,7 @@ def test_a_node_that_is_down_is_unknown_until_it_is_back() -> None:
 def test_nodes_that_renew_their_leases_stay_ready() -> None:
     async def story() -> None:
         options = ClusterOptions(lease_seconds=10.0)
-        cluster = Cluster(parse_nodes("0"), clock=LoopClock(1_800_000_000), options=options)
+        cluster = SimulatedCluster(parse_nodes("0"), clock=LoopClock(1_800_000_000), options=options)
         async with cluster.running():
             api = cluster.client("test")
             for _ in range(20):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.workloads.nodes.node_lifecycle import wanted_taints
+from tessera_lab.workloads.nodes.node_lifecycle import desired_taints
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 UNREACHABLE = [{"key": "node.kubernetes.io/unreachable", "effect": each} for each in ("NoSchedule", "NoExecute")]
@@ -34,4 +34,4 @@ def node(ready: str | None, *taints: dict[str, str]) -> dict[str, Any]:
     ],
 )
 def test_only_nodes_that_are_not_ready_are_tainted(found: dict[str, Any], wanted: list[Any] | None) -> None:
-    assert wanted_taints(found) == wanted
+    assert desired_taints(found) == wanted

@@ -1,9 +1,10 @@
 """ResourceQuota: refuses what exceeds one, and keeps ``status.used`` in step with the store.
 
-Two halves. :meth:`Quotas.admit` compares a new object with ``status.hard`` and ``status.used`` and changes nothing; it
-is asked without an await before the commit. :class:`QuotaTracker` follows the store and applies every change of a
-counted object to ``status.used`` inside the write, however the object came, changed or went; a new or changed quota is
-counted from all objects. So a quota is exact at any moment, where kube-apiserver's lags until its controller recounts.
+Two halves. :meth:`QuotaAdmission.admit` compares a new object with ``status.hard`` and ``status.used`` and changes
+nothing; it is asked without an await before the commit. :class:`QuotaTracker` follows the store and applies every
+change of a counted object to ``status.used`` inside the write, however the object came, changed or went; a new or
+changed quota is counted from all objects. So a quota is exact at any moment, where kube-apiserver's lags until its
+controller recounts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
