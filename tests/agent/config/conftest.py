@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
@@ -85,12 +85,15 @@ class Admin:
         nodes.add_handler(lambda _event: self.changes.notify())
         self.agent = ConfigWatcher(
             client,
+            options=AgentOptions(
+                node_name=NODE,
+                sharing_config=ConfigMapName(NAMESPACE, "sharing-profiles"),
+                sharing_default=profile_default,
+                mig_config=ConfigMapName(NAMESPACE, "mig-layouts"),
+                mig_default=layout_default,
+                state_dir=self.folder,
+            ),
             node=lambda: nodes.cache.get(NODE),
-            profiles=ConfigMapName(NAMESPACE, "sharing-profiles"),
-            profile_default=profile_default,
-            layouts=ConfigMapName(NAMESPACE, "mig-layouts"),
-            layout_default=layout_default,
-            state_dir=self.folder,
             changes=self.changes,
             clock=self.clock,
             rng=rng,

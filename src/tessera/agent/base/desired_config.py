@@ -1,6 +1,6 @@
-"""What an administrator wishes of a node's cards, as values: a sharing profile and a MIG layout.
+"""The desired configuration of a node's cards, as values: a sharing profile and a MIG layout.
 
-A wish is what shall be, not what is. Whoever acts on it says afterwards what came of it.
+It says what must be, not what is. Conditions of the Node report whether it is in force.
 """
 
 import msgspec
@@ -13,9 +13,9 @@ class AppliedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A sharing profile that was in force on this node.
 
     Attributes:
-        name: its key in the ConfigMap; empty where there was nothing to follow.
+        name: its key in the ConfigMap; empty if no profile was selected.
         text: the file.
-        profile: what the file says.
+        profile: the parsed file.
     """
 
     name: str = ""
@@ -24,17 +24,17 @@ class AppliedProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """The sharing profile that the node shall follow.
+    """The sharing profile that the node must follow.
 
     Attributes:
-        name: its key in the ConfigMap; empty where there is nothing to follow, and then nothing is shared.
+        name: its key in the ConfigMap; empty if none is selected, and then no card is shared.
         text: the file, to be handed back when the profile is in force.
-        profile: what the file says.
-        reason: why this one, for people: ``the node's label nvidia.com/device-plugin.config``.
-        problem: why the one that label and file ask for is not followed; ``None`` if this is that one.
-        problem_reason: the same as a word for machines: ``ProfileMissing``, ``ProfileRefused``, ``ProfilesUnreadable``.
-        last: what was in force before, on this run of the agent or an earlier one. To be offered instead if the cards
-            do not allow this profile and nothing is offered yet; ``None`` if nothing ever was.
+        profile: the parsed file.
+        reason: why this one was selected, for people: ``the node's label nvidia.com/device-plugin.config``.
+        problem: why the profile that the label asks for is not followed; ``None`` if this is that one.
+        problem_reason: the same for machines: ``ProfileMissing``, ``ProfileRefused``, ``ProfilesUnreadable``.
+        last: the profile that was in force before, in this process or an earlier one; ``None`` if none ever was. It is
+            offered instead if the cards do not allow this profile and nothing is offered yet.
     """
 
     name: str = ""
@@ -47,19 +47,18 @@ class DesiredSharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The MIG layout that the node shall have.
+    """The MIG layout that the node must have.
 
     Attributes:
         name: as the label or the cluster's default has it; empty to leave the cards as they are. ``dynamic`` is no
             layout of a file.
-        entries: the layout; ``None`` where no file has one of that name, which is no mistake yet, since many layouts
-            exist without a file.
-        reason: why this one, for people.
-        default: it is the cluster's; the node itself asks for none.
-        problem: why the files cannot be gone by, for people, with the path of each mistake; ``None`` if they can.
-        problem_reason: the same as a word for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
-        closest: the layout of a file whose name comes closest, where no file has the one that is asked for; may be
-            empty.
+        entries: the layout; ``None`` if no file has one of that name. That is no mistake yet, since many layouts exist
+            without a file.
+        reason: why this one was selected, for people.
+        is_default: it is the cluster's default; the node itself asks for none.
+        problem: why the files cannot be used, for people, with the path of each mistake; ``None`` if they can.
+        problem_reason: the same for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
+        closest: if no file has the layout, the most similar name in the files; may be empty.
     """
 
     name: str = ""

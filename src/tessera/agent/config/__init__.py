@@ -1,1 +1,1 @@
-"""What the node's administrator wishes: sharing profile and MIG layout, followed as they change."""
+"""The desired configuration of a node: its sharing profile and its MIG layout, followed as they change."""

@@ -1,15 +1,16 @@
-"""Follows what administrators wish of this node: its labels, and the two ConfigMaps of profiles and layouts.
+"""Follows the configuration of this node: its labels, and the two ConfigMaps of sharing profiles and MIG layouts.
 
 Rules:
 
-* a change of label or of a ConfigMap's content is a change of the wish, at once and without a restart;
-* a ConfigMap that is not there is an empty one. One that may not be read is a problem to be shown, and the node keeps
-  what it has. Neither stops the agent: the watch goes on trying, so a right that is granted later is enough;
-* a wish is worked out only when something that it is made of has changed, and a file is read once for each text;
-* a node object that is gone for a moment keeps its wishes: a kubelet that registers anew must not cost a layout.
+* A change of a label or of a ConfigMap changes the desired configuration at once, without a restart.
+* A ConfigMap that does not exist counts as empty. One that the agent may not read is reported, and the node keeps what
+  it has. Neither stops the agent: it keeps watching, so it is enough to grant the right later.
+* The desired configuration is worked out only when one of its inputs changed, and each text is parsed once.
+* A Node object that is gone for a moment keeps its configuration: a kubelet that registers anew must not cost a layout.
 
-What becomes of a wish is not known here, but for one thing: whoever takes a profile says so, so that it can be kept
-over mistakes and restarts.
+A sharing profile is kept on disk with its text once it is in force (:meth:`ConfigWatcher.profile_applied`). So a node
+whose label names a profile with a mistake keeps the last one, also over a restart or an upgrade of the agent, when the
+ConfigMap may have lost it.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
-from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.documents import FileRefused
@@ -40,19 +41,19 @@ from tessera.limits import REMEMBERED_SETTINGS
 
 _log = logging.getLogger(__name__)
 
-#: The file's name in the agent's folder.
+#: Name of the file with the last profile, in the agent's folder.
 FILE_NAME = "sharing-profile.json"
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A profile by name, and the text that it had."""
+class _StoredProfile(msgspec.Struct, frozen=True):
+    """A profile's name and its text."""
 
     name: str
     text: str
 
 
 class LastAppliedProfile:
-    """What was in force last.
+    """The sharing profile that was in force last.
 
     Args:
         folder: where the agent keeps its state.
@@ -60,7 +61,7 @@ class LastAppliedProfile:
     """
 
     def __init__(self, folder: Path, read: Callable[[str], SharingProfile | FileRefused]) -> None:
-        self._file = StateFile(folder / FILE_NAME, _Kept)
+        self._file = StateFile(folder / FILE_NAME, _StoredProfile)
         self._read = read
         self._profile = self._load()
 
@@ -70,7 +71,7 @@ class LastAppliedProfile:
         return self._profile
 
     def save(self, name: str, text: str) -> None:
-        """Says that this profile is in force. Cheap when nothing is new.
+        """Keeps a profile that is in force. Cheap when nothing is new.
 
         Raises:
             FileRefused: the text is no profile, so it cannot be in force.
@@ -81,7 +82,7 @@ class LastAppliedProfile:
                 raise profile
             self._profile = AppliedProfile(name=name, text=text, profile=profile)
         try:
-            self._file.save(_Kept(name, text))
+            self._file.save(_StoredProfile(name, text))
         except OSError as error:
             _log.warning('sharing profile "%s" is in force, but not kept for a restart of the agent: %s', name, error)
 
@@ -97,17 +98,13 @@ class LastAppliedProfile:
 
 
 class ConfigWatcher:
-    """The wishes for one node.
+    """The desired configuration of one node.
 
     Args:
         client: the API server.
+        options: the ConfigMaps, the defaults, and the folder for the last profile.
         node: the node as last seen; ``None`` while there is no such object.
-        profiles: the ConfigMap of sharing profiles; ``None`` for no profiles.
-        profile_default: profile of nodes without a label that names one; empty for none.
-        layouts: the ConfigMap of MIG layouts; ``None`` for no files of layouts.
-        layout_default: layout of nodes without a label that names one; empty to leave their cards as they are.
-        state_dir: where the last profile that was in force is kept.
-        changes: woken when a ConfigMap changes. Whoever mirrors the node wakes it for labels.
+        changes: notified when a ConfigMap changes. Whoever mirrors the node notifies it of labels.
         clock: for pauses between attempts.
         rng: for jitter.
     """
@@ -116,25 +113,23 @@ class ConfigWatcher:
         self,
         client: Client,
         *,
+        options: AgentOptions,
         node: Callable[[], Node | None],
-        profiles: ConfigMapName | None,
-        profile_default: str,
-        layouts: ConfigMapName | None,
-        layout_default: str,
-        state_dir: Path,
         changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         self._node = node
-        self._profiles = _ConfigMapWatcher(client, profiles, changes, clock, rng)
-        self._layouts = _ConfigMapWatcher(client, layouts, changes, clock, rng)
-        self._profile_default = profile_default
-        self._layout_default = layout_default
+        self._profiles = _ConfigMapWatcher(client, options.sharing_config, changes, clock, rng)
+        self._layouts = _ConfigMapWatcher(client, options.mig_config, changes, clock, rng)
+        self._profile_default = options.sharing_default
+        self._layout_default = options.mig_default
         self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
         self._read_layouts = lru_cache(REMEMBERED_SETTINGS)(read_layouts)
-        self._last = LastAppliedProfile(state_dir, self._read_profile)
+        self._last = LastAppliedProfile(options.state_dir, self._read_profile)
+        #: Values of the labels of profile and layout, as the Node last had them.
         self._labels = ("", "")
+        #: What was worked out last, behind its inputs.
         self._sharing: tuple[object, DesiredSharing] | None = None
         self._layout: tuple[object, DesiredLayout] | None = None
 
@@ -151,37 +146,37 @@ class ConfigWatcher:
 
     @property
     def sharing(self) -> DesiredSharing:
-        """The profile that the node shall follow; the same object until something changes."""
-        made_of = (self._label_values()[0], self._profiles.files, self._last.profile)
-        if self._sharing is None or self._sharing[0] != made_of:
-            label, files, last = made_of
-            wish = select_profile(files, label, self._profile_default, last, self._read_profile)
-            self._sharing = (made_of, wish)
+        """The profile that the node must follow; the same object until something changes."""
+        inputs = (self._label_values()[0], self._profiles.files, self._last.profile)
+        if self._sharing is None or self._sharing[0] != inputs:
+            label, files, last = inputs
+            desired = select_profile(files, label, self._profile_default, last, self._read_profile)
+            self._sharing = (inputs, desired)
         return self._sharing[1]
 
     @property
     def layout(self) -> DesiredLayout:
-        """The layout that the node shall have; the same object until something changes."""
-        made_of = (self._label_values()[1], self._layouts.files)
-        if self._layout is None or self._layout[0] != made_of:
-            label, files = made_of
-            self._layout = (made_of, select_layout(files, label, self._layout_default, self._read_layouts))
+        """The layout that the node must have; the same object until something changes."""
+        inputs = (self._label_values()[1], self._layouts.files)
+        if self._layout is None or self._layout[0] != inputs:
+            label, files = inputs
+            self._layout = (inputs, select_layout(files, label, self._layout_default, self._read_layouts))
         return self._layout[1]
 
     @property
     def last_applied(self) -> AppliedProfile:
-        """The profile that is in force, as far as :meth:`in_force` was told."""
+        """The profile that is in force, as :meth:`profile_applied` was told."""
         return self._last.profile or AppliedProfile()
 
     def profile_applied(self, name: str, text: str) -> None:
-        """Says that what is offered follows this profile now; it is kept from here on. Cheap when nothing is new.
+        """Takes in that kubelet is offered devices by this profile; it is kept from now on. Cheap when nothing is new.
 
         Args:
-            name: of the wish that was taken.
-            text: likewise.
+            name: the profile's.
+            text: the profile's.
 
         Raises:
-            FileRefused: the text is no profile, so it cannot have come from a wish.
+            FileRefused: the text is no profile, so it cannot be in force.
         """
         self._last.save(name, text)
 
@@ -208,7 +203,7 @@ class _ConfigMapWatcher:
             self._informer = Informer(
                 client, CONFIGMAPS, namespace=name.namespace, field_selector=by_name, clock=clock, rng=rng
             )
-            self._informer.add_handler(self._seen)
+            self._informer.add_handler(self._on_event)
 
     async def run(self) -> None:
         if self._informer is None:
@@ -216,26 +211,26 @@ class _ConfigMapWatcher:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run())
             await self._informer.reflector.looked.wait()
-            self._take()
+            self._update()
             await self._informer.wait_synced()
-            self._take()
+            self._update()
 
     async def wait_first_read(self) -> None:
         if self._informer is not None:
             await self._informer.reflector.looked.wait()
-            self._take()
+            self._update()
 
-    def _seen(self, _event: Event[ConfigMap]) -> None:
-        self._take()
+    def _on_event(self, _event: Event[ConfigMap]) -> None:
+        self._update()
 
-    def _take(self) -> None:
-        """Notes what the cache holds, or why it holds nothing."""
+    def _update(self) -> None:
+        """Takes the files from the cache, or the error that keeps it empty."""
         assert self._informer is not None
         objects = list(self._informer.cache.values())
         error = self._informer.reflector.error
         texts = objects[0].data if objects else {}
-        trouble = _describe_error(error) if error is not None and not objects else None
-        files = msgspec.structs.replace(self.files, texts=texts, error=trouble)
+        read_error = _describe_error(error) if error is not None and not objects else None
+        files = msgspec.structs.replace(self.files, texts=texts, error=read_error)
         if files != self.files:
             self.files = files
             self._changes.notify()

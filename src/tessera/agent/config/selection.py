@@ -1,8 +1,12 @@
-"""Which sharing profile a node shall follow, from its label, the cluster's default and the files there are. Pure.
+"""Selects the sharing profile and the MIG layout of a node from its label, the cluster's default and the files. Pure.
 
-The rules of the choice are those of :mod:`tessera.api.sharing.profile_selection`. What is added here: a choice that
-cannot be followed, because the name is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node
-with what was in force before, and says why.
+Profiles: :mod:`tessera.api.sharing.profile_selection` has the rules. A choice that cannot be followed, because the name
+is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node with what was in force before, and
+says why.
+
+Layouts: a ConfigMap may hold several files of layouts; NVIDIA's holds one under ``config.yaml``. Their names count
+together. A file with mistakes matters to a node only if it may hold the layout that the node asks for. A name that two
+files have is refused. Layouts that exist without a file, and what a layout asks of each card, are not known here.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,15 +23,19 @@ from tessera.api.sharing.profile_parser import parse_profile
 from tessera.api.sharing.profile_selection import NoSuchProfile, choose_profile
 
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
+LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
+
+#: Characters that the value of a label has at most (Kubernetes, labels and selectors).
+LABEL_LENGTH = 63
 
 
 class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a ConfigMap.
 
     Attributes:
-        source: how messages call it, ``ConfigMap kube-system/profiles``; empty if none is configured.
+        source: its name in messages, ``ConfigMap kube-system/profiles``; empty if none is configured.
         texts: by key; empty if the ConfigMap is not there.
-        trouble: why the ConfigMap cannot be read; ``None`` if it can, or if none is configured.
+        error: why the ConfigMap cannot be read; ``None`` if it can, or if none is configured.
     """
 
     source: str = ""
@@ -35,12 +43,12 @@ class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-#: A profile, or why the file is none.
+#: Reads a profile, or why the file has none.
 ReadProfile = Callable[[str], SharingProfile | FileRefused]
 
 
 def read_profile(text: str) -> SharingProfile | FileRefused:
-    """The profile in a file, or its mistakes."""
+    """Parses a profile; returns its mistakes instead if it has any."""
     try:
         return parse_profile(text)
     except FileRefused as refusal:
@@ -50,32 +58,32 @@ def read_profile(text: str) -> SharingProfile | FileRefused:
 def select_profile(
     files: ConfigMapFiles, label: str, default: str, last: AppliedProfile | None, read: ReadProfile = read_profile
 ) -> DesiredSharing:
-    """The profile that a node shall follow.
+    """The profile that a node must follow.
 
     Args:
         files: the profiles.
         label: value of the node's label; empty if it has none.
         default: the cluster's default; empty if it has none.
         last: what was in force before.
-        read: reads a file; may remember what it has read.
+        read: reads a file; may remember results.
     """
     if files.error is not None:
-        return _kept(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
+        return _keep_last(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
     try:
         chosen = choose_profile(files.texts, label, default)
     except NoSuchProfile as error:
         where = f" in {files.source}" if files.source else "; no ConfigMap of profiles is configured (--sharing-config)"
         meant = f'; did you mean "{error.closest}"?' if error.closest else ""
-        return _kept(last, f"{error}{where}{meant}", PROFILE_MISSING)
+        return _keep_last(last, f"{error}{where}{meant}", PROFILE_MISSING)
     if not chosen.name:
         return DesiredSharing(reason=chosen.reason, last=last)
     profile = read(chosen.text)
     if isinstance(profile, FileRefused):
-        return _kept(last, f'profile "{chosen.name}" of {files.source}: {profile}', PROFILE_REFUSED)
+        return _keep_last(last, f'profile "{chosen.name}" of {files.source}: {profile}', PROFILE_REFUSED)
     return DesiredSharing(name=chosen.name, text=chosen.text, profile=profile, reason=chosen.reason, last=last)
 
 
-def _kept(last: AppliedProfile | None, problem: str, reason: str) -> DesiredSharing:
+def _keep_last(last: AppliedProfile | None, problem: str, reason: str) -> DesiredSharing:
     kept = last or AppliedProfile()
     return DesiredSharing(
         name=kept.name,
@@ -88,17 +96,12 @@ def _kept(last: AppliedProfile | None, problem: str, reason: str) -> DesiredShar
     )
 
 
-LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
-
-#: Characters that the value of a label has at most (Kubernetes, labels and selectors).
-LABEL_LENGTH = 63
-
-#: Layouts, or why the file has none.
+#: Reads layouts, or why the file has none.
 ReadLayouts = Callable[[str], MigLayouts | FileRefused]
 
 
 def read_layouts(text: str) -> MigLayouts | FileRefused:
-    """The layouts in a file, or its mistakes."""
+    """Parses a file of layouts; returns its mistakes instead if it has any."""
     try:
         return parse_layouts(text)
     except FileRefused as refusal:
@@ -106,13 +109,13 @@ def read_layouts(text: str) -> MigLayouts | FileRefused:
 
 
 def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLayouts = read_layouts) -> DesiredLayout:
-    """The layout that a node shall have.
+    """The layout that a node must have.
 
     Args:
         files: the files of layouts.
         label: value of the node's label; empty if it has none.
         default: the cluster's default; empty if it has none.
-        read: reads a file; may remember what it has read.
+        read: reads a file; may remember results.
     """
     name = label or default
     if not name:
@@ -120,7 +123,7 @@ def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLay
     reason = f"the node's label {MIG_CONFIG_LABEL}" if label else "the cluster's default"
     if name == MIG_CONFIG_DYNAMIC:
         return DesiredLayout(name=name, reason=reason, is_default=not label)
-    entries, problem, problem_reason = _found(files, name, read)
+    entries, problem, problem_reason = _find_layout(files, name, read)
     absent = entries is None and problem is None
     return DesiredLayout(
         name=name,
@@ -129,22 +132,22 @@ def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLay
         is_default=not label,
         problem=problem,
         problem_reason=problem_reason,
-        closest=_closest(files, name, read) if absent else "",
+        closest=_closest_name(files, name, read) if absent else "",
     )
 
 
-def _closest(files: ConfigMapFiles, name: str, read: ReadLayouts) -> str:
-    """The layout of the files whose name is most like this one; empty if none is."""
+def _closest_name(files: ConfigMapFiles, name: str, read: ReadLayouts) -> str:
+    """The name of the layout in the files that is most like this one; empty if none is."""
     every = [read(text) for text in files.texts.values()]
     names = [each for layouts in every if isinstance(layouts, MigLayouts) for each in layouts.layouts]
     close = get_close_matches(name[:LABEL_LENGTH], [each for each in names if len(each) <= LABEL_LENGTH], n=1)
     return close[0] if close else ""
 
 
-def _found(
+def _find_layout(
     files: ConfigMapFiles, name: str, read: ReadLayouts
 ) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
-    """The layout of that name; else what is wrong, in words and in one word; nothing at all if it is merely absent."""
+    """The layout of that name, or message and reason why there is none; all ``None`` if no file has it."""
     if files.error is not None:
         return None, f"{files.source}: {files.error}", LAYOUTS_UNREADABLE
     found: dict[str, tuple[LayoutEntry, ...]] = {}
@@ -156,7 +159,7 @@ def _found(
         elif name in layouts.layouts:
             found[key] = layouts.layouts[name]
     if len(found) > 1:
-        text = f'{files.source}: the layout "{name}" stands in the files {", ".join(found)}; keep it in one of them'
+        text = f'{files.source}: the layout "{name}" is in the files {", ".join(found)}; keep it in one of them'
         return None, text, LAYOUT_AMBIGUOUS
     if found:
         return next(iter(found.values())), None, None

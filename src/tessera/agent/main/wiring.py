@@ -164,12 +164,8 @@ class Components:
     def _made_following(self) -> ConfigWatcher:
         return ConfigWatcher(
             self._client,
+            options=self.options,
             node=self.mirror.node,
-            profiles=self.options.sharing_config,
-            profile_default=self.options.sharing_default,
-            layouts=self.options.mig_config,
-            layout_default=self.options.mig_default,
-            state_dir=self.options.state_dir,
             changes=self.changes,
             clock=self.clock,
             rng=self._rng,

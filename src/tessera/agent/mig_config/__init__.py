@@ -1,1 +1,1 @@
-"""MIG layouts of a node's static cards: what is wished, how to get there from any state, who must leave first."""
+"""MIG layouts of a node's static cards: what is desired, what differs, and how a card gets there from any state."""

@@ -1,15 +1,15 @@
-"""What a wished layout means for each card of the node, judged as a whole before any card is touched.
+"""Resolves a desired layout into goals for each card of the node, judged as a whole before any card is touched. Pure.
 
 Rules:
 
 - ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
-  with the cards that it leaves in MIG mode without instances; its other cards are static;
-- a layout that no file has may be one of those that exist without a file (``all-1g.5gb``, ``7x1g.5gb``);
-- a layout that turns MIG on is refused on a node of which no card has MIG; where it is only the cluster's default,
-  such a node has none;
-- one card that cannot hold what its entry wants, and the whole layout is refused: half a layout is none;
-- a card whose table nobody knows while MIG mode is off cannot be judged beforehand; it is judged when the mode is on;
-- cards that the layout does not name, and all cards where no layout is wished, stay as they are.
+  with the cards that it leaves in MIG mode without instances; its other cards are static.
+- A layout that no file has may be one of those that exist without a file (``all-1g.5gb``, ``7x1g.5gb``).
+- A layout that turns MIG on is rejected on a node without a card that has MIG. If it is only the cluster's default,
+  such a node has no layout.
+- If one card cannot hold what its entry asks, the whole layout is rejected.
+- A card whose table of profiles is unknown while MIG mode is off is judged once the mode is on.
+- Cards that the layout does not name, and all cards where no layout is desired, stay as they are.
 """
 
 import re
@@ -29,20 +29,20 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.mig.layout_planning import Infeasible, plan_layout
 
-#: Layouts whose name begins so leave cards to slices on demand.
+#: Layouts with this prefix leave cards to slices on demand.
 DYNAMIC_PREFIX = f"{MIG_CONFIG_DYNAMIC}-"
-#: In names of layouts that exist without a file: ``all-1g.5gb``, ``7x1g.5gb``.
+#: A profile in the name of a layout that exists without a file: ``all-1g.5gb``, ``7x1g.5gb``.
 _PROFILE = re.compile(r"[0-9]g\.[0-9]+gb")
 
 
 class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall become of the node's cards.
+    """A layout as goals for the node's cards.
 
     Attributes:
-        layout: its name; empty where none is wished.
-        goals: by card; a card that is not here stays as it is.
-        roles: who shall have each card, for every card of the node.
-        notices: what the layout passes over, for people.
+        layout: its name; empty if none is desired.
+        goals: by card; a card without a goal stays as it is.
+        roles: the side that must have each card, for every card of the node.
+        notices: parts of the layout that do not apply to this node, for people.
     """
 
     layout: str
@@ -52,12 +52,12 @@ class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a layout is not followed; no card is touched.
+    """Why a layout is rejected; no card is touched.
 
     Attributes:
         layout: its name.
-        reason: CamelCase: ``LayoutUnknown``, ``LayoutImpossible``, or the wish's own problem.
-        text: the object, what is wrong and what to do, for people.
+        reason: CamelCase: ``LayoutUnknown``, ``LayoutImpossible``, or the problem of the desired layout.
+        text: for people: the object, the mistake and the next step.
     """
 
     layout: str
@@ -65,45 +65,49 @@ class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def resolve_layout(wish: DesiredLayout, cards: Sequence[GpuState]) -> ResolvedLayout | RejectedLayout:
-    """What a wish means for these cards, or why it cannot be had.
+def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> ResolvedLayout | RejectedLayout:
+    """Resolves a layout for these cards, or says why they cannot have it.
 
     Args:
-        wish: the node's.
-        cards: all of the node, as they were read.
+        desired: the layout.
+        cards: all cards of the node.
     """
-    no_mig = _wants_mig(wish) and bool(cards) and not any(card.info.mig_capable for card in cards)
-    if not wish.name or (no_mig and wish.is_default):
+    no_mig = _turns_mig_on(desired) and bool(cards) and not any(card.info.mig_capable for card in cards)
+    if not desired.name or (no_mig and desired.is_default):
         return ResolvedLayout(layout="", goals={}, roles={card.uuid: CardOwner.STATIC for card in cards})
     if no_mig:
-        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_no_mig(wish.name, cards))
-    if wish.name == MIG_CONFIG_DYNAMIC:
-        return _dynamic(wish.name, cards)
-    entries = wish.entries if wish.entries is not None else _without_file(wish.name, cards)
+        return RejectedLayout(layout=desired.name, reason="LayoutImpossible", text=_no_mig_text(desired.name, cards))
+    if desired.name == MIG_CONFIG_DYNAMIC:
+        return _resolve_dynamic(desired.name, cards)
+    entries = desired.entries if desired.entries is not None else _built_in_layout(desired.name, cards)
     if entries is None:
-        return _unknown(wish, cards)
+        return _reject_unknown(desired, cards)
     try:
         found = targets_of(entries, mig_cards_of(cards))
     except FileRefused as refused:
-        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, refused.problems))
+        return RejectedLayout(
+            layout=desired.name, reason="LayoutImpossible", text=_rejection_text(desired.name, refused.problems)
+        )
     by_uuid = {card.uuid: card for card in cards}
-    conflicts = list(_conflicts((target, by_uuid[target.card.uuid]) for target in found.targets))
+    conflicts = list(_find_conflicts((target, by_uuid[target.card.uuid]) for target in found.targets))
     if conflicts:
-        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
-    goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
+        return RejectedLayout(
+            layout=desired.name, reason="LayoutImpossible", text=_rejection_text(desired.name, conflicts)
+        )
+    goals = {target.card.uuid: _goal_of(desired.name, target) for target in found.targets}
     roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else CardOwner.STATIC for card in cards}
-    notices = (*map(str, found.notices), *([wish.problem] if wish.problem is not None else []))
-    return ResolvedLayout(layout=wish.name, goals=goals, roles=roles, notices=notices)
+    notices = (*map(str, found.notices), *([desired.problem] if desired.problem is not None else []))
+    return ResolvedLayout(layout=desired.name, goals=goals, roles=roles, notices=notices)
 
 
-def _wants_mig(wish: DesiredLayout) -> bool:
-    """Tells if a layout turns MIG on, by its file or by its name, since the cards are not known."""
-    if wish.entries is not None:
-        return all(entry.mig_enabled for entry in wish.entries)
-    return wish.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(wish.name) is not None
+def _turns_mig_on(desired: DesiredLayout) -> bool:
+    """Whether a layout turns MIG on, by its file or by its name."""
+    if desired.entries is not None:
+        return all(entry.mig_enabled for entry in desired.entries)
+    return desired.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(desired.name) is not None
 
 
-def _no_mig(name: str, cards: Sequence[GpuState]) -> str:
+def _no_mig_text(name: str, cards: Sequence[GpuState]) -> str:
     products = list(dict.fromkeys(card.info.name for card in cards))
     have = "has" if len(products) == 1 else "have"
     return (
@@ -112,14 +116,14 @@ def _no_mig(name: str, cards: Sequence[GpuState]) -> str:
     )
 
 
-def _dynamic(name: str, cards: Iterable[GpuState]) -> ResolvedLayout:
+def _resolve_dynamic(name: str, cards: Iterable[GpuState]) -> ResolvedLayout:
     roles = {card.uuid: CardOwner.ON_DEMAND if card.info.mig_capable else CardOwner.STATIC for card in cards}
     goal = CardGoal(role=CardOwner.ON_DEMAND, mig_enabled=True)
     goals = {uuid: goal for uuid, role in roles.items() if role is CardOwner.ON_DEMAND}
     return ResolvedLayout(layout=name, goals=goals, roles=roles)
 
 
-def _goal(name: str, target: CardTarget) -> CardGoal:
+def _goal_of(name: str, target: CardTarget) -> CardGoal:
     free = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
     return CardGoal(
         role=CardOwner.ON_DEMAND if free else CardOwner.STATIC,
@@ -129,33 +133,33 @@ def _goal(name: str, target: CardTarget) -> CardGoal:
     )
 
 
-def _conflicts(cards: Iterable[tuple[CardTarget, GpuState]]) -> Iterator[str]:
-    """What no card can hold of its part: each conflict once, with all cards of which it is true."""
+def _find_conflicts(cards: Iterable[tuple[CardTarget, GpuState]]) -> Iterator[str]:
+    """What cards cannot hold of the layout: each conflict once, with all its cards."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for target, card in cards:
-        if reason := _conflict(target, card):
+        if reason := _find_conflict(target, card):
             found.setdefault((target.path, card.info.name, reason), []).append(card.info.index)
     for (path, product, reason), indexes in found.items():
         where = f"{path}.mig-devices: " if path else ""
         yield f"{where}GPU {', '.join(map(str, sorted(indexes)))} ({product}): {reason}"
 
 
-def _conflict(target: CardTarget, card: GpuState) -> str | None:
-    """Why a card cannot hold its part; ``None`` if it can, or if nobody can know before its MIG mode is on."""
+def _find_conflict(target: CardTarget, card: GpuState) -> str | None:
+    """Why a card cannot hold its part; ``None`` if it can, or if its profiles are unknown while MIG mode is off."""
     if card.geometry is None or not target.counts:
         return None
     plan = plan_layout(card.geometry, target.counts)
-    # The table is called after the model before MIG mode is on and after the product from then on.
+    # The table has the model's name before MIG mode is on, and the product's name from then on.
     return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
 
 
-def _without_file(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:
-    """A layout that exists without a file: one that is generated, or one whose name says it."""
-    kinds = _kinds(cards)
+def _built_in_layout(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:
+    """A layout that exists without a file: a generated one, or one whose name spells its counts."""
+    kinds = _card_kinds(cards)
     return generated_layouts(kinds).get(name) or spelled_layout(name, kinds)
 
 
-def _kinds(cards: Iterable[GpuState]) -> list[CardKind]:
+def _card_kinds(cards: Iterable[GpuState]) -> list[CardKind]:
     kinds = {
         card.info.pci_device_id: CardKind(int(card.info.pci_device_id, 16), card.geometry)
         for card in cards
@@ -164,20 +168,22 @@ def _kinds(cards: Iterable[GpuState]) -> list[CardKind]:
     return list(kinds.values())
 
 
-def _unknown(wish: DesiredLayout, cards: Iterable[GpuState]) -> RejectedLayout:
-    if wish.problem is not None:
-        return RejectedLayout(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
-    names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))]
-    close = get_close_matches(wish.name[:63], [*names, wish.closest], n=1, cutoff=0.6)
+def _reject_unknown(desired: DesiredLayout, cards: Iterable[GpuState]) -> RejectedLayout:
+    if desired.problem is not None:
+        return RejectedLayout(
+            layout=desired.name, reason=desired.problem_reason or "LayoutUnknown", text=desired.problem
+        )
+    names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_card_kinds(cards))]
+    close = get_close_matches(desired.name[:63], [*names, desired.closest], n=1, cutoff=0.6)
     text = (
-        f'layout "{wish.name}" is not known: no file of layouts has it, and it is none of those that this node has'
+        f'layout "{desired.name}" is not known: no file of layouts has it, and it is none of those that this node has'
         f" without a file: {', '.join(names)}, or counts such as 7x1g.5gb;"
         + (f' did you mean "{close[0]}"?' if close else "")
         + f" correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
     )
-    return RejectedLayout(layout=wish.name, reason="LayoutUnknown", text=text)
+    return RejectedLayout(layout=desired.name, reason="LayoutUnknown", text=text)
 
 
-def _sentence(name: str, conflicts: Iterable[object]) -> str:
+def _rejection_text(name: str, conflicts: Iterable[object]) -> str:
     listed = "; ".join(dict.fromkeys(map(str, conflicts)))
     return f'layout "{name}" cannot be had on this node, no card is touched: {listed}'

@@ -1,16 +1,15 @@
-"""What stands between a card and what its layout wants of it: one look, no memory.
+"""Compares a card with its goal: everything that is left to do. Pure, one comparison, no memory.
 
 Rules:
 
-- the card is compared as a multiset of profiles, so the same instances at other starts are no difference;
-- instances in use stay where the target allows it, then as many idle ones as possible
-  (:mod:`tessera.mig.transition_planning`);
-- an instance that nobody asked for goes, whoever made it; so does a compute instance that does not span its GPU
-  instance, and a GPU instance without one is completed if the target holds it and goes otherwise;
-- a change of MIG mode, a reset and the hand-over to slices on demand need the whole card: everybody must leave;
-- a card that is handed over loses what a layout made or kept there; what else is on it stays for the other side to see;
-- a mode that is pending against the layout is taken back while the card is empty, and before any reset: it would take
-  hold with the next reset or reboot. On a card that holds something it is left; when it takes hold, it is drift.
+- Instances are compared as a multiset of profiles: the same instances at other starts are no difference.
+- Instances in use stay where the goal allows it, then as many idle ones as possible (:mod:`tessera.mig.transition`).
+- An instance that the goal does not ask for is destroyed, whoever made it. So is a compute instance that does not span
+  its GPU instance. A GPU instance without one is completed if the goal keeps it, and destroyed otherwise.
+- A change of MIG mode, a reset and the hand-over to slices on demand need the whole card, without any user.
+- A card that is handed over loses the instances that a layout made or kept. Others stay for slices on demand to see.
+- A pending mode that contradicts the goal would take effect at the next reset or reboot. It is taken back while the
+  card is empty, and before any reset. On a card that holds something it is left; once it takes effect it is drift.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,12 +37,12 @@ _ONE_SLICE = frozenset({0, 7})
 
 
 class CardUsage(msgspec.Struct, frozen=True):
-    """Who is on a card.
+    """Who uses a card.
 
     Attributes:
         uuid: the card's.
-        tenants: pods by the UUID of card or MIG device that they hold.
-        pids: processes by GPU instance, under ``None`` those on the whole card.
+        users: pods, by the UUID of the card or MIG device that they hold.
+        processes: PIDs by GPU instance; under ``None`` those on the whole card.
     """
 
     uuid: str
@@ -51,29 +50,29 @@ class CardUsage(msgspec.Struct, frozen=True):
     processes: Mapping[int | None, tuple[int, ...]]
 
     def uses_instance(self, instance: Instance) -> bool:
-        """Whether a pod holds a part of the instance, or a process is listed on it."""
+        """Whether a pod holds a part of the instance, or NVML lists a process on it."""
         held = any(self.users.get(each.mig_uuid) for each in instance.compute_instances)
         return held or bool(self.processes.get(instance.gi_id))
 
     def uses_card(self, instances: Iterable[Instance]) -> bool:
-        """Whether anybody is on the card or on a part of it."""
+        """Whether any pod or process uses the card or a part of it."""
         return (
             bool(self.users.get(self.uuid)) or any(self.processes.values()) or any(map(self.uses_instance, instances))
         )
 
 
 class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do on a card.
+    """Everything that is left to do on a card.
 
     Attributes:
-        gone: instances that go.
-        cleared: instances that stay, but whose compute instances go: they do not span them.
-        completed: instances that stay and have no compute instance yet.
-        created: what is to be made, in this order.
-        whole: everybody on the card must leave.
-        last: what is done when nothing else is left and nobody is on the card.
-        kept: instances that stay.
-        geometry: the card's table, where instances are made.
+        destroy: instances to destroy.
+        clear: instances to keep, whose compute instances are destroyed since they do not span them.
+        complete: instances to keep that have no compute instance yet.
+        create: instances to create, in this order.
+        needs_whole_card: no pod and no process may stay on the card.
+        final_call: the call that comes last, once the card has no user.
+        keep: instances to keep.
+        geometry: the card's table of profiles, if instances are created.
     """
 
     destroy: tuple[Instance, ...] = ()
@@ -87,7 +86,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the card is as it shall be."""
+        """Whether the card is as its goal asks."""
         return not (self.destroy or self.clear or self.complete or self.create or self.final_call)
 
     def places(self) -> frozenset[InstancePlace]:
@@ -96,17 +95,17 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset([*map(place_of, changed), *(InstancePlace(each.profile, each.start) for each in self.create)])
 
     def to_vacate(self) -> tuple[Instance, ...]:
-        """The instances whose compute instances go."""
+        """The instances whose compute instances are destroyed."""
         return (*self.destroy, *self.clear)
 
     def devices_to_fence(self, uuid: str, instances: Iterable[Instance]) -> frozenset[str]:
-        """The UUIDs that nobody may be given any more: of what goes, or of the whole card."""
+        """The devices that no pod may be given: those to be destroyed, or all of the card."""
         touched = tuple(instances) if self.needs_whole_card else self.to_vacate()
         card = {uuid} if self.needs_whole_card else set()
         return frozenset(card | {each.mig_uuid for one in touched for each in one.compute_instances})
 
     def creatable(self, instances: Iterable[Instance]) -> Iterator[Placement]:
-        """What is to be made and meets nothing that is still on the card."""
+        """The instances to create whose memory slots are free now."""
         if self.geometry is None:
             return
         taken = occupancy_of(self.geometry, map(_placement, instances))
@@ -114,48 +113,48 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffImpossible(msgspec.Struct, frozen=True):
-    """Why no work can be planned: ``reason`` for machines, ``text`` for people."""
+    """Why the goal cannot be reached: ``reason`` for machines, ``text`` for people."""
 
     reason: str
     text: str
 
 
 def diff_card(
-    goal: CardGoal, seen: CardRead, uses: CardUsage, ours: frozenset[InstancePlace], *, needs_reset: bool
+    goal: CardGoal, card: CardRead, usage: CardUsage, managed: frozenset[InstancePlace], *, needs_reset: bool
 ) -> CardDiff | DiffImpossible:
-    """What is left to do on a static card.
+    """Compares a static card with its goal.
 
     Args:
-        goal: what shall be.
-        seen: what is.
-        uses: who is on it; whom the target lets stay decides what is kept.
-        ours: places that a layout made or kept.
+        goal: what the card must be.
+        card: what it is.
+        usage: who uses it; used instances are kept first.
+        managed: places that a layout made or kept.
         needs_reset: a call said that the card must be reset first.
     """
     if goal.role is CardOwner.ON_DEMAND:
-        gone = tuple(each for each in seen.instances if place_of(each) in ours)
+        gone = tuple(each for each in card.instances if place_of(each) in managed)
         return CardDiff(
             destroy=gone,
             needs_whole_card=True,
             final_call=ReleaseCard(),
-            keep=tuple(i for i in seen.instances if i not in gone),
+            keep=tuple(i for i in card.instances if i not in gone),
         )
-    pending = seen.mig_pending == goal.mig_enabled
+    pending = card.mig_pending == goal.mig_enabled
     if needs_reset and pending:
         return CardDiff(needs_whole_card=True, final_call=Reset())
-    if needs_reset or seen.mig_enabled != goal.mig_enabled:
+    if needs_reset or card.mig_enabled != goal.mig_enabled:
         return CardDiff(
-            destroy=seen.instances,
+            destroy=card.instances,
             needs_whole_card=True,
             final_call=Reset() if pending else SetMigMode(goal.mig_enabled),
         )
-    if not pending and not seen.instances and not uses.uses_card(()):
+    if not pending and not card.instances and not usage.uses_card(()):
         return CardDiff(needs_whole_card=True, final_call=SetMigMode(goal.mig_enabled))
     if not goal.mig_enabled:
         return CardDiff()
-    if seen.geometry is None:
-        return DiffImpossible("NvmlFailed", "the card is in MIG mode and does not tell what it can be cut into")
-    return _cut(goal, seen.geometry, seen.instances, uses)
+    if card.geometry is None:
+        return DiffImpossible("NvmlFailed", "the card is in MIG mode and does not list its profiles")
+    return _diff_instances(goal, card.geometry, card.instances, usage)
 
 
 def place_of(instance: Instance) -> InstancePlace:
@@ -163,14 +162,14 @@ def place_of(instance: Instance) -> InstancePlace:
     return InstancePlace(instance.profile, instance.start)
 
 
-def _cut(
-    goal: CardGoal, geometry: Geometry, instances: Sequence[Instance], uses: CardUsage
+def _diff_instances(
+    goal: CardGoal, geometry: Geometry, instances: Sequence[Instance], usage: CardUsage
 ) -> CardDiff | DiffImpossible:
-    held = [Held(_placement(each), uses.uses_instance(each)) for each in instances]
+    held = [Held(_placement(each), usage.uses_instance(each)) for each in instances]
     try:
         plan = plan_transition(geometry, held, goal.counts)
     except ValueError as error:
-        return DiffImpossible("NvmlFailed", f"the card tells of instances that cannot be together: {error}")
+        return DiffImpossible("NvmlFailed", f"the card lists instances that cannot exist together: {error}")
     if isinstance(plan, Infeasible):
         where = f"{goal.path}.mig-devices: " if goal.path else ""
         return DiffImpossible("LayoutImpossible", f"{where}{plan.reason}")
@@ -186,7 +185,7 @@ def _cut(
 
 
 def _spanned(geometry: Geometry, instance: Instance) -> bool:
-    """Whether one compute instance fills it, as a container is to find it."""
+    """Whether exactly one compute instance spans the whole GPU instance, as containers need it."""
     whole = geometry.profile(instance.profile).ci_profile_index
     same = _ONE_SLICE if whole in _ONE_SLICE else {whole}
     return len(instance.compute_instances) == 1 and instance.compute_instances[0].profile_index in same

@@ -1,11 +1,11 @@
-"""What became of a layout, for people and for the node's label: one status made of what is said of each card."""
+"""The status of a MIG layout, for people and for the node's label: the status of a node, made of those of its cards."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
 
-#: Reason of a layout that is in force, and of one that is being worked on.
+#: Reasons of a layout that is in force, and of one that is being applied.
 APPLIED, APPLYING = "LayoutApplied", "LayoutApplying"
 
 
@@ -19,7 +19,7 @@ class LayoutState(StrEnum):
 
 
 class CardStatus(msgspec.Struct, frozen=True):
-    """What is to be said of one card: state, reason as CamelCase, text for people."""
+    """The status of one card: state, reason in CamelCase, text for people."""
 
     state: LayoutState
     reason: str
@@ -27,14 +27,14 @@ class CardStatus(msgspec.Struct, frozen=True):
 
 
 class LayoutStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said of the node's layout.
+    """The status of the node's layout.
 
     Attributes:
-        layout: its name; empty where none is wished, and then there is nothing to tell.
+        layout: its name; empty if none is desired, and then nothing is reported.
         state: of the node as a whole.
         reason: CamelCase: ``LayoutApplied``, ``LayoutApplying``, ``CardsInUse``, ``LayoutRetrying``, ``LayoutUnknown``,
             ``LayoutImpossible``, ``ResetRequired``, ``Rebooting``, ``NvmlFailed``, ...
-        message: for people; names the cards and who is waited for.
+        message: for people; names the cards, and the pods that block them.
     """
 
     layout: str = ""
@@ -43,25 +43,27 @@ class LayoutStatus(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-#: Of several cards, whose state is the node's: what needs somebody's attention first.
+#: The states by urgency: the most urgent state of any card is the node's.
 _ORDER = (LayoutState.REBOOTING, LayoutState.FAILED, LayoutState.PENDING, LayoutState.SUCCESS)
 
 
-def summarize_cards(layout: str, verdicts: Mapping[str, CardStatus], notices: Iterable[str] = ()) -> LayoutStatus:
+def summarize_cards(layout: str, cards: Mapping[str, CardStatus], notices: Iterable[str] = ()) -> LayoutStatus:
     """The node's status.
 
     Args:
         layout: its name.
-        verdicts: by card, for every card that the layout says something about.
-        notices: what the layout passes over.
+        cards: the status of every card with a goal, by card.
+        notices: parts of the layout that do not apply to this node.
     """
-    state = next((each for each in _ORDER if any(v.state is each for v in verdicts.values())), LayoutState.SUCCESS)
+    state = next((each for each in _ORDER if any(card.state is each for card in cards.values())), LayoutState.SUCCESS)
     if state is LayoutState.SUCCESS:
         text = "; ".join([f'layout "{layout}" is in force', *notices])
         return LayoutStatus(layout=layout, state=state, reason=APPLIED, message=text)
-    open_ = sorted(
-        (each for each in verdicts.values() if each.state is not LayoutState.SUCCESS),
+    unfinished = sorted(
+        (each for each in cards.values() if each.state is not LayoutState.SUCCESS),
         key=lambda each: (_ORDER.index(each.state), each.reason == APPLYING),
     )
-    texts = [each.text for each in open_ if each.text] or [f'layout "{layout}" is being applied']
-    return LayoutStatus(layout=layout, state=state, reason=open_[0].reason, message="; ".join(dict.fromkeys(texts)))
+    texts = [each.text for each in unfinished if each.text] or [f'layout "{layout}" is being applied']
+    return LayoutStatus(
+        layout=layout, state=state, reason=unfinished[0].reason, message="; ".join(dict.fromkeys(texts))
+    )
