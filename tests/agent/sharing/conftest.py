@@ -15,13 +15,20 @@ from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.cdi_specs import CdiFile
+from tessera.agent.sharing.cdi_writer import CdiPublisher
+from tessera.agent.sharing.device_nodes import DeviceNodes
+from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
-from tessera.agent.sharing.withdrawn_resources import removal_patch
+from tessera.agent.sharing.served_resources import ServedResources
+from tessera.agent.sharing.settings import SharingSettings
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, removal_patch
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
@@ -51,6 +58,42 @@ sharing:
 """
 SLICE_4_SAME_NAME = SLICE_4.replace("renameByDefault: true", "renameByDefault: false")
 WHOLE = "version: v1\n"
+
+
+class SceneDevices:
+    """The static devices of a scene: all its GPUs, with the fences that a test sets."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self._scene = scene
+
+    def gpus(self) -> Sequence[GpuState]:
+        return self._scene.stocktaker.inventory.gpus
+
+    def health_of(self, scope: DeviceScope) -> DeviceHealth:
+        return self._scene.health.health_of(scope)
+
+    def fenced(self) -> frozenset[str]:
+        return self._scene.fenced
+
+    def changing(self) -> frozenset[str]:
+        return self._scene.fenced
+
+    def on_demand_resources(self) -> frozenset[str]:
+        return self._scene.taken
+
+
+class SceneConfig:
+    """The sharing profile that a test asks for."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self._scene = scene
+
+    @property
+    def sharing(self) -> DesiredSharing:
+        return self._scene.wish
+
+    def profile_applied(self, name: str, _text: str) -> None:
+        self._scene.settled.append(name)
 
 
 class Scene:
@@ -107,27 +150,18 @@ class Scene:
         self.tasks: list[asyncio.Task[None]] = []
 
     def make_shelf(self) -> ResourceAdvertiser:
+        occupancy = DeviceOccupancy(
+            DeviceUsers(self.seam, self.live), self.changes, self.folder / "given.json", self.clock
+        )
         return ResourceAdvertiser(
-            kubelet=self.seam,
-            cards=lambda: self.stocktaker.inventory.gpus,
-            wish=lambda: self.wish,
-            settled=lambda name, _text: self.settled.append(name),
-            mig_strategy=self.strategy,
-            verdict=self.health.health_of,
-            fenced=lambda: self.fenced,
-            changing=lambda: self.fenced,
-            taken=lambda: self.taken,
+            served=ServedResources(self.seam, self.changes, self.clock),
+            devices=SceneDevices(self),
+            settings=SharingSettings(SceneConfig(self), self.strategy, self.options),
             mps=self.daemons,
-            hardware=self.hardware,
-            holders=DeviceUsers(self.seam, self.live),
-            options=self.options,
-            cdi_dir=self.folder / "cdi",
-            names_file=self.folder / "names.json",
-            given_file=self.folder / "given.json",
-            node=self.node,
-            forget=self.forget,
+            cdi=CdiPublisher(CdiFile(self.folder / "cdi"), occupancy, self.changes),
+            device_nodes=DeviceNodes(self.hardware, self.clock),
+            names=AdvertisedNames(self.folder / "names.json", node=self.node, forget=self.forget, clock=self.clock),
             changes=self.changes,
-            clock=self.clock,
         )
 
     # What surrounds the shelf -----------------------------------------------------------------------------------

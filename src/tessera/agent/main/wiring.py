@@ -6,7 +6,7 @@ when, is :mod:`tessera.agent.main.run`'s business.
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tessera.agent.base.api_mirror import ApiMirror
@@ -22,7 +22,8 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.device_users import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
+from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.static_gpus import StaticGpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs
 from tessera.agent.memory.monitor import CardReader, MemoryMonitor
@@ -40,13 +41,20 @@ from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
 from tessera.agent.node_status.vgpu import read_vgpu
 from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.cdi_specs import CdiFile
+from tessera.agent.sharing.cdi_writer import CdiPublisher
+from tessera.agent.sharing.device_nodes import DeviceNodes
+from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
-from tessera.agent.sharing.withdrawn_resources import removal_patch
+from tessera.agent.sharing.served_resources import ServedResources
+from tessera.agent.sharing.settings import SharingSettings
+from tessera.agent.sharing.static_devices import StaticDevices
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ResourceRemover
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
-from tessera.kube.resources import NODES, Node, Pod
+from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import Kubelet
@@ -104,6 +112,7 @@ class Components:
         self.object_events = ObjectEvents(self.events, self.mirror, options.node_name)
         self.stock = InventoryReader(hardware, self.changes)
         self.roles = CardOwnership(options.state_dir / "roles.json")
+        self.static_gpus = StaticGpus(self.stock, self.roles)
         self.following = self._made_following()
         self.health = self._made_health()
         self.mps = self._made_mps()
@@ -111,7 +120,7 @@ class Components:
         self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
         self.on_demand = self._made_on_demand()
         self.holders = DeviceUsers(kubelet, self.mirror.live_pods)
-        self.shelf = self._made_shelf()
+        self.shelf = self._make_advertiser()
         self.drainer.advertiser = self.shelf
         self.memory = self._made_memory()
         self.report = NodeReport(
@@ -236,7 +245,7 @@ class Components:
             roles=self.roles,
             unfit=self.health.is_unhealthy,
             take_stock=self.stock.refresh,
-            fixed_gib=lambda: fixed_memory_gib(self._static_cards()),
+            fixed_gib=self.static_gpus.mig_memory_gib,
             events=self.events,
             changes=self.changes,
             clock=self.clock,
@@ -244,32 +253,28 @@ class Components:
             rng=self._rng,
         )
 
-    def _made_shelf(self) -> ResourceAdvertiser:
+    def _make_advertiser(self) -> ResourceAdvertiser:
+        state_dir, mirror = self.options.state_dir, self.mirror
+        options = AllocateOptions(
+            list_strategies=self.options.device_list_strategies,
+            ids_are_uuids=self.options.device_ids_are_uuids,
+            pass_device_specs=self.options.pass_device_specs,
+        )
+        occupancy = DeviceOccupancy(self.holders, self.changes, state_dir / "given.json", self.clock)
+        remover = ResourceRemover(self._client, self.options.node_name)
         return ResourceAdvertiser(
-            kubelet=self._kubelet,
-            cards=self._static_cards,
-            wish=lambda: self.following.sharing,
-            settled=self.following.profile_applied,
-            mig_strategy=self.options.mig_strategy,
-            verdict=self.health.health_of,
-            fenced=lambda: self.layouts.fenced | self.mps.fenced,
-            changing=lambda: self.layouts.fenced,
-            taken=self.on_demand.resources,
-            mps=self.mps,
-            hardware=self.hardware,
-            holders=self.holders,
-            options=AllocateOptions(
-                list_strategies=self.options.device_list_strategies,
-                ids_are_uuids=self.options.device_ids_are_uuids,
-                pass_device_specs=self.options.pass_device_specs,
+            served=ServedResources(self._kubelet, self.changes, self.clock),
+            devices=StaticDevices(
+                self.static_gpus, health=self.health, mig_config=self.layouts, mps=self.mps, slices=self.on_demand
             ),
-            cdi_dir=self.options.cdi_dir,
-            names_file=self.options.state_dir / "resources.json",
-            given_file=self.options.state_dir / "given.json",
-            node=self.mirror.node,
-            forget=self._forget,
+            settings=SharingSettings(self.following, self.options.mig_strategy, options),
+            mps=self.mps,
+            cdi=CdiPublisher(CdiFile(self.options.cdi_dir), occupancy, self.changes),
+            device_nodes=DeviceNodes(self.hardware, self.clock),
+            names=AdvertisedNames(
+                state_dir / "resources.json", node=mirror.node, forget=remover.remove, clock=self.clock
+            ),
             changes=self.changes,
-            clock=self.clock,
         )
 
     def _made_memory(self) -> MemoryMonitor:
@@ -327,13 +332,3 @@ class Components:
 
     def _occupied(self, uuid: str) -> str:
         return self.shelf.occupied(uuid)
-
-    def _static_cards(self) -> Sequence[GpuState]:
-        held = self.roles.static_gpus()
-        return [
-            card for card in self.stock.inventory.gpus if card.uuid in held and not self.roles.is_leaving(card.uuid)
-        ]
-
-    async def _forget(self, resources: Sequence[str]) -> None:
-        patch = removal_patch(resources)
-        await self._client.merge_patch(NODES, self.options.node_name, patch, subresource="status")

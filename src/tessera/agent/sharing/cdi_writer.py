@@ -1,11 +1,11 @@
-"""What the container runtime is told: the devices there are, and the set of each container that needs one.
+"""Writes the CDI file: the devices of the node, and the set of each container that needs one.
 
 See ``docs/decisions/cdi-sets.md``. A set is written at Allocate with the devices of that answer, completed before the
 container starts with those of its other resources, and kept while kubelet tells of the container.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.sharing.allocate_response import needs_set, set_name, unique
@@ -20,67 +20,68 @@ class CdiPublisher:
     """Keeps the CDI file.
 
     Args:
-        specs: the file.
-        occupancy: who holds what.
-        joint: whether a container of this node may have been given devices of several resources.
-        needed: whether containers are told of their devices by CDI now.
-        changes: woken when pods come.
+        file: the CDI file.
+        occupancy: the containers that hold devices.
+        changes: notified when pods come.
 
     Attributes:
+        file: the CDI file.
+        occupancy: the containers that hold devices.
         failed: why the file cannot be written; ``None`` if it can, or need not be.
     """
 
-    def __init__(
-        self,
-        specs: CdiFile,
-        occupancy: DeviceOccupancy,
-        *,
-        joint: Callable[[], bool],
-        needed: Callable[[], bool],
-        changes: ChangeNotifier,
-    ) -> None:
-        self._specs = specs
-        self._occupancy = occupancy
-        self._joint = joint
-        self._needed = needed
+    def __init__(self, file: CdiFile, occupancy: DeviceOccupancy, changes: ChangeNotifier) -> None:
+        self.file = file
+        self.occupancy = occupancy
         self._changes = changes
         self._devices: Sequence[CdiDevice] = ()
         self.failed: str | None = None
 
-    def publish(self, devices: Sequence[CdiDevice]) -> bool:
-        """Defines these devices and the sets that are held; returns whether that was done, or need not be."""
+    def publish(self, devices: Sequence[CdiDevice], *, joint: bool, needed: bool) -> bool:
+        """Defines these devices and the sets that containers hold.
+
+        Args:
+            devices: in the order of their indexes.
+            joint: a container of this node may have been given devices of several resources.
+            needed: containers learn of their devices by CDI now.
+
+        Returns:
+            Whether the file is written, or is not needed.
+        """
         self._devices = devices
         try:
-            self._write()
+            self._write(joint=joint)
         except OSError as error:
-            if self._needed():
-                self.failed = f"{self._specs.path} cannot be written, so that no change is offered: {error}"
+            if needed:
+                self.failed = f"{self.file.path} cannot be written, so that no change is offered: {error}"
                 return False
         self.failed = None
         return True
 
-    async def starting(self, resource: str, ids: Sequence[str]) -> None:
-        """Makes the set of a container that is about to start name its devices of all resources.
+    async def starting(self, resource: str, ids: Sequence[str], *, joint: bool, needed: bool) -> None:
+        """Writes the set of a container that is about to start, with its devices of all resources.
+
+        ``joint`` and ``needed`` are those of :meth:`publish`.
 
         Raises:
             ConnectionError: kubelet does not say what they are.
             OSError: the CDI file cannot be written.
         """
-        if not needs_set(unique(map(device_of, ids)), joint=self._joint()):
+        if not needs_set(unique(map(device_of, ids)), joint=joint):
             return
         try:
-            await self._complete(resource, ids)
+            await self._complete(resource, ids, joint=joint)
         except OSError as error:
-            if self._needed():
+            if needed:
                 raise
             _log.warning("the CDI set of a container is not made, which nothing refers to now: %s", error)
 
-    async def _complete(self, resource: str, ids: Sequence[str]) -> None:
-        self._occupancy.given(resource, ids, starts=True)
-        self._specs.ensure_set(set_name(ids), unique(map(device_of, ids)))
-        if self._joint():
-            await self._occupancy.learn(resource, ids, self._changes)
-            self._write()
+    async def _complete(self, resource: str, ids: Sequence[str], *, joint: bool) -> None:
+        self.occupancy.given(resource, ids, starts=True)
+        self.file.ensure_set(set_name(ids), unique(map(device_of, ids)))
+        if joint:
+            await self.occupancy.learn(resource, ids, self._changes)
+            self._write(joint=joint)
 
-    def _write(self) -> None:
-        self._specs.publish(self._devices, self._occupancy.sets(joint=self._joint()))
+    def _write(self, *, joint: bool) -> None:
+        self.file.publish(self._devices, self.occupancy.sets(joint=joint))

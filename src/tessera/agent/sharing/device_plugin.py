@@ -9,7 +9,8 @@ container starts its CDI set is there (``docs/decisions/cdi-sets.md``), also aft
 again; only that may take a while.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -53,40 +54,46 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
     joint: bool = False
 
 
+class AllocationHost(Protocol):
+    """Answers the plugin's calls; see :class:`tessera.agent.sharing.resource_advertiser.ResourceAdvertiser`."""
+
+    def closed_devices(self) -> frozenset[str]:
+        """UUIDs of devices that must not be allocated now."""
+        ...
+
+    def mps_edits(self, resource: str, /) -> MpsClientEdits:
+        """The variables and mounts of a client of the resource's MPS daemon."""
+        ...
+
+    def note_allocated(self, resource: str, ids: Sequence[str], /) -> None:
+        """Notes that kubelet gave entries to a container."""
+        ...
+
+    async def prepare_container(self, resource: str, ids: Sequence[str], /) -> None:
+        """Completes the CDI set of a container that is about to start; raises ConnectionError or OSError."""
+        ...
+
+    def note_listed(self) -> None:
+        """Notes that kubelet has read a list, or listens no more."""
+        ...
+
+
 class StaticDevicePlugin:
     """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
         resource: the extended resource.
-        fenced: UUIDs of cards and MIG devices that nothing may be given of, as of now.
-        edits: what a client of the resource's MPS daemon needs.
-        cdi: where sets of devices are defined.
-        given: told of every entry that is given out, as resource and ids.
-        starting: makes the CDI set of a container that is about to start; raises ConnectionError or OSError.
-        listed: called when kubelet has taken a list.
+        host: answers the plugin's calls.
+        cdi: the file in which the sets of devices are defined.
 
     Attributes:
-        terms: what is given out now; nothing until told.
+        terms: the entries that are given out now, and how; none before they are set.
     """
 
-    def __init__(
-        self,
-        resource: str,
-        *,
-        fenced: Callable[[], frozenset[str]],
-        edits: Callable[[str], MpsClientEdits],
-        cdi: CdiFile,
-        given: Callable[[str, Sequence[str]], None],
-        starting: Callable[[str, Sequence[str]], Awaitable[None]],
-        listed: Callable[[], None],
-    ) -> None:
+    def __init__(self, resource: str, *, host: AllocationHost, cdi: CdiFile) -> None:
         self._resource = resource
-        self._fenced = fenced
-        self._edits = edits
+        self._host = host
         self._cdi = cdi
-        self._given = given
-        self._starting = starting
-        self._tell_listed = listed
         self._list: tuple[Device, ...] = ()
         self._shown = ChangeNotifier()
         self._taken: tuple[Device, ...] | None = None
@@ -131,13 +138,13 @@ class StaticDevicePlugin:
                     yield sent
                     # Whoever reads the list asks for the next one when it has taken this one.
                     self._taken = sent
-                    self._tell_listed()
+                    self._host.note_listed()
                 await self._shown.wait(seen)
         finally:
             self._streams -= 1
             if not self._streams:
                 self._taken = None
-                self._tell_listed()
+                self._host.note_listed()
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Well joined cards; shares spread or packed."""
@@ -161,7 +168,7 @@ class StaticDevicePlugin:
         """
         answers = [self._answer(tuple(ids)) for ids in requests]
         for ids in requests:
-            self._given(self._resource, ids)
+            self._host.note_allocated(self._resource, ids)
         return answers
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
@@ -171,7 +178,7 @@ class StaticDevicePlugin:
             PluginError: they do not; kubelet tries again.
         """
         try:
-            await self._starting(self._resource, device_ids)
+            await self._host.prepare_container(self._resource, device_ids)
         except (ConnectionError, OSError) as error:
             raise PluginError(f"{self._resource}: the container's CDI set cannot be made: {error}") from error
 
@@ -185,7 +192,7 @@ class StaticDevicePlugin:
             except OSError as error:
                 raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
         by_mps = any(each.kind is SharingKind.MPS for each in devices)
-        edits = self._edits(self._resource) if by_mps else None
+        edits = self._host.mps_edits(self._resource) if by_mps else None
         return build_allocation(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
 
     def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
@@ -194,7 +201,7 @@ class StaticDevicePlugin:
         except RequestRefused as error:
             raise PluginError(str(error)) from error
         known = {device.id: device for device in self.terms.offered.devices}
-        fenced = self._fenced()
+        fenced = self._host.closed_devices()
         for each in ids:
             if why := self.terms.refused.get(each) or fence_reason(known[each], fenced):
                 raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")

@@ -9,7 +9,7 @@ has no other way to know.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -62,14 +62,14 @@ class DeviceOccupancy:
 
     Args:
         holders: asks kubelet.
-        gave: called when something was given.
+        changes: notified when entries were given.
         given_file: keeps what was given and kubelet has not told of.
         clock: the time.
     """
 
-    def __init__(self, holders: DeviceUsers, gave: Callable[[], None], given_file: Path, clock: Clock) -> None:
+    def __init__(self, holders: DeviceUsers, changes: ChangeNotifier, given_file: Path, clock: Clock) -> None:
         self._holders = holders
-        self._gave = gave
+        self._changes = changes
         self._clock = clock
         self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
         self._held: Mapping[str, tuple[DeviceUser, ...]] | None = None
@@ -101,7 +101,7 @@ class DeviceOccupancy:
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
         self._keep()
-        self._gave()
+        self._changes.notify()
 
     def _keep(self) -> None:
         """Keeps what kubelet has not told of. A container is not refused its devices because that failed."""
@@ -114,7 +114,7 @@ class DeviceOccupancy:
         """A container starts, so kubelet has noted what it was given and is asked at the next opportunity."""
         if not all(each.told for each in self._given):
             self._asked_about = None
-            self._gave()
+            self._changes.notify()
 
     async def ask(self, offer: Offer) -> float | None:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.sharing.device_plugin import StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Device, Kubelet, PluginError
@@ -63,30 +64,30 @@ class ServedResources:
     """The plugins of the static side.
 
     Args:
-        kubelet: whom they serve.
-        plugin: makes the plugin of a resource.
-        told: called when kubelet refused a resource.
-        group: the tasks' owner.
-        clock: for patience.
+        kubelet: the node's kubelet.
+        changes: notified when kubelet refused a resource.
+        clock: times the hand-over from old lists to new ones.
     """
 
-    def __init__(
-        self,
-        kubelet: Kubelet,
-        *,
-        plugin: Callable[[str], StaticDevicePlugin],
-        told: Callable[[], None],
-        group: asyncio.TaskGroup,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, kubelet: Kubelet, changes: ChangeNotifier, clock: Clock) -> None:
         self._kubelet = kubelet
-        self._make = plugin
-        self._tell_refused = told
-        self._group = group
+        self._changes = changes
         self._clock = clock
+        #: Owner of the serving tasks, and the maker of plugins; set by :meth:`start`, before any resource is shown.
+        self._group: asyncio.TaskGroup | None = None
+        self._make: Callable[[str], StaticDevicePlugin] = _not_started
         self._served: dict[str, _Served] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}
+
+    def start(self, group: asyncio.TaskGroup, make: Callable[[str], StaticDevicePlugin]) -> None:
+        """Begins to serve.
+
+        Args:
+            group: owns the serving tasks.
+            make: makes the plugin of a resource.
+        """
+        self._group, self._make = group, make
 
     @property
     def plugins(self) -> dict[str, StaticDevicePlugin]:
@@ -151,6 +152,7 @@ class ServedResources:
         return min(waits, default=None)
 
     def _start(self, name: str, plugin: StaticDevicePlugin) -> "asyncio.Task[None]":
+        assert self._group is not None, "a resource is shown before start()"
         return self._group.create_task(self._serve(plugin, self._ending.get(name)), name=f"plugin {name}")
 
     def _end(self, name: str) -> None:
@@ -173,6 +175,10 @@ class ServedResources:
                 await self._kubelet.serve(plugin)
             except PluginError as error:
                 self._refused[plugin.resource_name] = str(error)
-                self._tell_refused()
+                self._changes.notify()
                 _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
             await self._clock.sleep(REFUSED_PAUSE)
+
+
+def _not_started(resource: str) -> StaticDevicePlugin:
+    raise AssertionError(f"{resource} is shown before start()")

@@ -16,8 +16,9 @@ from typing import Any
 
 from tessera.agent.base.state_file import StateFile
 from tessera.clock import Clock
+from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import Node
+from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,28 @@ def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
+class ResourceRemover:
+    """Removes extended resources from the status of a Node.
+
+    Args:
+        client: the API server.
+        node_name: the Node.
+    """
+
+    def __init__(self, client: Client, node_name: str) -> None:
+        self._client = client
+        self._name = node_name
+
+    async def remove(self, names: Sequence[str]) -> None:
+        """Removes resources from capacity and allocatable.
+
+        Raises:
+            ApiError: the API server refused.
+            ConnectionError: it did not answer.
+        """
+        await self._client.merge_patch(NODES, self._name, removal_patch(names), subresource="status")
+
+
 class AdvertisedNames:
     """Which resources this node's agents have offered, on disk, and what of them is to be removed from the node.
 
@@ -78,6 +101,11 @@ class AdvertisedNames:
         self._forget = forget
         self._clock = clock
         self._next = 0.0
+
+    def allocatable(self) -> Mapping[str, str] | None:
+        """The allocatable resources of the Node as last seen; ``None`` while there is no Node."""
+        node = self._node()
+        return None if node is None else node.status.allocatable
 
     @property
     def known(self) -> frozenset[str]:
