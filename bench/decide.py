@@ -30,8 +30,8 @@ from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.cli.base.process import collect_seldom
-from tessera.controller.objects.node_info import NodeFacts
-from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.resources import Pod, Taint
@@ -74,30 +74,30 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
     pods = list(case())
     reading = []
     for pod in [each for each in pods if each.spec.node_name]:
-        slicer.see_pod(pod_facts(pod))
+        slicer.see_pod(read_pod(pod))
     _decide(slicer)
     gc.collect()
     collect_seldom()  # as the controller's process does
     for pod in [each for each in pods if not each.spec.node_name]:
         began = time.process_time()
-        facts = pod_facts(pod)
+        facts = read_pod(pod)
         reading.append(time.process_time() - began)
         slicer.see_pod(facts)
-    innocent = pod_facts(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
+    innocent = read_pod(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
     slicer.see_pod(innocent)
     took, placed = [], None
     for _ in range(RELEASES + 1):
         while True:
             took.append(_decide(slicer))
-            if placed is None and slicer.ledger.live(innocent.uid) is not None:
+            if placed is None and slicer.ledger.current_of(innocent.uid) is not None:
                 placed = len(took)
             if not slicer.has_work:
                 break
-        slicer.growth.at(NodeName("n0"))  # as if a slot came free
+        slicer.growth.room_may_have_grown(NodeName("n0"))  # as if a slot came free
     waits = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
     return {
         "nodes": nodes,
-        "placed": sum(slicer.ledger.live(PodUid(uid)) is not None for uid in waits),
+        "placed": sum(slicer.ledger.current_of(PodUid(uid)) is not None for uid in waits),
         "pods": len(pods),
         "read_ms": 1000 * max(reading),
         "worst_ms": 1000 * max(took),
@@ -111,7 +111,7 @@ def _decide(slicer: Slicer) -> float:
     began = time.process_time()
     slicer.decide()
     took = time.process_time() - began
-    for write in slicer.take():
+    for write in slicer.pop_writes():
         if isinstance(write, PatchRequests | PatchResults):
             slicer.done(write)
     return took
@@ -120,11 +120,11 @@ def _decide(slicer: Slicer) -> float:
 # The cluster
 
 
-def _node(index: int) -> NodeFacts:
+def _node(index: int) -> NodeInfo:
     """Every second node is a tenant's own, with a taint of its own."""
     name = f"n{index}"
     taints = (Taint(key="dedicated", value=f"team-{index}", effect="NoSchedule"),) if index % 2 else ()
-    return NodeFacts(
+    return NodeInfo(
         name=NodeName(name),
         hostname=name,
         labels={

@@ -115,7 +115,7 @@ def _node(number: int) -> GpuNode:
         case 0:
             labels["nvidia.com/mig.config"] = "dynamic"
             offers = tuple(_offer(f"nvidia.com/mig-{each}", Kind.DYNAMIC_SLICE, _A100) for each in _PROFILES)
-            return GpuNode(name=name, labels=labels, compared=offers, dynamic=frozenset(_PROFILES))
+            return GpuNode(name=name, labels=labels, compared=offers, on_demand=frozenset(_PROFILES))
         case 1:
             return GpuNode(name=name, labels=labels, compared=(_offer("nvidia.com/gpu", Kind.WHOLE, _A100),))
         case 2:

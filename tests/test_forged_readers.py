@@ -38,7 +38,7 @@ from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
 from tessera.provisioning.tracking.tracker import Tracker
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNodes
+from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 
 NOW = 1_800_000_000.0
 TIMES = ("2026-01-01T00:00:00Z", "", "x", "0001-01-01T00:00:00", "9999-12-31T23:59:59-14:00", "2026-01-01", None, 5)
@@ -93,7 +93,7 @@ class Readers:
 
     def admission(self) -> None:
         capabilities = Capabilities()
-        gpus = GpuNodes(capabilities)
+        gpus = GpuNodeWatcher(capabilities)
         for node in self.nodes:
             gpus.node_changed(Event(EventKind.ADDED, node))
         for item in self.objects:

@@ -9,17 +9,17 @@ import pytest
 from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
-from tessera.controller.objects.node_info import NodeFacts
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.allocation import over
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation import will_never_run
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
     PatchRequests,
     PatchResults,
-    ReportObject,
-    ReportPod,
-    Tell,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
     Ungate,
     Write,
 )
@@ -44,17 +44,17 @@ class World:
     """What the API server stores, and the agents that answer."""
 
     def __init__(self) -> None:
-        self.pods: dict[PodUid, PodFacts] = {}
-        self.nodes: dict[NodeName, NodeFacts] = {}
+        self.pods: dict[PodUid, PodInfo] = {}
+        self.nodes: dict[NodeName, NodeInfo] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 0
         self.slicer = Slicer()
-        self.told: list[Tell] = []
+        self.told: list[RecordEvent] = []
         self.writes: list[Write] = []
 
     # What users and the cluster do
 
-    def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeFacts:
+    def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeInfo:
         """A node that offers on-demand slices, with its agent's object."""
         model = model_by_short_name(cards)
         table = msgspec.to_builtins(placements(model.geometry))
@@ -74,30 +74,30 @@ class World:
                 **{resource_of(row.name): len(row.starts) * count for row in model.geometry.profiles},
             },
         }
-        self.nodes[NodeName(name)] = NodeFacts(name=NodeName(name), hostname=name, **{**default, **facts})
+        self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})
         self._touch(name)
         self.slicer.see_node(self.nodes[NodeName(name)])
         return self.nodes[NodeName(name)]
 
-    def pod(self, name: str, *profiles: str, **facts: Any) -> PodFacts:
+    def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
         """A pod behind our gate."""
         default: dict[str, Any] = {
             "gates": (GATE,),
             "amounts": {"cpu": 1000, "pods": 1},
             "created": f"{len(self.pods)}",
         }
-        pod = PodFacts(
+        pod = PodInfo(
             uid=PodUid(f"uid-{name}"), namespace="default", name=name, profiles=profiles, **{**default, **facts}
         )
         return self.put(pod)
 
-    def put(self, pod: PodFacts) -> PodFacts:
+    def put(self, pod: PodInfo) -> PodInfo:
         """Creates or changes a pod."""
         self.pods[pod.uid] = pod
         self.slicer.see_pod(pod)
         return pod
 
-    def remove(self, pod: PodFacts) -> None:
+    def remove(self, pod: PodInfo) -> None:
         """Deletes a pod."""
         del self.pods[pod.uid]
         self.slicer.lose_pod(pod.uid)
@@ -134,19 +134,19 @@ class World:
                 pod = self.pods.get(write.uid)
                 if pod is not None:
                     self.put(_replace(pod, gates=(), hostname=write.hostname))
-            case ReportObject():
+            case ReportNodeCondition():
                 self.node_says(write.node, write.text)
-            case ReportPod():
+            case ReportPodCondition():
                 pod = self.pods.get(write.uid)
                 if pod is not None:
-                    self.put(_replace(pod, taken_back=bool(write.text)))
+                    self.put(_replace(pod, slices_withdrawn=bool(write.text)))
             case DeleteObject():
                 self.objects.pop(write.node, None)
                 self.slicer.lose_object(write.node)
 
     def answer(self, instruction: Instruction) -> None:
         """Does one instruction and answers it."""
-        if isinstance(instruction, Tell):
+        if isinstance(instruction, RecordEvent):
             self.told.append(instruction)
         else:
             self.apply(instruction)
@@ -157,7 +157,7 @@ class World:
         before = len(self.writes)
         for _ in range(100):
             self.slicer.decide()
-            found = self.slicer.take()
+            found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
             if not found and not self.slicer.has_work:
@@ -194,7 +194,7 @@ class World:
                 before = result.allocation_status
                 deleting = before.allocation_status_controller == "deleting"
                 goal = "deleted" if deleting else "created"
-                if uid not in item.spec.pod_allocation_requests and (deleting or over(pod)):
+                if uid not in item.spec.pod_allocation_requests and (deleting or will_never_run(pod)):
                     results[uid] = None
                 elif before.allocation_status_daemonset != goal:
                     results[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
@@ -213,7 +213,7 @@ class World:
 
     # Looking
 
-    def states(self, pod: PodFacts) -> tuple[str, str] | None:
+    def states(self, pod: PodInfo) -> tuple[str, str] | None:
         """The two states of a pod's result, wherever it is."""
         for name in self.objects:
             result = self.read(name).status.pod_allocation_results.get(pod.uid)
@@ -222,7 +222,7 @@ class World:
                 return (state.allocation_status_controller, state.allocation_status_daemonset)
         return None
 
-    def where(self, pod: PodFacts) -> list[tuple[str, str, int]]:
+    def where(self, pod: PodInfo) -> list[tuple[str, str, int]]:
         """Node, profile and start of a pod's promised slices."""
         return [
             (name, item.profile, item.start)
@@ -254,13 +254,13 @@ class World:
         return found
 
 
-def _replace_node(node: NodeFacts, text: str) -> NodeFacts:
+def _replace_node(node: NodeInfo, text: str) -> NodeInfo:
     from dataclasses import replace
 
-    return replace(node, refused_object=text)
+    return replace(node, object_fault=text)
 
 
-def _replace(pod: PodFacts, **changes: Any) -> PodFacts:
+def _replace(pod: PodInfo, **changes: Any) -> PodInfo:
     from dataclasses import replace
 
     return replace(pod, **changes)

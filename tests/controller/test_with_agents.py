@@ -43,8 +43,8 @@ from tessera.agent.slices.instaslice_status import foreign_slices, instaslice_ev
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Tell, Write
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.instructions import PatchRequests, PatchResults, RecordEvent, Write
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -88,7 +88,7 @@ class Agent:
         self.book = SliceStateMachine(self.disk)
         self.seen: Instaslice | None = None
         self._object_seen(self.cluster.read(self.node) if self.node in self.cluster.objects else None)
-        self.pods: dict[PodUid, PodFacts] = {}
+        self.pods: dict[PodUid, PodInfo] = {}
         for pod in self.cluster.pods.values():
             self._pod_seen(pod)
         for gpu in self.starts:
@@ -100,7 +100,7 @@ class Agent:
     def object_changed(self, item: Instaslice | None) -> None:
         self.events.append(("object", lambda: self._object_seen(item)))
 
-    def pod_changed(self, pod: PodFacts) -> None:
+    def pod_changed(self, pod: PodInfo) -> None:
         self.events.append(("pod", lambda: self._pod_seen(pod)))
 
     def pod_lost(self, uid: PodUid) -> None:
@@ -118,7 +118,7 @@ class Agent:
         self.seen = item
         self.book.handle(instaslice_event(item))
 
-    def _pod_seen(self, pod: PodFacts) -> None:
+    def _pod_seen(self, pod: PodInfo) -> None:
         if pod.node == self.node:
             self.pods[pod.uid] = pod
             self.book.handle(PodChanged(pod.uid, pod.finished))
@@ -255,7 +255,7 @@ def cluster_of(world: Any) -> type:
             else:
                 self._touch(node)
 
-        def put(self, pod: PodFacts) -> PodFacts:
+        def put(self, pod: PodInfo) -> PodInfo:
             self.pod_version += 1
             pod = replace(pod, version=self.pod_version)
             self.pods[pod.uid] = pod
@@ -264,7 +264,7 @@ def cluster_of(world: Any) -> type:
                 agent.pod_changed(pod)
             return pod
 
-        def remove(self, pod: PodFacts) -> None:
+        def remove(self, pod: PodInfo) -> None:
             del self.pods[pod.uid]
             self.late.append(("pod", lambda: self.slicer.lose_pod(pod.uid)))
             for agent in self.nodes_agents.values():
@@ -293,7 +293,7 @@ def cluster_of(world: Any) -> type:
 
         def answer(self, instruction: Any) -> None:
             """The answer to a write shows what the server made of it, as a client's does."""
-            if isinstance(instruction, Tell):
+            if isinstance(instruction, RecordEvent):
                 self.told.append(instruction)
                 return
             self.apply(instruction)
@@ -355,7 +355,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
             agents: list[Agent] = list(self.cluster.nodes_agents.values())
             return agents[pick % 2]
 
-        def pod(self, pick: int, chosen: Callable[[PodFacts], bool] = lambda _: True) -> PodFacts | None:
+        def pod(self, pick: int, chosen: Callable[[PodInfo], bool] = lambda _: True) -> PodInfo | None:
             pods = sorted((pod for pod in self.cluster.pods.values() if chosen(pod)), key=lambda pod: pod.uid)
             return pods[pick % len(pods)] if pods else None
 
@@ -417,7 +417,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
         @rule()
         def decide(self) -> None:
             self.cluster.slicer.decide()
-            self.flying += [one for one in self.cluster.slicer.take() if not isinstance(one, Tell)]
+            self.flying += [one for one in self.cluster.slicer.pop_writes() if not isinstance(one, RecordEvent)]
 
         @rule(pick=PICK)
         def answer(self, pick: int) -> None:

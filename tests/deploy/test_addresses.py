@@ -15,7 +15,7 @@ import tessera.controller.main.http
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.server import Pages, Pulse, serve_health
+from tessera.webhook.serving.server import HealthPages, LoopHeartbeat, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
@@ -30,7 +30,9 @@ def controller(port: int) -> Coroutine[Any, Any, None]:
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:
-    return serve_health(WebhookOptions().address, port, Pages(ready=str, metrics=bytes, pulse=Pulse(SystemClock())))
+    return serve_health(
+        WebhookOptions().address, port, HealthPages(ready=str, metrics=bytes, pulse=LoopHeartbeat(SystemClock()))
+    )
 
 
 @pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)

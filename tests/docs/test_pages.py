@@ -16,7 +16,7 @@ from tessera.api.driver import driver_policy, node_status, policy_status
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
-from tessera.controller.base.metrics import Metrics as Controller
+from tessera.controller.base.metrics import ControllerMetrics as Controller
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.rollout import RolloutMetrics

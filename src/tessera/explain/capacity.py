@@ -8,8 +8,8 @@ refuses which nodes, how full the cards are, and which pods are served first.
 from collections.abc import Iterator
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.counterfactuals import (
     changes_by_node,
@@ -24,7 +24,7 @@ from tessera.phrasing import count_noun, list_names
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
 
 
-def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Reason) -> Explanation:
+def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
     """Explains why no node takes a pod.
 
     Args:
@@ -41,7 +41,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Re
         case NeverFits():
             return Explanation(
                 case="never-fits",
-                verdict=f"cannot run in this cluster; no node has room for {wanted_text(pod)}, even when empty",
+                verdict=f"cannot run in this cluster; no node has room for {profiles_text(pod)}, even when empty",
                 facts=("all slices of a pod are made on one node",),
                 help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
             )
@@ -51,11 +51,11 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Re
             return _no_card(view, slicer, pod, reason)
 
 
-def _request(pod: PodFacts) -> str:
-    return f"it asks for {wanted_text(pod)}"
+def _request(pod: PodInfo) -> str:
+    return f"it asks for {profiles_text(pod)}"
 
 
-def _no_node_joined(view: ClusterView, pod: PodFacts) -> Explanation:
+def _no_node_joined(view: ClusterView, pod: PodInfo) -> Explanation:
     labelled = [
         node.metadata.name
         for node in view.snapshot.nodes
@@ -100,7 +100,7 @@ def _unknown_profile(reason: NoSuchProfile) -> Explanation:
 # Rules refuse the pod on every node
 
 
-def _no_node(view: ClusterView, slicer: Slicer, pod: PodFacts) -> Explanation:
+def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Explanation:
     refused = _refusals(slicer, pod)
     total = len(slicer.inventory.fleet.nodes)
     return Explanation(
@@ -115,7 +115,7 @@ def _none_of(total: int) -> str:
     return "not even the one node" if total == 1 else f"none of the {total} nodes"
 
 
-def _refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
+def _refusals(slicer: Slicer, pod: PodInfo) -> dict[str, list[str]]:
     """Nodes with sliced cards whose rules refuse a pod, by rule; the most frequent rule first.
 
     Room on the cards is not considered. A node is listed under each rule that refuses the pod there.
@@ -132,7 +132,7 @@ def _refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def _refusal_facts(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
+def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) -> Iterator[str]:
     for rule, names in refused.items():
         nodes = count_noun(len(names), "node")
         short = rule.removeprefix("Insufficient ")
@@ -161,8 +161,8 @@ def _amount(resource: str, value: int) -> str:
 # The cards have no room
 
 
-def _no_card(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Explanation:
-    wanted = wanted_text(pod)
+def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Explanation:
+    wanted = profiles_text(pod)
     if isinstance(reason, Full):
         case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
     else:
@@ -188,7 +188,7 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Full | Fr
     )
 
 
-def _usage(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+def _usage(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     able = [
         card for card in slicer.inventory.fleet.cards() if any(card.table.name_of(profile) for profile in pod.profiles)
     ]
@@ -201,8 +201,8 @@ def _usage(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
     )
 
 
-def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
-    def rank(one: PodFacts) -> tuple[int, str, str]:
+def _queue(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+    def rank(one: PodInfo) -> tuple[int, str, str]:
         return (-one.priority, one.created, one.key)
 
     rivals = (uid for uid, why in slicer.waiting.items() if uid != pod.uid and isinstance(why, Full | Fragmented))

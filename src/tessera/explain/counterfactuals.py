@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tessera.api.names import NodeName, profile_of, resource_of
 from tessera.clock import parse_rfc3339
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.fleet_inventory import FOREIGN
 from tessera.controller.slicing.slicer import Slicer
@@ -59,7 +59,7 @@ class NodeObstacles:
         return len(self.rules) + (not self.has_room)
 
 
-def obstacles_by_node(slicer: Slicer, pod: PodFacts) -> list[NodeObstacles]:
+def obstacles_by_node(slicer: Slicer, pod: PodInfo) -> list[NodeObstacles]:
     """Every node that could make the slices, the one with the fewest obstacles first; of equals, fewest rules first.
 
     Args:
@@ -76,13 +76,13 @@ def obstacles_by_node(slicer: Slicer, pod: PodFacts) -> list[NodeObstacles]:
     return sorted(found, key=lambda each: (each.count, len(each.rules), each.node))
 
 
-def missing_profiles(slicer: Slicer, pod: PodFacts, node: NodeName | str) -> list[str]:
+def missing_profiles(slicer: Slicer, pod: PodInfo, node: NodeName | str) -> list[str]:
     """The pod's profiles that no card of a node has."""
     tables = {card.table for card in slicer.inventory.fleet.cards(node)}
     return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
 
 
-def allocations_to_end(slicer: Slicer, pod: PodFacts, obstacles: NodeObstacles) -> Sequence[Allocation]:
+def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> Sequence[Allocation]:
     """Allocations on one node whose end makes room there.
 
     Returns:
@@ -97,7 +97,7 @@ def allocations_to_end(slicer: Slicer, pod: PodFacts, obstacles: NodeObstacles) 
 # The changes in words
 
 
-def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """One line for each node that needs the fewest changes; nodes that need the same changes share a line."""
     shown: set[tuple[tuple[str, ...], bool]] = set()
     for each in obstacles_by_node(slicer, pod):
@@ -108,7 +108,7 @@ def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodFacts) -> Iterato
             return
 
 
-def _changes(view: ClusterView, slicer: Slicer, pod: PodFacts, obstacles: NodeObstacles) -> str:
+def _changes(view: ClusterView, slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> str:
     steps = [remedy_for_rule(rule, obstacles.node) for rule in obstacles.rules]
     if not obstacles.has_room:
         steps += room_if_ended(view, tuple(allocations_to_end(slicer, pod, obstacles)))
@@ -123,7 +123,7 @@ def remedy_for_rule(rule: str, node: str) -> str:
     return f"on node {node}: {rule.removeprefix('node(s) ')}"
 
 
-def room_elsewhere(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names a node that has room but refuses the pod, and what lifts its rules."""
     found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
     if found is not None and slicer.home_of(pod) is None:
@@ -163,7 +163,7 @@ def _progress(view: ClusterView, owner: str) -> str:
     return f", on its node for {age(view.snapshot.now - parse_rfc3339(pod.status.start_time))}"
 
 
-def room_for_smaller(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
     if len(pod.profiles) != 1 or slicer.home_of(pod) is not None:
         return
@@ -184,7 +184,7 @@ def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:
     return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
 
 
-def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
+def _fits(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
     amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
     amounts[resource_of(profile)] = 1
     other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)

@@ -6,9 +6,9 @@ that stops containers in general (images, configuration).
 
 from collections.abc import Iterator
 
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import Allocation
-from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
@@ -28,7 +28,7 @@ _EVENTS = 3
 
 
 def explain_unscheduled(
-    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo, promise: Allocation | None
 ) -> Explanation:
     """Explains a pod that has no gate and no node.
 
@@ -65,7 +65,7 @@ def explain_unscheduled(
     return Explanation(
         case="not-gated",
         verdict="was created without Tessera's gate, so kube-scheduler looks for a node with fixed slices",
-        facts=(f"it asks for {wanted_text(facts)}", *says),
+        facts=(f"it asks for {profiles_text(facts)}", *says),
         help=(
             "for a slice on demand create the pod again once the webhook runs; the webhook sets the gate",
             "see the webhook: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
@@ -93,9 +93,9 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
     return ("ask again in a moment; if nothing moves, check that kube-scheduler runs",)
 
 
-def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
-    asks = f"it asks for {wanted_text(facts)} and must run on node {slicer.home_of(facts)}"
-    planned = slicer.ledger.live(facts.uid)
+def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
+    asks = f"it asks for {profiles_text(facts)} and must run on node {slicer.home_of(facts)}"
+    planned = slicer.ledger.current_of(facts.uid)
     if planned is not None:
         return Explanation(
             case="placing",
@@ -117,7 +117,7 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
 
 
 def explain_bound(
-    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo, promise: Allocation | None
 ) -> Explanation:
     """Explains a pod that is bound to a node and does not wait for a scheduler.
 
@@ -133,9 +133,9 @@ def explain_bound(
     where = (
         f"{view.slices(promise.slices)}"
         if promise is not None
-        else f"{wanted_text(facts)} of node {facts.node}, whose cards Tessera does not slice"
+        else f"{profiles_text(facts)} of node {facts.node}, whose cards Tessera does not slice"
     )
-    if facts.leaving:
+    if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
         return Explanation(
@@ -146,7 +146,7 @@ def explain_bound(
     return _starting(view, pod, facts, promise, where)
 
 
-def _starting(view: ClusterView, pod: Pod, facts: PodFacts, promise: Allocation | None, where: str) -> Explanation:
+def _starting(view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation | None, where: str) -> Explanation:
     down = _node_fault(view, facts.node)
     if down:
         return Explanation(
@@ -171,7 +171,7 @@ def _starting(view: ClusterView, pod: Pod, facts: PodFacts, promise: Allocation 
     )
 
 
-def _slicing(view: ClusterView, pod: Pod, facts: PodFacts, where: str) -> Explanation:
+def _slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explanation:
     """Explains a bound pod whose slices the agent has not reported as made."""
     events = view.events_of(pod.metadata.uid)
     failed = [each for each in events if each.reason in _FAILED]

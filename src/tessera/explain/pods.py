@@ -11,9 +11,9 @@ from difflib import get_close_matches
 
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
 from tessera.api.pods.requirements import CHOSEN_REASON
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
-from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
@@ -45,7 +45,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         view: the cluster as it was read, this pod included.
         pod: the pod.
     """
-    facts = pod_facts(pod)
+    facts = read_pod(pod)
     found = _ended(pod, facts) or _not_ours(view, pod, facts) or _other_gate(pod, facts)
     if found is None:
         found = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
@@ -67,7 +67,7 @@ def _with_pod(found: Explanation, pod: Pod) -> Explanation:
 # Obstacles that are not Tessera's
 
 
-def _ended(pod: Pod, facts: PodFacts) -> Explanation | None:
+def _ended(pod: Pod, facts: PodInfo) -> Explanation | None:
     status = pod.status
     if status.phase == "Succeeded":
         return Explanation(case="finished", verdict="has finished (Succeeded); its slices are given back")
@@ -86,7 +86,7 @@ def _ended(pod: Pod, facts: PodFacts) -> Explanation | None:
             facts=(*([cause] if cause else []), *_exits(pod)),
             help=(f"read what it wrote: kubectl logs -n {facts.namespace} {facts.name}",),
         )
-    if facts.leaving and not facts.node:
+    if facts.terminating and not facts.node:
         return Explanation(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
     return None
 
@@ -112,7 +112,7 @@ def _finalizers(pod: Pod) -> tuple[str, ...]:
     return (f"waits for the finalizers {names}",) if names else ()
 
 
-def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | None:
+def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     if facts.fault:
         return Explanation(
             case="bad-request",
@@ -171,7 +171,7 @@ def _unscheduled_message(pod: Pod) -> Iterator[str]:
             yield f"kube-scheduler says: {each.message}"
 
 
-def _other_gate(pod: Pod, facts: PodFacts) -> Explanation | None:
+def _other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
     others = [gate for gate in facts.gates if gate != GATE]
     if not others:
         return None
@@ -187,7 +187,7 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Explanation | None:
         case="other-gate",
         verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
         facts=(
-            f"it asks for {wanted_text(facts) or format_requests(fixed_requests(pod))}",
+            f"it asks for {profiles_text(facts) or format_requests(fixed_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
             *(["Tessera looks for a slice once that gate is gone; its own gate goes last"] if facts.gated else []),
         ),
@@ -198,8 +198,8 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Explanation | None:
 # With the controller's state
 
 
-def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts) -> Explanation:
-    promise = slicer.ledger.live(PodUid(pod.metadata.uid))
+def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo) -> Explanation:
+    promise = slicer.ledger.current_of(PodUid(pod.metadata.uid))
     recorded = promise if promise is not None and promise.recorded else None
     if facts.gated:
         return _behind_our_gate(view, slicer, pod, facts, promise)
@@ -209,7 +209,7 @@ def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts) ->
 
 
 def _behind_our_gate(
-    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo, promise: Allocation | None
 ) -> Explanation:
     fault = view.controller_fault()
     if fault:
@@ -239,7 +239,7 @@ _CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 
 
 def _no_controller(
-    view: ClusterView, slicer: Slicer, facts: PodFacts, promise: Allocation | None, fault: str
+    view: ClusterView, slicer: Slicer, facts: PodInfo, promise: Allocation | None, fault: str
 ) -> Explanation:
     reason = slicer.waiting.get(facts.uid)
     if promise is not None:
@@ -249,7 +249,7 @@ def _no_controller(
     return Explanation(
         case="no-controller",
         verdict="waits for Tessera's controller, which does not run",
-        facts=(f"it asks for {wanted_text(facts)}", fault, *([then] if then else [])),
+        facts=(f"it asks for {profiles_text(facts)}", fault, *([then] if then else [])),
         help=(
             "start it: kubectl get deployment,pods -n tessera-system -l app.kubernetes.io/name=tessera-controller",
             f"see why it does not run: {_CONTROLLER_LOG}",
@@ -260,13 +260,13 @@ def _no_controller(
 # Without the controller's state
 
 
-def _by_events(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation:
+def _by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
     forbidden = (
         f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this rests on the pod and its events alone"
     )
     events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
-    asks = f"it asks for {wanted_text(facts)}"
+    asks = f"it asks for {profiles_text(facts)}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     if facts.gated:

@@ -14,7 +14,7 @@ from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.clock import parse_rfc3339
-from tessera.controller.slicing.slicer import Slicer, state_of
+from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION
 from tessera.phrasing import age
@@ -73,7 +73,7 @@ class ClusterView:
         self.snapshot = snapshot
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
-            self.slicer = state_of(snapshot.pods, snapshot.nodes, snapshot.instaslices)
+            self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices)
         self._indexes = {
             gpu.gpu_uuid: index
             for item in snapshot.instaslices

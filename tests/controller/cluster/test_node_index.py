@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.node_filters import refusal
-from tessera.controller.objects.node_constraints import Constraints, selects
-from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.node_constraints import NodeConstraints, admits_node
+from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 KEYS = st.sampled_from(["a", "b"])
@@ -30,7 +30,7 @@ TOLERATIONS = st.builds(
     st.sampled_from(["", "NoSchedule", "NoExecute"]),
 )
 NODES = st.builds(
-    lambda name, labels, taints, cordoned, ready, dynamic: NodeFacts(
+    lambda name, labels, taints, cordoned, ready, dynamic: NodeInfo(
         name=name,
         hostname=name,
         labels={
@@ -67,7 +67,7 @@ TERMS = st.builds(
     st.lists(requirement(st.sampled_from(["metadata.name", "a"]), NAMES), max_size=1),
 )
 CONSTRAINTS = st.builds(
-    lambda selector, terms, tolerations: Constraints(
+    lambda selector, terms, tolerations: NodeConstraints(
         tuple(sorted(selector.items())), terms if terms is None else tuple(terms), tuple(tolerations)
     ),
     st.dictionaries(KEYS, VALUES, max_size=1),
@@ -79,11 +79,11 @@ CHANGES = st.lists(st.one_of(NODES, NAMES), min_size=1, max_size=8)
 
 @given(CHANGES, st.lists(CONSTRAINTS, min_size=1, max_size=4))
 @settings(deadline=None, max_examples=500)
-def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked: list[Constraints]) -> None:
+def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked: list[NodeConstraints]) -> None:
     index = NodeIndex()
-    nodes: dict[NodeName, NodeFacts] = {}
+    nodes: dict[NodeName, NodeInfo] = {}
     for change in changes:
-        if isinstance(change, NodeFacts):
+        if isinstance(change, NodeInfo):
             nodes[change.name] = change
             index.put(change)
         else:
@@ -92,7 +92,7 @@ def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked
         for constraints in asked:
             selected, open_to = index.selected(constraints), index.open_to(constraints)
             assert index.names(selected) == {
-                name for name, node in nodes.items() if selects(constraints, name, node.labels)
+                name for name, node in nodes.items() if admits_node(constraints, name, node.labels)
             }
             assert index.names(open_to) == {name for name, node in nodes.items() if not refusal(constraints, node)}
 
@@ -102,13 +102,13 @@ def cluster(count: int) -> NodeIndex:
     for number in range(count):
         labels = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": f"n{number}", "cores": str(number)}
         taints = (Taint(key="team", value=str(number), effect="NoSchedule"),)
-        index.put(NodeFacts(name=NodeName(f"n{number}"), hostname=f"n{number}", labels=labels, taints=taints))
+        index.put(NodeInfo(name=NodeName(f"n{number}"), hostname=f"n{number}", labels=labels, taints=taints))
     return index
 
 
-def many_terms(prefix: str, count: int) -> Constraints:
+def many_terms(prefix: str, count: int) -> NodeConstraints:
     tests = [NodeSelectorRequirement(key="zone", operator="In", values=(f"{prefix}-{i}",)) for i in range(count)]
-    return Constraints(terms=tuple(NodeSelectorTerm(match_expressions=(test,)) for test in tests))
+    return NodeConstraints(terms=tuple(NodeSelectorTerm(match_expressions=(test,)) for test in tests))
 
 
 def test_what_constraints_cost_does_not_grow_with_the_nodes() -> None:
@@ -131,11 +131,11 @@ def test_what_was_answered_costs_nothing_until_a_label_that_it_asks_for_changes(
         index.open_to(constraints)
     labels = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "other": "label"}
     taints = (Taint(key="team", value="1", effect="NoSchedule"),)
-    index.put(NodeFacts(name=NodeName("n1"), hostname="n1", labels=labels, taints=taints))
+    index.put(NodeInfo(name=NodeName("n1"), hostname="n1", labels=labels, taints=taints))
     for constraints in asked:
         index.open_to(constraints)
     assert index.cost == first
-    index.put(NodeFacts(name=NodeName("n1"), hostname="n1", labels={**labels, "zone": "7-7"}, taints=taints))
+    index.put(NodeInfo(name=NodeName("n1"), hostname="n1", labels={**labels, "zone": "7-7"}, taints=taints))
     assert index.names(index.open_to(asked[7])) == frozenset()
     assert index.names(index.selected(asked[7])) == {"n1"}
     assert index.cost > first
@@ -143,6 +143,6 @@ def test_what_was_answered_costs_nothing_until_a_label_that_it_asks_for_changes(
 
 def test_a_toleration_is_not_held_against_every_taint() -> None:
     index = cluster(1000)
-    own = Constraints(tolerations=tuple(Toleration(key="team", value=str(number)) for number in range(200)))
+    own = NodeConstraints(tolerations=tuple(Toleration(key="team", value=str(number)) for number in range(200)))
     assert len(index.names(index.open_to(own))) == 200
     assert index.cost < 2000

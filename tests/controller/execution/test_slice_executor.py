@@ -11,9 +11,15 @@ import pytest
 
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
-from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
-from tessera.controller.slicing.instructions import DeleteObject, Instruction, PatchRequests, ReportObject, Ungate
+from tessera.controller.slicing.instructions import (
+    DeleteObject,
+    Instruction,
+    PatchRequests,
+    ReportNodeCondition,
+    Ungate,
+)
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.transport.interface import Request, Response, Stream
@@ -62,7 +68,7 @@ class Desk:
             client,
             world.slicer,
             events=EventRecorder(client, component="test", clock=clock, rng=rng),
-            metrics=Metrics(),
+            metrics=ControllerMetrics(),
             wake=lambda: self.woken.append(clock.monotonic()),
             clock=clock,
             rng=rng,
@@ -81,7 +87,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def requested(world: World) -> PatchRequests:
     """The first write of a pod's life."""
     world.slicer.decide()
-    (write,) = world.slicer.take()
+    (write,) = world.slicer.pop_writes()
     assert isinstance(write, PatchRequests)
     return write
 
@@ -90,7 +96,7 @@ def ungating(world: World) -> Ungate:
     """Does everything up to the ungating of a pod."""
     while True:
         world.slicer.decide()
-        for write in world.slicer.take():
+        for write in world.slicer.pop_writes():
             if isinstance(write, Ungate):
                 return write
             world.answer(write)
@@ -190,7 +196,7 @@ def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: Wo
     wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
 
     async def story() -> None:
-        await Desk(world, wire).do(ReportObject(node=NodeName("n1"), text="it is wrong"))
+        await Desk(world, wire).do(ReportNodeCondition(node=NodeName("n1"), text="it is wrong"))
 
     play(story)
     (request,) = wire.requests

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GATE
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Pod
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -14,7 +14,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST = "kubernetes.io/hostname"
 
 
-def pod(workload: int, replica: int, node: str = "", **rules: Any) -> PodFacts:
+def pod(workload: int, replica: int, node: str = "", **rules: Any) -> PodInfo:
     """A replica of a StatefulSet: bound and without slices, or behind our gate."""
     name = f"w{workload}-{replica}"
     limits = {} if node else {"nvidia.com/mig-1g.5gb": "1"}
@@ -28,7 +28,7 @@ def pod(workload: int, replica: int, node: str = "", **rules: Any) -> PodFacts:
             **rules,
         },
     }
-    return pod_facts(msgspec.convert(body, Pod))
+    return read_pod(msgspec.convert(body, Pod))
 
 
 def selector(workload: int) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: World)
         steps += 1
     assert steps <= 10
     for workload, one in new:
-        home = world.slicer.ledger.live(one.uid).node
+        home = world.slicer.ledger.current_of(one.uid).node
         others = [
-            each.node or world.slicer.ledger.live(each.uid).node
+            each.node or world.slicer.ledger.current_of(each.uid).node
             for each in world.slicer.pods.values()
             if each.namespace == one.namespace and each.uid != one.uid
         ]

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from tessera.controller.filters.node_filters import device_shortages, refusal, shortage
-from tessera.controller.objects.node_constraints import Constraints
-from tessera.controller.objects.node_info import Agent, NodeFacts
+from tessera.controller.filters.node_filters import device_shortages, first_shortage, refusal
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 LABELS = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "zone": "a", "cores": "64"}
 
 
-def node(**facts: Any) -> NodeFacts:
-    return NodeFacts(**{"name": "n1", "hostname": "n1", "labels": LABELS, **facts})
+def node(**facts: Any) -> NodeInfo:
+    return NodeInfo(**{"name": "n1", "hostname": "n1", "labels": LABELS, **facts})
 
 
 def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> NodeSelectorTerm:
@@ -29,8 +29,8 @@ def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> Node
         ({"labels": {"nvidia.com/mig.config": "all-1g.5gb"}}, "did not offer on-demand slices"),
         ({"labels": {"nvidia.com/mig.config": "dynamic"}}, "had no label kubernetes.io/hostname"),
         ({"ready": False}, "were not ready"),
-        ({"agent": Agent.DOWN}, "had no agent that is ready"),
-        ({"agent": Agent.READY}, ""),
+        ({"agent": AgentState.DOWN}, "had no agent that is ready"),
+        ({"agent": AgentState.READY}, ""),
         ({"cordoned": True}, "were unschedulable"),
         ({"taints": (Taint(key="gpu", value="down", effect="NoSchedule"),)}, "untolerated taint {gpu: down}"),
         ({"taints": (Taint(key="gpu", effect="NoExecute"),)}, "untolerated taint {gpu: }"),
@@ -38,7 +38,7 @@ def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> Node
     ],
 )
 def test_the_nodes_own_state(facts: dict[str, Any], words: str) -> None:
-    found = refusal(Constraints(), node(**facts))
+    found = refusal(NodeConstraints(), node(**facts))
     assert words in found
     assert bool(words) == bool(found)
 
@@ -58,12 +58,12 @@ def test_the_nodes_own_state(facts: dict[str, Any], words: str) -> None:
 )
 def test_tolerations(toleration: Toleration, tolerated: bool) -> None:
     tainted = node(taints=(Taint(key="gpu", value="down", effect="NoSchedule"),))
-    assert (refusal(Constraints(tolerations=(toleration,)), tainted) == "") == tolerated
+    assert (refusal(NodeConstraints(tolerations=(toleration,)), tainted) == "") == tolerated
 
 
 def test_a_cordon_may_be_tolerated() -> None:
     toleration = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
-    assert refusal(Constraints(tolerations=(toleration,)), node(cordoned=True)) == ""
+    assert refusal(NodeConstraints(tolerations=(toleration,)), node(cordoned=True)) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_cordon_may_be_tolerated() -> None:
     ],
 )
 def test_required_node_affinity(terms: tuple[NodeSelectorTerm, ...] | None, matches: bool) -> None:
-    assert (refusal(Constraints(terms=terms), node()) == "") == matches
+    assert (refusal(NodeConstraints(terms=terms), node()) == "") == matches
 
 
 def test_node_selector() -> None:
-    assert refusal(Constraints(selector=(("zone", "a"),)), node()) == ""
-    assert "node affinity/selector" in refusal(Constraints(selector=(("zone", "b"),)), node())
+    assert refusal(NodeConstraints(selector=(("zone", "a"),)), node()) == ""
+    assert "node affinity/selector" in refusal(NodeConstraints(selector=(("zone", "b"),)), node())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_node_selector() -> None:
     ],
 )
 def test_free_amounts(wanted: dict[str, int], used: dict[str, int], words: str) -> None:
-    assert shortage(wanted, used, node(allocatable={"cpu": 4000, "memory": 10, "pods": 2})) == words
+    assert first_shortage(wanted, used, node(allocatable={"cpu": 4000, "memory": 10, "pods": 2})) == words
 
 
 MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"
@@ -123,17 +123,17 @@ MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-
 @pytest.mark.parametrize(
     ("allocatable", "agent", "wanted", "words"),
     [
-        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 1, QUOTA: 5, "cpu": 9}, ""),
-        ({MIG: 7, QUOTA: 40}, Agent.UNKNOWN, {MIG: 4}, ""),
-        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 5}, f"Insufficient {MIG}"),
-        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 1, QUOTA: 31}, f"Insufficient {QUOTA}"),
-        ({MIG: 0, QUOTA: 40}, Agent.READY, {MIG: 1}, f"Insufficient {MIG}"),
-        ({}, Agent.READY, {MIG: 1, QUOTA: 5}, ""),
-        ({}, Agent.UNKNOWN, {MIG: 1}, f"Insufficient {MIG}"),
+        ({MIG: 7, QUOTA: 40}, AgentState.READY, {MIG: 1, QUOTA: 5, "cpu": 9}, ""),
+        ({MIG: 7, QUOTA: 40}, AgentState.UNKNOWN, {MIG: 4}, ""),
+        ({MIG: 7, QUOTA: 40}, AgentState.READY, {MIG: 5}, f"Insufficient {MIG}"),
+        ({MIG: 7, QUOTA: 40}, AgentState.READY, {MIG: 1, QUOTA: 31}, f"Insufficient {QUOTA}"),
+        ({MIG: 0, QUOTA: 40}, AgentState.READY, {MIG: 1}, f"Insufficient {MIG}"),
+        ({}, AgentState.READY, {MIG: 1, QUOTA: 5}, ""),
+        ({}, AgentState.UNKNOWN, {MIG: 1}, f"Insufficient {MIG}"),
     ],
 )
 def test_devices_and_quota_count_as_kubelet_publishes_them(
-    allocatable: dict[str, int], agent: Agent, wanted: dict[str, int], words: str
+    allocatable: dict[str, int], agent: AgentState, wanted: dict[str, int], words: str
 ) -> None:
     """One that is missing beside an agent that serves is on its way; kubelet says 0 of an agent that is gone."""
     used = {MIG: 3, QUOTA: 10} if allocatable.get(MIG) else {}

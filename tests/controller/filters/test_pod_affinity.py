@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tessera.api.names import MIG_CONFIG_LABEL, NodeName
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
-from tessera.controller.filters.pod_affinity import HostPorts, Neighbours
-from tessera.controller.objects.node_info import node_facts
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
+from tessera.controller.objects.node_info import read_node
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 from tessera.placement.work import Work
 from tessera_lab.scheduler.decision import collect_refusals
@@ -110,9 +110,9 @@ class Both:
     def __init__(self, nodes: list[Obj]) -> None:
         self.index, self.pods, self.lab = NodeIndex(), PodIndex(), NodeCache()
         self.work = Work(sys.maxsize)
-        self.batch = Neighbours(self.pods, self.index, self.work)  # one for all questions: it remembers answers
+        self.batch = PodAffinityFilter(self.pods, self.index, self.work)  # one for all questions: it remembers answers
         for node in nodes:
-            self.index.put(node_facts(msgspec.convert(node, Node)))
+            self.index.put(read_node(msgspec.convert(node, Node)))
             self.lab.set_node(node["metadata"]["name"], node["metadata"]["labels"], node["spec"], {})
         for name, labels in (("one", {"team": "t"}), ("two", {})):
             self.pods.set_namespace(name, labels)
@@ -149,8 +149,8 @@ class Both:
         return taken[0] if taken else ""
 
 
-def facts(pod: Obj) -> PodFacts:
-    return pod_facts(msgspec.convert(pod, Pod))
+def facts(pod: Obj) -> PodInfo:
+    return read_pod(msgspec.convert(pod, Pod))
 
 
 def needs(pod: Obj) -> PodInfo:
@@ -185,8 +185,8 @@ def test_pods_of_one_batch_count_for_each_other_until_it_ends() -> None:
     spec = {"containers": [{**SLICE, "ports": [{"hostPort": 80}]}]}
     one, two = ({"metadata": {"name": n, "uid": n, "namespace": "one", "labels": {}}, "spec": spec} for n in "ab")
     work = Work(sys.maxsize)
-    judge, ports = Neighbours(both.pods, both.index, work), HostPorts(both.pods, work)
-    judge.take(facts(one), NodeName("n1"))
+    judge, ports = PodAffinityFilter(both.pods, both.index, work), HostPorts(both.pods, work)
+    judge.reserve(facts(one), NodeName("n1"))
     assert ports.refusal(facts(two), NodeName("n1"))
     assert not ports.refusal(facts(two), NodeName("n2"))
     judge.end()
@@ -207,7 +207,7 @@ def test_pods_of_one_rule_with_other_node_selectors_are_judged_apart() -> None:
     )
     both.put(there, "n1")
     narrow["spec"] = {**spec, "nodeSelector": {ZONE: "p"}}
-    judge = Neighbours(both.pods, both.index, Work(sys.maxsize))
+    judge = PodAffinityFilter(both.pods, both.index, Work(sys.maxsize))
     assert not judge.refusal(facts(narrow), NodeName("n1"))
     assert judge.refusal(facts(wide), NodeName("n1"))
     assert not judge.refusal(facts(wide), NodeName("n2"))

@@ -13,8 +13,8 @@ from tests.controller.leadership.forging import PODS as POD_NAMES
 from tests.controller.leadership.forging import Forger
 
 from tessera.api.instaslice import Instaslice
-from tessera.controller.leadership.informers import Watching
-from tessera.controller.slicing.instructions import Tell, Ungate, Write
+from tessera.controller.leadership.informers import SliceInformers
+from tessera.controller.slicing.instructions import RecordEvent, Ungate, Write
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.codec import Change, Codec, Poison
 from tessera.kube.resources import Node, Pod
@@ -61,7 +61,7 @@ class History:
     def begin(self) -> None:
         """A fresh process."""
         self.slicer = Slicer()
-        watching = Watching(self.slicer, lambda: None)
+        watching = SliceInformers(self.slicer, lambda: None)
         self.nodes = Feed(Node, watching.node_seen, lambda _key, _error: None)
         self.pods = Feed(Pod, watching.pod_seen, lambda _key, _error: None)
         self.objects = Feed(Instaslice, watching.object_seen, watching.object_unreadable)
@@ -97,9 +97,9 @@ class History:
     def decide(self) -> None:
         for _ in range(50):
             self.slicer.decide()
-            found = self.slicer.take()
+            found = self.slicer.pop_writes()
             for one in found:
-                if not isinstance(one, Tell):
+                if not isinstance(one, RecordEvent):
                     msgspec.json.encode(one.body() if hasattr(one, "body") else None)
                     self.flying.append(one)
             if not found and not self.slicer.has_work:

@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GATE
-from tessera.controller.leadership.leader_session import settle
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
-from tessera.controller.slicing.instructions import Tell
+from tessera.controller.leadership.leader_session import decide_until_settled
+from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.slicing.instructions import RecordEvent
 from tessera.kube.resources import Pod
 from tessera.limits import DECISION_STEPS, NEIGHBOUR_STEPS, POD_LABELS
 
 World = Any  # the class lives in conftest.py, which tests cannot import
-
 
 #: A step of planning is worth so many comparisons.
 COMPARISONS_A_STEP = 4
@@ -27,7 +26,7 @@ def pod(
     namespace: str = "default",
     labels: dict[str, str] | None = None,
     **spec: Any,
-) -> PodFacts:
+) -> PodInfo:
     limits = {"nvidia.com/mig-1g.5gb": "1"}
     meta = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": labels or {}}
     body = {
@@ -38,7 +37,7 @@ def pod(
             **spec,
         },
     }
-    return pod_facts(msgspec.convert(body, Pod))
+    return read_pod(msgspec.convert(body, Pod))
 
 
 def terms(prefix: str, count: int) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def terms(prefix: str, count: int) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}}
 
 
-def bound(name: str, node: str, **more: Any) -> PodFacts:
+def bound(name: str, node: str, **more: Any) -> PodInfo:
     """A pod without GPUs that runs."""
     return pod(name, nodeName=node, schedulingGates=[], containers=[{"name": "c"}], **more)
 
@@ -63,7 +62,7 @@ def without(*values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": list(values)}]}
 
 
-def told(world: World, one: PodFacts) -> list[Tell]:
+def told(world: World, one: PodInfo) -> list[RecordEvent]:
     return [tell for tell in world.told if tell.uid == one.uid]
 
 
@@ -119,7 +118,7 @@ def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_ge
     spent = []
     while world.slicer.has_work:
         spent.append(steps_of(world))
-        for instruction in world.slicer.take():
+        for instruction in world.slicer.pop_writes():
             world.answer(instruction)
     assert world.where(innocent) != []
     assert len(world.slicer.waiting) == len(world.told) == 1500
@@ -248,7 +247,7 @@ def test_everything_else_has_its_turn_between_two_steps(world: World) -> None:
     def step() -> None:
         trace.append("step")
         world.slicer.decide()
-        world.slicer.take()
+        world.slicer.pop_writes()
 
     async def other() -> None:
         while True:
@@ -257,7 +256,7 @@ def test_everything_else_has_its_turn_between_two_steps(world: World) -> None:
 
     async def run() -> None:
         beside = asyncio.create_task(other())
-        await settle(world.slicer, step)
+        await decide_until_settled(world.slicer, step)
         beside.cancel()
 
     asyncio.run(run())

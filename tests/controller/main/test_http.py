@@ -4,15 +4,15 @@ import asyncio
 
 import aiohttp
 
-from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.main.http import serve_http
 
 
 async def test_metrics_and_probes() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     metrics.watch(lambda: 3, lambda: 5)
-    metrics.decided(2, 0.001)
-    metrics.written("Ungate")
+    metrics.observe_decision(2, 0.001)
+    metrics.count_write("Ungate")
     why = ["the election has not begun"]
     open_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(

@@ -4,8 +4,8 @@ import pytest
 
 from tessera.api.names import MIG_CONFIG_LABEL, NodeName
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.controller.objects.node_info import NodeFacts, node_facts
-from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.objects.node_info import NodeInfo, read_node
+from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.kube.resources import (
     Condition,
@@ -60,7 +60,7 @@ def test_what_a_pod_holds_on_its_node(spec: PodSpec, amounts: dict[str, int]) ->
 
 
 def test_a_pod_that_asks_for_slices() -> None:
-    found = pod_facts(
+    found = read_pod(
         Pod(
             metadata=ObjectMeta(name="p", namespace="ns", resource_version="7"),
             spec=PodSpec(
@@ -74,24 +74,24 @@ def test_a_pod_that_asks_for_slices() -> None:
 
 
 def test_a_broken_quantity_stops_the_pod_and_nothing_else() -> None:
-    found = pod_facts(Pod(spec=PodSpec(containers=(container(cpu="much"),))))
+    found = read_pod(Pod(spec=PodSpec(containers=(container(cpu="much"),))))
     assert "much" in found.fault
     assert not found.ready_to_place
 
 
 def test_a_pod_in_its_last_phase_is_finished() -> None:
-    assert pod_facts(Pod(status=PodStatus(phase="Failed"))).finished
-    assert not pod_facts(Pod(status=PodStatus(phase="Running"))).finished
+    assert read_pod(Pod(status=PodStatus(phase="Failed"))).finished
+    assert not read_pod(Pod(status=PodStatus(phase="Running"))).finished
 
 
 def test_a_node_without_hostname_label_goes_by_its_name() -> None:
-    assert node_facts(Node(metadata=ObjectMeta(name="n"))).hostname == "n"
+    assert read_node(Node(metadata=ObjectMeta(name="n"))).hostname == "n"
 
 
 def test_a_node_is_ready_when_it_says_so() -> None:
     ready = NodeStatus(conditions=(Condition(type="Ready", status="True"),))
     unknown = NodeStatus(conditions=(Condition(type="Ready", status="Unknown"),))
-    assert [node_facts(Node(status=status)).ready for status in (ready, unknown, NodeStatus())] == [True, False, False]
+    assert [read_node(Node(status=status)).ready for status in (ready, unknown, NodeStatus())] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_node_is_ready_when_it_says_so() -> None:
 def test_a_node_may_have_cards_on_demand_by_its_layout_or_when_another_one_failed(
     labels: dict[str, str], may: bool
 ) -> None:
-    assert NodeFacts(name=NodeName("n"), hostname="n", labels=labels).dynamic is may
+    assert NodeInfo(name=NodeName("n"), hostname="n", labels=labels).offers_on_demand is may
 
 
 def offer(kind: OfferKind, resource: str = "nvidia.com/mig-1g.5gb") -> NodeOffer:
@@ -139,4 +139,4 @@ def test_slices_that_are_no_longer_made_on_demand_are_no_fixed_ones(told: str | 
     annotations = {} if told is None else {OFFERS_ANNOTATION: told}
     meta = ObjectMeta(name="n", labels={MIG_CONFIG_LABEL: "all-disabled"}, annotations=annotations)
     status = NodeStatus(allocatable={"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-2g.10gb": "0"})
-    assert node_facts(Node(metadata=meta, status=status)).fixed == fixed
+    assert read_node(Node(metadata=meta, status=status)).fixed_profiles == fixed

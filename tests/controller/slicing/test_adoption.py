@@ -57,7 +57,7 @@ def test_a_new_process_does_the_same_after_any_write(world: World) -> None:
     for _ in range(3):
         world.restart()
         world.slicer.decide()
-        for instruction in list(world.slicer.take())[:1]:
+        for instruction in list(world.slicer.pop_writes())[:1]:
             world.answer(instruction)
     world.settle()
     assert world.where(pod) == [("n1", "3g.20gb", 4)]

@@ -7,15 +7,16 @@ import msgspec
 import pytest
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.objects.node_info import Agent, node_facts
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.controller.objects.node_info import AgentState, read_node
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 
 World = Any  # the class lives in conftest.py, which tests cannot import
+
 MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"
 
 
-def agent_pod(node: str, *, ready: bool = True, suffix: str = "", **meta: Any) -> PodFacts:
+def agent_pod(node: str, *, ready: bool = True, suffix: str = "", **meta: Any) -> PodInfo:
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "tessera-agent", "controller": True}
     name = f"agent-{node}{suffix}"
     body = {
@@ -23,10 +24,10 @@ def agent_pod(node: str, *, ready: bool = True, suffix: str = "", **meta: Any) -
         "spec": {"nodeName": node, "containers": [{"name": "agent"}]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
     }
-    return pod_facts(msgspec.convert(body, Pod))
+    return read_pod(msgspec.convert(body, Pod))
 
 
-def states(world: World) -> dict[NodeName, Agent]:
+def states(world: World) -> dict[NodeName, AgentState]:
     return {name: node.agent for name, node in world.slicer.nodes.items()}
 
 
@@ -67,7 +68,7 @@ def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: World
     world.slicer.decide()
     (promise,) = world.slicer.ledger
     other = {"n1": "n2", "n2": "n1"}[promise.node]
-    world.put(replace(agents[promise.node], agent=False))
+    world.put(replace(agents[promise.node], agent_ready=False))
     world.settle()
     assert [place[0] for place in world.where(pod)] == [other]
 
@@ -75,26 +76,26 @@ def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: World
 @pytest.mark.parametrize(
     ("pods", "state"),
     [
-        ([], Agent.UNKNOWN),
-        ([agent_pod("n1")], Agent.READY),
-        ([agent_pod("n1", ready=False)], Agent.DOWN),
-        ([agent_pod("n1", ready=False), agent_pod("n1", suffix="-new")], Agent.READY),
-        ([agent_pod("n2")], Agent.UNKNOWN),
-        ([agent_pod("n1", namespace="tenant")], Agent.UNKNOWN),
-        ([agent_pod("n1", ownerReferences=[])], Agent.UNKNOWN),
+        ([], AgentState.UNKNOWN),
+        ([agent_pod("n1")], AgentState.READY),
+        ([agent_pod("n1", ready=False)], AgentState.DOWN),
+        ([agent_pod("n1", ready=False), agent_pod("n1", suffix="-new")], AgentState.READY),
+        ([agent_pod("n2")], AgentState.UNKNOWN),
+        ([agent_pod("n1", namespace="tenant")], AgentState.UNKNOWN),
+        ([agent_pod("n1", ownerReferences=[])], AgentState.UNKNOWN),
     ],
 )
-def test_what_is_known_of_an_agent(world: World, pods: list[PodFacts], state: Agent) -> None:
+def test_what_is_known_of_an_agent(world: World, pods: list[PodInfo], state: AgentState) -> None:
     for pod in pods:
         world.put(pod)
     world.node("n1")
     assert states(world)[NodeName("n1")] is state
     for pod in pods:
         world.remove(pod)
-    assert states(world)[NodeName("n1")] is Agent.UNKNOWN
+    assert states(world)[NodeName("n1")] is AgentState.UNKNOWN
 
 
-def asking(name: str, *, gated: bool = True, node: str = "", **limits: str) -> PodFacts:
+def asking(name: str, *, gated: bool = True, node: str = "", **limits: str) -> PodInfo:
     wanted = {{"mig": MIG, "quota": QUOTA}[key]: amount for key, amount in limits.items()}
     body = {
         "metadata": {"name": name, "namespace": "team", "uid": name, "creationTimestamp": name},
@@ -104,7 +105,7 @@ def asking(name: str, *, gated: bool = True, node: str = "", **limits: str) -> P
             "containers": [{"name": "c", "resources": {"limits": wanted}}],
         },
     }
-    return pod_facts(msgspec.convert(body, Pod))
+    return read_pod(msgspec.convert(body, Pod))
 
 
 def published(world: World, name: str, **allocatable: str) -> None:
@@ -116,7 +117,7 @@ def published(world: World, name: str, **allocatable: str) -> None:
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
-    facts = world.nodes[NodeName(name)] = node_facts(msgspec.convert(body, Node))
+    facts = world.nodes[NodeName(name)] = read_node(msgspec.convert(body, Node))
     world.slicer.see_node(facts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tessera.api.names import PodUid
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.batch_placement import first_batch
 from tessera.limits import BATCH_RULES
 
@@ -113,6 +113,6 @@ def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world
 
 def test_a_batch_ends_where_the_rules_about_other_pods_are_too_many() -> None:
     ports = frozenset(("TCP", "0.0.0.0", number) for number in range(200))
-    pods = [PodFacts(uid=PodUid(f"u{i}"), namespace="d", name=f"p{i}", ports=ports) for i in range(9)]
+    pods = [PodInfo(uid=PodUid(f"u{i}"), namespace="d", name=f"p{i}", ports=ports) for i in range(9)]
     assert [pod.name for pod in first_batch(pods)] == [f"p{i}" for i in range(BATCH_RULES // 200)]
     assert len(first_batch(pods[:1])) == 1

@@ -23,10 +23,10 @@ def test_one_write_of_a_kind_is_under_way_for_a_node(world: World) -> None:
     world.node("n1")
     world.pod("a", "1g.5gb")
     world.slicer.decide()
-    (first,) = world.slicer.take()
+    (first,) = world.slicer.pop_writes()
     world.pod("b", "1g.5gb")
     world.slicer.decide()
-    assert list(world.slicer.take()) == []
+    assert list(world.slicer.pop_writes()) == []
     world.answer(first)
     (second, *_) = world.run()
     assert set(second.put) == {"uid-b"}
@@ -36,7 +36,7 @@ def test_slots_of_a_request_that_is_under_way_are_nobody_elses(world: World) -> 
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
-    (write,) = world.slicer.take()
+    (write,) = world.slicer.pop_writes()
     world.remove(pod)
     other = world.pod("b", "7g.40gb")
     world.run()
@@ -50,7 +50,7 @@ def test_a_request_that_was_refused_leaves_nothing_to_clean_up(world: World) -> 
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
-    (write,) = world.slicer.take()
+    (write,) = world.slicer.pop_writes()
     world.slicer.refused(write)
     world.remove(pod)
     world.slicer.retry(write)
@@ -66,7 +66,7 @@ def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(wor
     ungate = None
     while ungate is None:
         world.slicer.decide()
-        for one in world.slicer.take():
+        for one in world.slicer.pop_writes():
             if isinstance(one, Ungate):
                 ungate = one
             else:
@@ -91,7 +91,7 @@ def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: 
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.slicer.decide()
-    (request,) = world.slicer.take()
+    (request,) = world.slicer.pop_writes()
     world.answer(request)
     del world.objects["n1"]
     world.slicer.lose_object("n1")

@@ -8,10 +8,11 @@ import pytest
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
-from tessera.controller.slicing.instructions import ReportObject
+from tessera.controller.slicing.instructions import ReportNodeCondition
 from tessera.kube.client.codec import Codec, Poison
 
 World = Any  # the class lives in conftest.py, which tests cannot import
+
 CODEC = Codec(Instaslice)
 
 
@@ -77,7 +78,7 @@ def test_the_node_is_out_until_its_object_is_mended(world: World, fault: str) ->
     world.settle()
     before = world.objects["n1"]["status"]
     store(world, "n1", **change)
-    (report,) = [write for write in world.run() if isinstance(write, ReportObject)]
+    (report,) = [write for write in world.run() if isinstance(write, ReportNodeCondition)]
     assert report.node == "n1"
     assert report.text.startswith(f"instaslice instaslice-system/n1: {text}")
     assert "kubectl edit instaslice -n instaslice-system n1" in report.text
@@ -87,7 +88,7 @@ def test_the_node_is_out_until_its_object_is_mended(world: World, fault: str) ->
     assert promised(world) == ["n2"]
     world.objects["n1"]["status"] = before
     store(world, "n1")
-    assert [write.text for write in world.run() if isinstance(write, ReportObject)] == [""]
+    assert [write.text for write in world.run() if isinstance(write, ReportNodeCondition)] == [""]
     world.settle()
     assert promised(world) == ["n1", "n2"]
 
@@ -96,7 +97,7 @@ def test_a_pod_that_was_promised_slices_there_goes_elsewhere(world: World) -> No
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
-    (request,) = world.slicer.take()
+    (request,) = world.slicer.pop_writes()
     world.answer(request)
     store(world, "n1", **FAULTS["end"][0])
     world.node("n2")
@@ -125,7 +126,7 @@ def test_what_runs_there_is_left_as_it_is_and_given_back_after(world: World) -> 
 def test_a_node_says_it_once_and_another_process_does_not_say_it_again(world: World) -> None:
     world.node("n1")
     store(world, "n1", **FAULTS["end"][0])
-    (report,) = [write for write in world.run() if isinstance(write, ReportObject)]
+    (report,) = [write for write in world.run() if isinstance(write, ReportNodeCondition)]
     store(world, "n1", **FAULTS["end"][0])
     assert world.run() == []
     world.node_says("n1", report.text)

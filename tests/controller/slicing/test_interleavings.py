@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tessera.controller.slicing.instructions import Tell, Write
+from tessera.controller.slicing.instructions import RecordEvent, Write
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -54,7 +54,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
         @rule()
         def decide(self) -> None:
             self.world.slicer.decide()
-            self.flying += [one for one in self.world.slicer.take() if not isinstance(one, Tell)]
+            self.flying += [one for one in self.world.slicer.pop_writes() if not isinstance(one, RecordEvent)]
 
         @rule(pick=st.integers(0, 99))
         def answer(self, pick: int) -> None:

@@ -62,7 +62,7 @@ def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: World) 
     assert world.where(late) == []
     world.agents()
     world.slicer.decide()
-    assert world.slicer.ledger.live(late.uid) is not None, "the slot is offered in the event that frees it"
+    assert world.slicer.ledger.current_of(late.uid) is not None, "the slot is offered in the event that frees it"
     world.settle()
     assert world.where(late) == freed
     assert world.states(late) == ("ungated", "created")
@@ -103,7 +103,7 @@ def test_a_pod_deleted_while_its_promise_is_in_flight_keeps_the_slots_until_the_
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
-    (write,) = world.slicer.take()
+    (write,) = world.slicer.pop_writes()
     world.remove(pod)
     other = world.pod("b", "7g.40gb")
     world.run()
@@ -121,7 +121,7 @@ def test_a_new_process_goes_on_after_any_write(world: World, writes: int) -> Non
     left = writes
     while left:
         world.slicer.decide()
-        for instruction in world.slicer.take():
+        for instruction in world.slicer.pop_writes():
             if left:
                 world.answer(instruction)
                 left -= 1
@@ -160,7 +160,7 @@ def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: World
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.slicer.decide()
-    (request,) = world.slicer.take()
+    (request,) = world.slicer.pop_writes()
     world.answer(request)
     world.slicer.see_node(replace(first, cordoned=True))
     world.node("n2")
@@ -173,7 +173,7 @@ def until_ungating(world: World) -> Ungate:
     """Decides and writes until a pod is to be ungated, and stops there."""
     while True:
         world.slicer.decide()
-        found = world.slicer.take()
+        found = world.slicer.pop_writes()
         for one in found:
             if isinstance(one, Ungate):
                 return one
@@ -215,7 +215,7 @@ def test_a_pod_that_is_to_be_deleted_and_never_ran_keeps_nothing_however_long_a_
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.settle()
-    world.put(replace(world.pods[pod.uid], leaving=True))
+    world.put(replace(world.pods[pod.uid], terminating=True))
     world.settle()
     assert world.empty()
     assert world.run() == []
@@ -228,7 +228,7 @@ def test_a_pod_that_is_to_be_deleted_keeps_its_slices_while_it_runs(world: World
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.settle()
-    world.put(replace(world.pods[pod.uid], leaving=True, node="n1"))
+    world.put(replace(world.pods[pod.uid], terminating=True, node="n1"))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
 
@@ -413,7 +413,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
-    (put,) = world.slicer.take()
+    (put,) = world.slicer.pop_writes()
     world.slicer.unknown_outcome(put)
     world.remove(pod)
     world.slicer.retry(put)
@@ -426,7 +426,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_
     first = world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
-    (put,) = world.slicer.take()
+    (put,) = world.slicer.pop_writes()
     world.slicer.unknown_outcome(put)
     world.slicer.see_node(replace(first, cordoned=True))
     world.node("n2")
@@ -444,11 +444,11 @@ def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: Wor
     first = world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
-    (put,) = world.slicer.take()
+    (put,) = world.slicer.pop_writes()
     world.answer(put)
     world.slicer.see_node(replace(first, cordoned=True))
     world.slicer.decide()
-    (ask,) = [each for each in world.slicer.take() if isinstance(each, PatchResults)]
+    (ask,) = [each for each in world.slicer.pop_writes() if isinstance(each, PatchResults)]
     world.apply(ask)
     assert world.states(pod) == ("deleting", "")
     if answered:

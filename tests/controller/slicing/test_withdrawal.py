@@ -7,30 +7,32 @@ import pytest
 from tests.controller.slicing.test_agents import agent_pod
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.instructions import Evict, ReportPod
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.instructions import Evict, ReportPodCondition
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
 
-def refused(world: World, **facts: Any) -> PodFacts:
+def refused(world: World, **facts: Any) -> PodInfo:
     """A pod that is pinned to its slices, and that the scheduler refuses there."""
     world.node("n1")
     pod = world.pod("a", "7g.40gb", **facts)
     world.settle()
     pinned = world.pods[pod.uid]
-    changed: PodFacts = world.put(replace(pinned, refused="0/1 nodes are available", version=pinned.version + 1))
+    changed: PodInfo = world.put(
+        replace(pinned, unschedulable_message="0/1 nodes are available", version=pinned.version + 1)
+    )
     return changed
 
 
-def withdraw(world: World, pod: PodFacts) -> None:
+def withdraw(world: World, pod: PodInfo) -> None:
     world.slicer.decide()
     world.slicer.take_back(pod.uid, 600.0)
 
 
 def reports(world: World) -> list[bool]:
     """For each condition that was written whether it said that slices are there."""
-    return [not write.text for write in world.writes if isinstance(write, ReportPod)]
+    return [not write.text for write in world.writes if isinstance(write, ReportPodCondition)]
 
 
 def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: World) -> None:
@@ -39,10 +41,10 @@ def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: World) -> No
     world.settle()
     assert [tell.reason for tell in world.told] == ["SliceTakenBack"]
     assert reports(world) == [False]
-    (report,) = [write for write in world.writes if isinstance(write, ReportPod)]
+    (report,) = [write for write in world.writes if isinstance(write, ReportPodCondition)]
     assert "0/1 nodes are available" in report.text
     for version in range(10, 20):  # the scheduler tries again and again
-        world.put(replace(world.pods[pod.uid], refused=f"refused {version}", version=version))
+        world.put(replace(world.pods[pod.uid], unschedulable_message=f"refused {version}", version=version))
         world.settle()
     assert reports(world) == [False]
     assert world.empty()
@@ -52,7 +54,7 @@ def test_the_condition_is_true_again_once_the_pod_is_bound_and_promised_slices(w
     pod = refused(world)
     withdraw(world, pod)
     world.settle()
-    world.put(replace(world.pods[pod.uid], node=NodeName("n1"), refused="", version=9))
+    world.put(replace(world.pods[pod.uid], node=NodeName("n1"), unschedulable_message="", version=9))
     world.settle()
     assert reports(world) == [False, True]
     assert world.states(pod) == ("ungated", "created")
@@ -74,7 +76,7 @@ def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int)
     withdraw(world, pod)
     left = answered
     while left:
-        found = world.slicer.take()
+        found = world.slicer.pop_writes()
         for instruction in found[:left]:
             world.answer(instruction)
         left -= min(left, len(found))
@@ -83,7 +85,7 @@ def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int)
         world.slicer.decide()
     world.restart()
     world.settle()
-    if world.slicer.ledger.live(pod.uid) is not None:  # nothing was written: it is refused for a minute again
+    if world.slicer.ledger.current_of(pod.uid) is not None:  # nothing was written: it is refused for a minute again
         withdraw(world, pod)
         world.settle()
     other = world.pod("b", "7g.40gb")
@@ -96,8 +98,8 @@ def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int)
 def test_a_pod_that_is_bound_while_its_slices_are_taken_back_gets_them_again(world: World) -> None:
     pod = refused(world)
     withdraw(world, pod)
-    instructions = world.slicer.take()
-    world.put(replace(world.pods[pod.uid], node=NodeName("n1"), refused="", version=9))
+    instructions = world.slicer.pop_writes()
+    world.put(replace(world.pods[pod.uid], node=NodeName("n1"), unschedulable_message="", version=9))
     for instruction in instructions:
         world.answer(instruction)
     world.settle()
@@ -112,8 +114,8 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_i
     world.slicer.decide()
     assert world.slicer.refused_pods == {pod.uid}
     world.slicer.take_back(pod.uid, 600.0)
-    assert [each.uid for each in world.slicer.take() if isinstance(each, Evict)] == [pod.uid]
-    assert not world.slicer.avoidance.of("set")
+    assert [each.uid for each in world.slicer.pop_writes() if isinstance(each, Evict)] == [pod.uid]
+    assert not world.slicer.avoidance.nodes_of("set")
 
 
 def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_agent_is_back(world: World) -> None:
@@ -139,12 +141,12 @@ def test_a_pod_that_has_started_stays_where_its_agent_died(world: World) -> None
     assert world.slicer.refused_pods == set()
 
 
-def bound(world: World, **facts: Any) -> PodFacts:
+def bound(world: World, **facts: Any) -> PodInfo:
     """A pod that is bound to the node of its slices, and has not started."""
     world.node("n1")
     world.put(agent_pod("n1"))
     pod = world.pod("a", "7g.40gb", **facts)
     world.settle()
-    changed: PodFacts = world.put(replace(world.pods[pod.uid], node=NodeName("n1"), unstarted=True, version=9))
+    changed: PodInfo = world.put(replace(world.pods[pod.uid], node=NodeName("n1"), unstarted=True, version=9))
     world.settle()
     return changed

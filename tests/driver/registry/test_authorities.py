@@ -14,7 +14,7 @@ from tests.kube.certificates import Authority
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
-from tessera.controller.main.run import registries
+from tessera.controller.main.run import open_image_resolver
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
@@ -98,7 +98,9 @@ async def asked(host: str, options: RegistryOptions) -> Outcome:
     user = UserInfo(name="controller", groups=("system:masters",))
     client = Client(InProcessTransport(ApiServer(clock), user), field_manager="tessera-controller", clock=clock)
     query = ImageQuery(source=ImageSource(image=f"{host}/driver:1"), pool=POOL, kind=ImageKind.VERBATIM)
-    async with registries(ControllerOptions(identity="a", registries=options), client, clock, random.Random()) as found:
+    async with open_image_resolver(
+        ControllerOptions(identity="a", registries=options), client, clock, random.Random()
+    ) as found:
         return (await found.resolve(query)).outcome
 
 

@@ -10,11 +10,11 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
 from tessera.api.nodes.product_labels import count_label
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
-from tessera.webhook.admission.decision import decide
-from tessera.webhook.admission.json_patch import applied
-from tessera.webhook.base.budget import Refused
+from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.json_patch import apply_operations
+from tessera.webhook.base.budget import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode, gpu_node
+from tessera.webhook.nodes.gpu_nodes import GpuNode, read_gpu_node
 
 A100 = {"product": "NVIDIA A100-SXM4-40GB", "card_memory_mib": 40960, "compute_capability": "8.0", "ecc": True}
 T4 = {"product": "Tesla T4", "card_memory_mib": 15360, "compute_capability": "7.5", "ecc": True}
@@ -60,7 +60,7 @@ def cluster(*names: str) -> Capabilities:
         labels |= {"nvidia.com/mig.config": config} if config else {}
         amounts = {each.resource: str(each.count) for each in offers}
         node = Node(metadata=ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts))
-        found.append(gpu_node(name, node, tuple(offers), None))
+        found.append(read_gpu_node(name, node, tuple(offers), None))
     return Capabilities.of(node for node in found if node is not None)
 
 
@@ -78,8 +78,8 @@ def needing(limits: dict[str, Any] | None = None, /, **needs: str) -> dict[str, 
 
 def decided(pod: dict[str, Any], capabilities: Capabilities) -> Any:
     """The pod after its review; asked again on the result, nothing changes."""
-    after = applied(pod, decide(pod, capabilities))
-    assert list(decide(after, capabilities)) == []
+    after = apply_operations(pod, decide_admission(pod, capabilities))
+    assert list(decide_admission(after, capabilities)) == []
     return after
 
 
@@ -91,7 +91,7 @@ def summary(after: Any) -> tuple[str, str, str, str]:
     everything = cluster()
     left = [
         node
-        for node in everything.nodes(everything.left_by(after["spec"]))
+        for node in everything.nodes(everything.selected_by(after["spec"]))
         if resource in {each.resource for each in node.offers}
     ]
     return resource, gated, limits.get(QUOTA_RESOURCE, ""), " ".join(node.name for node in left)
@@ -141,8 +141,8 @@ def test_a_share_goes_before_a_whole_card_where_no_slice_is_left() -> None:
 
 
 def test_what_the_cluster_does_not_have_is_refused_with_what_it_has() -> None:
-    with pytest.raises(Refused) as caught:
-        decide(needing(gpu_memory="80Gi"), cluster("whole", "small"))
+    with pytest.raises(PodRefused) as caught:
+        decide_admission(needing(gpu_memory="80Gi"), cluster("whole", "small"))
     assert str(caught.value) == (
         "no GPU of the cluster fulfils memory 80Gi: the most memory that one has is 40Gi. The cluster has 8 "
         "nvidia.com/gpu (whole card of NVIDIA A100-SXM4-40GB: 40Gi, compute capability 8.0, ECC, NVLink), 4 "
@@ -159,8 +159,8 @@ def test_more_than_one_share_is_refused(resource: str, field: str) -> None:
     pod = needing()
     limits = {resource: "2"}
     pod["spec"][field] = [{"name": "greedy", "resources": {"limits": limits, "requests": limits}}]
-    with pytest.raises(Refused) as caught:
-        decide(pod, cluster())
+    with pytest.raises(PodRefused) as caught:
+        decide_admission(pod, cluster())
     assert str(caught.value) == (
         f'container "greedy": asks for 2 of {resource}, and every node that has it gives a container one share at most '
         "(failRequestsGreaterThanOne, or MPS): ask for one; several shares give no larger part of a card"
@@ -184,8 +184,8 @@ def test_what_a_node_may_serve_is_let_in(limits: dict[str, str]) -> None:
 def test_one_node_that_allows_it_is_enough() -> None:
     generous = offer(A100, "nvidia.com/gpu.shared", SHARE, 16, 10, replicas=4)
     node = Node(metadata=ObjectMeta(name="generous", labels={"rack": "b"}))
-    other = gpu_node("generous", node, (generous,), None)
-    silent = gpu_node("silent", Node(status=NodeStatus(allocatable={"nvidia.com/gpu.shared": "4"})), (), None)
+    other = read_gpu_node("generous", node, (generous,), None)
+    silent = read_gpu_node("silent", Node(status=NodeStatus(allocatable={"nvidia.com/gpu.shared": "4"})), (), None)
     assert other is not None
     assert silent is not None
     pod = needing({"nvidia.com/gpu.shared": "2"})
@@ -193,8 +193,8 @@ def test_one_node_that_allows_it_is_enough() -> None:
         known = Capabilities.of([*nodes(cluster()), more])
         assert decided(pod, known) == pod
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "time"}
-    with pytest.raises(Refused, match="one share at most"):
-        decide(pod, Capabilities.of([*nodes(cluster()), other]))
+    with pytest.raises(PodRefused, match="one share at most"):
+        decide_admission(pod, Capabilities.of([*nodes(cluster()), other]))
 
 
 # -- any pod, any cluster --------------------------------------------------------------------------------------------
@@ -246,14 +246,14 @@ def test_a_second_look_changes_nothing_and_nothing_that_was_written_is_lost(
 ) -> None:
     known = cluster(*sorted(names))
     try:
-        first = decide(pod, known)
-    except Refused:
+        first = decide_admission(pod, known)
+    except PodRefused:
         return
-    after = applied(pod, first)
-    assert list(decide(after, known)) == []
+    after = apply_operations(pod, first)
+    assert list(decide_admission(after, known)) == []
     assert after["metadata"]["annotations"].items() >= pod["metadata"]["annotations"].items()
-    left = set(known.names(known.left_by(after["spec"])))
-    assert left <= set(known.names(known.left_by(pod["spec"])))
+    left = set(known.names(known.selected_by(after["spec"])))
+    assert left <= set(known.names(known.selected_by(pod["spec"])))
     chosen = after["metadata"]["annotations"].get("tessera.dev/chosen-resource")
     if chosen is not None:
         assert_enough(after, chosen, known, left)

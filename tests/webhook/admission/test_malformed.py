@@ -14,7 +14,7 @@ from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
-KNOWN = Capabilities.of([GpuNode(name="n", labels={"a": "1"}, dynamic=frozenset({"1g.5gb", "2g.10gb"}))])
+KNOWN = Capabilities.of([GpuNode(name="n", labels={"a": "1"}, on_demand=frozenset({"1g.5gb", "2g.10gb"}))])
 TERMS = [
     {
         "matchExpressions": [{"key": "a", "operator": "Gt", "values": ["0"]}],

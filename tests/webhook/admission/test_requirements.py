@@ -10,9 +10,9 @@ from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.api.nodes.product_labels import count_label
 from tessera.mig.models import model_by_short_name
 from tessera.offers.selection import CardKind, Offer
-from tessera.webhook.admission.json_patch import applied
-from tessera.webhook.admission.requirements import translate
-from tessera.webhook.base.budget import Refused
+from tessera.webhook.admission.json_patch import apply_operations
+from tessera.webhook.admission.requirements import translate_requirements
+from tessera.webhook.base.budget import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -56,12 +56,12 @@ def labels(name: str, offers: tuple[Offer, ...]) -> dict[str, str]:
 
 
 def translated(document: dict[str, Any], *offers: Placed) -> Any:
-    return applied(document, translate(document, cluster(*offers)))
+    return apply_operations(document, translate_requirements(document, cluster(*offers)))
 
 
 def test_a_pod_without_requirements_is_left_alone() -> None:
-    assert translate({"spec": {"containers": [{"name": "main"}]}}, cluster(*SLICES)) == ()
-    assert translate(pod({"nvlink": "false"}), cluster(*SLICES)) == ()
+    assert translate_requirements({"spec": {"containers": [{"name": "main"}]}}, cluster(*SLICES)) == ()
+    assert translate_requirements(pod({"nvlink": "false"}), cluster(*SLICES)) == ()
 
 
 def test_the_smallest_slice_is_asked_for_and_recorded() -> None:
@@ -76,7 +76,7 @@ def test_the_smallest_slice_is_asked_for_and_recorded() -> None:
 
 def test_a_second_call_patches_nothing() -> None:
     after = translated(pod({"gpu-memory": "10Gi"}), *SLICES)
-    assert translate(after, cluster(*SLICES)) == ()
+    assert translate_requirements(after, cluster(*SLICES)) == ()
 
 
 def test_other_resources_of_the_container_stay() -> None:
@@ -161,13 +161,13 @@ def test_a_pod_that_its_author_bound_gets_what_that_node_has() -> None:
 def test_a_pod_without_containers_is_left_to_the_api_server() -> None:
     document = pod({"gpu-memory": "10Gi"})
     del document["spec"]["containers"]
-    assert translate(document, cluster(*SLICES)) == ()
+    assert translate_requirements(document, cluster(*SLICES)) == ()
 
 
 def test_nodes_that_do_not_say_what_they_give_out_are_kept_off() -> None:
     known = cluster(whole_card("one", A100, 8), other="nvidia.com/gpu", third="nvidia.com/mig-1g.5gb")
     document = pod({"gpu-memory": "5Gi"})
-    assert required(applied(document, translate(document, known))) == [
+    assert required(apply_operations(document, translate_requirements(document, known))) == [
         {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["one.host"]}]}
     ]
 
@@ -176,7 +176,7 @@ def test_a_label_that_a_node_lacks_does_not_keep_pods_off_it() -> None:
     known = cluster(whole_card("one", T4, 4), whole_card("two", H100, 8))
     bare = Capabilities.of(replace(node, labels={}) for node in known.nodes(known.every))
     document = pod({"product": "H100"})
-    assert required(applied(document, translate(document, bare))) == [
+    assert required(apply_operations(document, translate_requirements(document, bare))) == [
         {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["two"]}]}
     ]
 
@@ -190,24 +190,24 @@ def test_a_label_that_a_node_lacks_does_not_keep_pods_off_it() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(annotations: dict[str, str], text: str) -> None:
-    with pytest.raises(Refused) as error:
-        translate(pod(annotations), cluster(*SLICES))
+    with pytest.raises(PodRefused) as error:
+        translate_requirements(pod(annotations), cluster(*SLICES))
     assert text in str(error.value)
 
 
 def test_requirements_beside_a_resource_are_refused() -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    with pytest.raises(Refused, match="both say which GPU the pod gets"):
-        translate(pod({"ecc": "true"}, container), cluster(*SLICES))
+    with pytest.raises(PodRefused, match="both say which GPU the pod gets"):
+        translate_requirements(pod({"ecc": "true"}, container), cluster(*SLICES))
 
 
 def test_a_renamed_resource_is_known_from_the_nodes_that_have_it() -> None:
     node = GpuNode(name="n", offers=(OFFER,))
     container = {"name": "main", "resources": {"limits": {"example.com/half": 1}}}
-    with pytest.raises(Refused, match=r'resource "example\.com/half" both say'):
-        translate(pod({"ecc": "true"}, container), Capabilities.of([node]))
+    with pytest.raises(PodRefused, match=r'resource "example\.com/half" both say'):
+        translate_requirements(pod({"ecc": "true"}, container), Capabilities.of([node]))
 
 
 def test_a_refusal_says_that_the_author_has_left_little() -> None:
-    with pytest.raises(Refused, match="the pod's node selector and affinity leave offers no GPUs"):
-        translate(pod({"ecc": "true"}, nodeSelector={"zone": "b"}), cluster(*SLICES))
+    with pytest.raises(PodRefused, match="the pod's node selector and affinity leave offers no GPUs"):
+        translate_requirements(pod({"ecc": "true"}, nodeSelector={"zone": "b"}), cluster(*SLICES))

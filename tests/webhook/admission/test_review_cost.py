@@ -18,9 +18,9 @@ from tessera.limits import (
     REQUIREMENT,
     REVIEW_BODY,
 )
-from tessera.webhook.admission.decision import decide
+from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.budget import Budget, Refused
+from tessera.webhook.base.budget import PodRefused, ReviewBudget
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -103,17 +103,17 @@ def test_the_names_of_nodes_that_a_pod_is_restricted_to_are_not_multiplied_witho
 
 def test_a_review_that_has_used_its_time_is_refused_with_the_reason() -> None:
     seconds = count(0.0, 0.3)
-    budget = Budget(lambda: next(seconds))
+    budget = ReviewBudget(lambda: next(seconds))
     for _ in range(3):
         budget.spend()
-    with pytest.raises(Refused, match=r"took more than it may \(at most 1,000 ms of CPU time\)"):
+    with pytest.raises(PodRefused, match=r"took more than it may \(at most 1,000 ms of CPU time\)"):
         budget.spend()
 
 
 def test_the_time_is_asked_for_while_a_pod_is_gone_over() -> None:
-    known = Capabilities.of([GpuNode(name="n", dynamic=frozenset({"1g.5gb"}))])
+    known = Capabilities.of([GpuNode(name="n", on_demand=frozenset({"1g.5gb"}))])
     asked: list[None] = []
-    known.left_by(pod(affinity=terms(*[{}] * 10))["spec"], lambda: asked.append(None))
+    known.selected_by(pod(affinity=terms(*[{}] * 10))["spec"], lambda: asked.append(None))
     assert len(asked) > 1
 
 
@@ -128,5 +128,5 @@ def test_a_review_compares_the_nodes_with_a_pods_affinity_once() -> None:
     terms_of_pod = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}] * NODE_AFFINITY_TERMS
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms_of_pod}}}
     spec = {"affinity": affinity, "containers": [{"name": "c", "resources": {"limits": SLICE}}]}
-    decide({"spec": spec}, cluster(10), lambda: steps.append(None))
+    decide_admission({"spec": spec}, cluster(10), lambda: steps.append(None))
     assert len(steps) < 1.5 * NODE_AFFINITY_TERMS

@@ -9,9 +9,9 @@ import pytest
 
 from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.admission.json_patch import applied as with_patch
+from tessera.webhook.admission.json_patch import apply_operations as with_patch
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.budget import Refused
+from tessera.webhook.base.budget import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -20,7 +20,7 @@ PROFILES = ("1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "
 
 def a100(*fixed: str) -> Capabilities:
     """A node whose A100 is cut on demand, and one with these profiles in a fixed layout."""
-    nodes = [GpuNode(name="a100", labels={"nvidia.com/mig.config": "dynamic"}, dynamic=frozenset(PROFILES))]
+    nodes = [GpuNode(name="a100", labels={"nvidia.com/mig.config": "dynamic"}, on_demand=frozenset(PROFILES))]
     if fixed:
         nodes.append(GpuNode(name="fixed", labels={"nvidia.com/mig.config": "all-3g.20gb"}, fixed=frozenset(fixed)))
     return Capabilities.of(nodes)
@@ -43,7 +43,7 @@ def asking(limits: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def patch(pod: dict[str, Any], capabilities: Capabilities) -> Sequence[Operation]:
-    return slice_admission.patch(pod, capabilities, capabilities.left_by(pod["spec"]))
+    return slice_admission.patch_for_slices(pod, capabilities, capabilities.selected_by(pod["spec"]))
 
 
 def applied(pod: dict[str, Any], capabilities: Capabilities = A100) -> Any:
@@ -127,7 +127,7 @@ def test_an_app_container_is_charged_for_others_only_if_kubernetes_would_not_cou
 
 
 def test_more_slices_than_any_node_has_are_refused() -> None:
-    with pytest.raises(Refused, match="no node has more than 128"):
+    with pytest.raises(PodRefused, match="no node has more than 128"):
         patch(pod(asking({"nvidia.com/mig-1g.5gb": "1000000000"})), A100)
 
 
@@ -168,7 +168,7 @@ def test_who_asks_for_the_quota_without_the_slices_is_refused(
     containers: list[dict[str, Any]], words: list[str]
 ) -> None:
     """Nodes have a bounded amount of it; pods that take it in vain would keep slices from the others."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PodRefused) as caught:
         patch(pod(*containers), A100)
     for word in [*words, "leave this resource out"]:
         assert word in str(caught.value)
@@ -190,7 +190,7 @@ def test_no_amount_of_the_quota_is_no_request() -> None:
 )
 def test_another_slicers_name_is_refused_with_the_right_one_unless_a_node_has_it(resource: str, meant: str) -> None:
     foreign = pod(asking({resource: "1"}))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PodRefused) as caught:
         patch(foreign, A100)
     assert f"here it is {meant}: write that in limits" in str(caught.value)
     beside = Capabilities.of([GpuNode(name="das", foreign=frozenset({resource}))])
@@ -227,7 +227,7 @@ def test_a_pod_that_selects_a_fixed_layout_is_left_to_it() -> None:
 
 def test_without_any_card_in_sight_every_known_profile_may_wait() -> None:
     assert patch(pod(asking({"nvidia.com/mig-1g.12gb": "1"})), Capabilities()) != ()
-    with pytest.raises(Refused, match="is a profile of no NVIDIA card"):
+    with pytest.raises(PodRefused, match="is a profile of no NVIDIA card"):
         patch(pod(asking({"nvidia.com/mig-9g.12gb": "1"})), Capabilities())
 
 
@@ -243,7 +243,7 @@ def test_without_any_card_in_sight_every_known_profile_may_wait() -> None:
     ],
 )
 def test_bad_requests_are_refused_with_what_exists(limits: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PodRefused) as caught:
         patch(pod(asking(limits)), A100)
     for word in ['container "c0"', *words]:
         assert word in str(caught.value)
@@ -251,25 +251,25 @@ def test_bad_requests_are_refused_with_what_exists(limits: dict[str, str], words
 
 def test_devices_may_not_be_chosen_by_environment() -> None:
     sneaky = asking({"nvidia.com/mig-1g.5gb": "1"}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
-    with pytest.raises(Refused, match="NVIDIA_VISIBLE_DEVICES"):
+    with pytest.raises(PodRefused, match="NVIDIA_VISIBLE_DEVICES"):
         patch(pod(sneaky), A100)
 
 
 def test_a_pod_that_its_author_bound_is_refused() -> None:
-    with pytest.raises(Refused, match="cannot be bound by its author"):
+    with pytest.raises(PodRefused, match="cannot be bound by its author"):
         patch(pod(asking({"nvidia.com/mig-1g.5gb": "1"}), nodeName="n1"), A100)
 
 
 def test_profiles_of_two_worlds_are_refused() -> None:
     capabilities = a100("1g.12gb")
-    with pytest.raises(Refused, match="a pod gets its slices from one of them"):
+    with pytest.raises(PodRefused, match="a pod gets its slices from one of them"):
         patch(pod(asking({"nvidia.com/mig-1g.12gb": "1"}), asking({"nvidia.com/mig-1g.5gb": "1"})), capabilities)
 
 
 HALF = {"nvidia.com/mig.config": "dynamic-half"}
-ON_DEMAND = GpuNode(name="on-demand", labels={"nvidia.com/mig.config": "dynamic"}, dynamic=frozenset({"3g.20gb"}))
-FIXED = GpuNode(name="fixed", labels={"nvidia.com/mig.config": "all-3g.20gb", "rack": "a"}, fixed=ON_DEMAND.dynamic)
-BOTH = GpuNode(name="both", labels=HALF, dynamic=frozenset({"3g.20gb"}), fixed=frozenset({"1g.5gb"}))
+ON_DEMAND = GpuNode(name="on-demand", labels={"nvidia.com/mig.config": "dynamic"}, on_demand=frozenset({"3g.20gb"}))
+FIXED = GpuNode(name="fixed", labels={"nvidia.com/mig.config": "all-3g.20gb", "rack": "a"}, fixed=ON_DEMAND.on_demand)
+BOTH = GpuNode(name="both", labels=HALF, on_demand=frozenset({"3g.20gb"}), fixed=frozenset({"1g.5gb"}))
 EVERY = Capabilities.of([ON_DEMAND, FIXED, BOTH])
 
 
@@ -363,5 +363,5 @@ def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
 def test_a_share_of_a_slice_waits_for_a_node_that_has_it_like_any_other_resource(capabilities: Capabilities) -> None:
     for resource in ("nvidia.com/mig-1g.5gb.shared", "nvidia.com/mig-1g.5gb.me.shared"):
         assert patch(pod(asking({resource: "1"})), capabilities) == ()
-    with pytest.raises(Refused, match=r"1g\.6gb\.shraed"):
+    with pytest.raises(PodRefused, match=r"1g\.6gb\.shraed"):
         patch(pod(asking({"nvidia.com/mig-1g.6gb.shraed": "1"})), capabilities)

@@ -14,8 +14,8 @@ from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.admission.review import ReviewError
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.certificates import authorities, issue, stored
-from tessera.webhook.serving.server import load, serve_reviews, server_context
+from tessera.webhook.serving.certificates import authority_fingerprints, issue, read_secret
+from tessera.webhook.serving.server import load_certificate, serve_reviews, server_context
 
 HOUR = 3600.0
 POD = {
@@ -33,12 +33,12 @@ def test_the_certificate_is_made_once_and_trusted_in_every_webhook() -> None:
     async def story(lab: Lab) -> None:
         async with lab.replica(1) as one, lab.replica(2) as two:
             await lab.clock.sleep(5)
-            assert "no certificate" in one.unready
+            assert "no certificate" in one.not_ready_because
             await lab.configure()
             await lab.clock.sleep(5)
-            assert (one.unready, two.unready) == ("", "")
+            assert (one.not_ready_because, two.not_ready_because) == ("", "")
             secret = await lab.client.get(SECRETS, SECRET, NAMESPACE)
-            found = stored(dict(secret.data))
+            found = read_secret(dict(secret.data))
             assert found is not None
             assert await lab.bundle() == found.bundle
         writes = [(e.verb, e.resource) for e in lab.server.audit.writes(name=SECRET)]
@@ -57,7 +57,7 @@ def test_it_is_renewed_at_two_thirds_of_its_life_with_both_trusted() -> None:
             assert await lab.bundle() == first
             await lab.clock.sleep(1 * HOUR)
             second = await lab.bundle()
-            assert authorities(first) < authorities(second)
+            assert authority_fingerprints(first) < authority_fingerprints(second)
 
     in_lab(story)
 
@@ -106,7 +106,7 @@ def test_a_broken_secret_is_replaced() -> None:
         await lab.client.create(SECRETS, {"metadata": {"name": SECRET}, "data": data}, NAMESPACE)
         async with lab.replica() as webhook:
             await lab.clock.sleep(5)
-            assert webhook.unready == ""
+            assert webhook.not_ready_because == ""
 
     in_lab(story)
 
@@ -146,12 +146,12 @@ async def test_tls_serves_the_certificate_that_was_loaded_last() -> None:
     )
     context = server_context()
     first, second = (issue(["127.0.0.1"], SystemClock().now(), days=1) for _ in range(2))
-    load(context, first)
+    load_certificate(context, first)
     server = asyncio.create_task(serve_reviews(options, context, lambda body: body.upper()))
     url = f"https://127.0.0.1:{await open_at}/mutate-v1-pod"
     try:
         assert await post(url, first.bundle, b"hello") == b"HELLO"
-        load(context, second)
+        load_certificate(context, second)
         assert await post(url, second.bundle, b"again") == b"AGAIN"
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await post(url, first.bundle, b"old")

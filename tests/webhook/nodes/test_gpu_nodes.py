@@ -12,7 +12,7 @@ from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.resources.nodes import NodeSpec
 from tessera.kube.watch.cache import Event, EventKind
 from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode, GpuNodes, dynamic_profiles, gpu_node
+from tessera.webhook.nodes.gpu_nodes import GpuNode, GpuNodeWatcher, dynamic_profiles, read_gpu_node
 
 TABLE = {
     name: {"placements": [{"size": 1, "start": 0}], "giProfileId": 20, "ciProfileId": 0}
@@ -53,7 +53,7 @@ def node(name: str, config: str = "", annotation: str = "", **allocatable: str) 
 
 
 def seen(node: Node, *offers: NodeOffer, of: Instaslice | None = None) -> GpuNode:
-    found = gpu_node(node.metadata.name, node, offers, of)
+    found = read_gpu_node(node.metadata.name, node, offers, of)
     assert found is not None
     return found
 
@@ -117,7 +117,7 @@ def test_a_card_that_does_not_answer_for_a_while_may_be_waited_for() -> None:
     ],
 )
 def test_how_a_node_serves_a_profile(found: GpuNode, dynamic: str, fixed: str) -> None:
-    assert found.dynamic == set(dynamic.split())
+    assert found.on_demand == set(dynamic.split())
     assert found.fixed == set(fixed.split())
 
 
@@ -135,7 +135,9 @@ def test_a_cordoned_node_counts_like_any_other() -> None:
 
 
 def test_a_node_without_gpus_is_none() -> None:
-    assert gpu_node("n", Node(status=NodeStatus(allocatable={"cpu": "4", "nvidia.com/gpu": "0"})), (), None) is None
+    assert (
+        read_gpu_node("n", Node(status=NodeStatus(allocatable={"cpu": "4", "nvidia.com/gpu": "0"})), (), None) is None
+    )
 
 
 # -- events ----------------------------------------------------------------------------------------------------------
@@ -151,13 +153,13 @@ class Changes(Capabilities):
         super().put(node)
 
 
-def put(gpus: GpuNodes, item: Node, kind: EventKind = EventKind.MODIFIED) -> None:
+def put(gpus: GpuNodeWatcher, item: Node, kind: EventKind = EventKind.MODIFIED) -> None:
     gpus.node_changed(Event(kind, item))
 
 
 def test_a_heartbeat_changes_nothing() -> None:
     changes = Changes()
-    gpus = GpuNodes(changes)
+    gpus = GpuNodeWatcher(changes)
     said = encode_offers([offer("nvidia.com/gpu")])
     put(gpus, node("n", "", said, gpu="0"))
     (before,) = gpus.values()
@@ -168,7 +170,7 @@ def test_a_heartbeat_changes_nothing() -> None:
 
 
 def test_a_malformed_annotation_is_told_once_and_means_no_offers(caplog: pytest.LogCaptureFixture) -> None:
-    gpus = GpuNodes(Changes())
+    gpus = GpuNodeWatcher(Changes())
     with caplog.at_level(logging.WARNING):
         for gpu in "123":
             put(gpus, node("n", "", "[{]", gpu=gpu))
@@ -181,7 +183,7 @@ def test_a_malformed_annotation_is_told_once_and_means_no_offers(caplog: pytest.
 
 def test_a_node_and_its_object_come_and_go() -> None:
     known = Capabilities()
-    gpus = GpuNodes(known)
+    gpus = GpuNodeWatcher(known)
     gpus.instaslice_changed(Event(EventKind.ADDED, instaslice("n")))
     put(gpus, node("m", "all-1g.5gb", **{"mig_1g.5gb": "7"}), EventKind.ADDED)
     assert known.on_demand.keys() == {"1g.5gb.me", "2g.10gb"}

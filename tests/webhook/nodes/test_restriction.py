@@ -50,4 +50,4 @@ def label(key: str, sign: str, *values: str) -> dict[str, Any]:
 )
 def test_whether_a_node_is_left(spec: dict[str, Any], left: bool) -> None:
     known = Capabilities.of([GpuNode(name="n", labels=LABELS), GpuNode(name="m", labels={"zone": "c"})])
-    assert ("n" in known.names(known.left_by(spec))) is left
+    assert ("n" in known.names(known.selected_by(spec))) is left

@@ -15,10 +15,10 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.limits import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
-from tessera.webhook.base.metrics import Metrics
-from tessera.webhook.serving.bounded_port import Bounds, Port
+from tessera.webhook.base.metrics import WebhookMetrics
+from tessera.webhook.serving.bounded_port import BoundedPort, Bounds
 from tessera.webhook.serving.certificates import issue
-from tessera.webhook.serving.server import Pages, Pulse, load, serve_health, server_context
+from tessera.webhook.serving.server import HealthPages, LoopHeartbeat, load_certificate, serve_health, server_context
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)
@@ -29,7 +29,7 @@ UNFINISHED = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % REVIE
 class Served:
     """A port of this machine."""
 
-    def __init__(self, port: Port, number: int) -> None:
+    def __init__(self, port: BoundedPort, number: int) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{number}/"
         self.number = number
@@ -54,8 +54,8 @@ async def served(bounds: Bounds, *, tls: bool = False) -> AsyncIterator[Served]:
     context = None
     if tls:
         context = server_context()
-        load(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
-    port = Port("tests", lambda _method, _path, body: (200, "text/plain", body.upper()), context, bounds)
+        load_certificate(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
+    port = BoundedPort("tests", lambda _method, _path, body: (200, "text/plain", body.upper()), context, bounds)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listener.setblocking(False)
     task = asyncio.create_task(port.serve(listener))
@@ -155,8 +155,8 @@ async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCapt
 # -- health ----------------------------------------------------------------------------------------------------------
 
 
-def pages(why: str = "") -> Pages:
-    return Pages(ready=lambda: why, metrics=Metrics().text, pulse=Pulse(SystemClock()))
+def pages(why: str = "") -> HealthPages:
+    return HealthPages(ready=lambda: why, metrics=WebhookMetrics().text, pulse=LoopHeartbeat(SystemClock()))
 
 
 async def test_health_answers_while_admission_is_busy() -> None:
@@ -198,7 +198,7 @@ def test_a_loop_that_stands_still_is_said_to() -> None:
             return self.seconds
 
     clock = Time()
-    pulse = Pulse(clock)
+    pulse = LoopHeartbeat(clock)
     clock.seconds = STANDSTILL / 1000
     assert pulse.missing == ""
     clock.seconds += 1

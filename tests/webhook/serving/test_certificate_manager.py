@@ -13,7 +13,7 @@ from tests.webhook.conftest import ADMIN, NAME, NAMESPACE, SECRET, Lab, in_lab
 from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.certificate_manager import Keeper
+from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate, in_force, issue
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
@@ -38,7 +38,7 @@ class Replicas:
             self.serving[number] = certificate
 
         chosen = WebhookOptions(**options)
-        await Keeper(chosen, client, self.lab.clock, rng=random.Random(number), serve=serve).run()
+        await CertificateManager(chosen, client, self.lab.clock, rng=random.Random(number), serve=serve).run()
 
     async def watch(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from tessera.provisioning.metrics import ProvisioningMetrics
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
-class Metrics:
+class ControllerMetrics:
     """The controller's metrics.
 
     Attributes:
@@ -49,19 +49,19 @@ class Metrics:
         self._waiting.set_function(waiting)
         self._promises.set_function(promises)
 
-    def leading(self, leads: bool) -> None:
+    def set_leading(self, leads: bool) -> None:
         """This replica began or ceased to decide."""
         self._leading.set(int(leads))
 
-    def decided(self, pods: int, seconds: float) -> None:
+    def observe_decision(self, pods: int, seconds: float) -> None:
         """A batch was planned; ``pods`` of it got slices."""
         self._decisions.inc(pods)
         self._seconds.observe(seconds)
 
-    def written(self, kind: str) -> None:
+    def count_write(self, kind: str) -> None:
         """The server took a write."""
         self._writes.labels(kind).inc()
 
-    def failed(self, kind: str, error: str) -> None:
+    def count_failure(self, kind: str, error: str) -> None:
         """A write failed."""
         self._failures.labels(kind, error).inc()

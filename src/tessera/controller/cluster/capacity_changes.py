@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tessera.api.names import NodeName, PodUid
 
 
-class Growth:
+class CapacityChanges:
     """Counts changes of nodes that may have made room, and remembers who was refused at which count."""
 
     def __init__(self) -> None:
@@ -23,34 +23,34 @@ class Growth:
 
     # Changes of nodes and pods
 
-    def at(self, node: NodeName) -> None:
+    def room_may_have_grown(self, node: NodeName) -> None:
         """Room may have grown on a node."""
         self._count += 1
         self._nodes.pop(node, None)
         self._nodes[node] = self._count
         self._since.clear()
 
-    def everywhere(self) -> None:
+    def room_may_have_grown_anywhere(self) -> None:
         """Room may have grown on any node: everybody who waits is asked anew about all of them."""
         self._count += 1
         self._everywhere = self._count
 
-    def remove(self, node: NodeName) -> None:
+    def remove_node(self, node: NodeName) -> None:
         """A node is gone."""
         self._nodes.pop(node, None)
         self._since.clear()
 
-    def refuse(self, pod: PodUid) -> None:
+    def note_refusal(self, pod: PodUid) -> None:
         """A pod was asked about everything that changed up to now, and found no place."""
         self._refused[pod] = self._count
 
-    def forget(self, pod: PodUid) -> None:
+    def forget_refusal(self, pod: PodUid) -> None:
         """A pod is to be asked about all nodes, or is not asked any more."""
         self._refused.pop(pod, None)
 
     # Pods to plan next
 
-    def since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
+    def nodes_changed_since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
         """The nodes that changed since a pod was refused; None if it is to be asked about all."""
         count = self._refused.get(pod, -1)
         if count < self._everywhere or count < 0:
@@ -64,7 +64,7 @@ class Growth:
             self._since[count] = frozenset(found)
         return self._since[count]
 
-    def concerns(self, waiting: Iterable[PodUid]) -> bool:
+    def concerns_any_of(self, waiting: Iterable[PodUid]) -> bool:
         """Tells if one of these pods must be planned again."""
         return any(self._refused.get(pod, -1) < self._count for pod in waiting)
 

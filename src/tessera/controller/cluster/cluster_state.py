@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.cluster.capacity_changes import Growth
+from tessera.controller.cluster.capacity_changes import CapacityChanges
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
-from tessera.controller.objects.node_info import Agent, NodeFacts
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.node_info import AgentState, NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources.meta import version_number
 
 
@@ -35,8 +35,8 @@ class Observed:
     """
 
     def __init__(self) -> None:
-        self.pods: dict[PodUid, PodFacts] = {}
-        self.nodes: dict[NodeName, NodeFacts] = {}
+        self.pods: dict[PodUid, PodInfo] = {}
+        self.nodes: dict[NodeName, NodeInfo] = {}
         self.objects: dict[NodeName, Instaslice] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.index = NodeIndex()
@@ -52,10 +52,10 @@ class Observed:
         self._hosts: dict[str, NodeName] = {}
         self._changed_nodes: set[NodeName] = set()
         self._changed_pods: set[PodUid] = set()
-        self.growth = Growth()
+        self.growth = CapacityChanges()
         self._orphans: list[tuple[NodeName, str]] = []
 
-    def see_pod(self, pod: PodFacts) -> None:
+    def see_pod(self, pod: PodInfo) -> None:
         """A pod as it is now; ignored if a newer state was seen."""
         known = self.pods.get(pod.uid)
         if known is not None and known.version > pod.version and pod.uid not in self._rewound_pods:
@@ -78,25 +78,25 @@ class Observed:
             del self._uids[pod.key]
         self._changed_pods.add(uid)
 
-    def _follow_agent(self, before: PodFacts | None, pod: PodFacts | None) -> None:
+    def _follow_agent(self, before: PodInfo | None, pod: PodInfo | None) -> None:
         """Takes over what an agent's pod says of its node; of several, as in an upgrade, one has to serve."""
-        if before is not None and before.agent is not None:
+        if before is not None and before.agent_ready is not None:
             self._agents.get(before.node, {}).pop(before.uid, None)
-        if pod is not None and pod.agent is not None and pod.node:
-            self._agents.setdefault(pod.node, {})[pod.uid] = pod.agent
-        for name in {one.node for one in (before, pod) if one is not None and one.agent is not None}:
+        if pod is not None and pod.agent_ready is not None and pod.node:
+            self._agents.setdefault(pod.node, {})[pod.uid] = pod.agent_ready
+        for name in {one.node for one in (before, pod) if one is not None and one.agent_ready is not None}:
             if not self._agents.get(name):
                 self._agents.pop(name, None)
             if name in self.nodes:
                 self.see_node(self.nodes[name])
 
-    def _agent(self, node: NodeName) -> Agent:
+    def _agent(self, node: NodeName) -> AgentState:
         known = self._agents.get(node)
         if known is None:
-            return Agent.UNKNOWN
-        return Agent.READY if any(known.values()) else Agent.DOWN
+            return AgentState.UNKNOWN
+        return AgentState.READY if any(known.values()) else AgentState.DOWN
 
-    def see_node(self, node: NodeFacts) -> None:
+    def see_node(self, node: NodeInfo) -> None:
         """A node as it is now."""
         node = replace(node, agent=self._agent(node.name))
         before = self.nodes.get(node.name)
@@ -106,16 +106,16 @@ class Observed:
             del self._hosts[before.hostname]
         self.nodes[node.name] = node
         self.index.put(node)
-        (self._fixed.add if node.fixed else self._fixed.discard)(node.name)
+        (self._fixed.add if node.fixed_profiles else self._fixed.discard)(node.name)
         self._hosts[node.hostname] = node.name
         self._changed_nodes.add(node.name)
-        self.growth.at(node.name)
+        self.growth.room_may_have_grown(node.name)
 
     def lose_node(self, name: NodeName) -> None:
         """A node is gone; its object goes with it."""
         node = self.nodes.pop(name, None)
         self.index.remove(name)
-        self.growth.remove(name)
+        self.growth.remove_node(name)
         self._fixed.discard(name)
         if node is not None and self._hosts.get(node.hostname) == name:
             del self._hosts[node.hostname]
@@ -161,7 +161,7 @@ class Observed:
         self.neighbours.set_namespace(name, labels)
         self.neighbours_changed |= self.neighbours.changes != before
 
-    def home_of(self, pod: PodFacts) -> NodeName | None:
+    def home_of(self, pod: PodInfo) -> NodeName | None:
         """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
         if pod.gates:
             return None

@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.node_constraints import (
+    BLOCKING_EFFECTS,
     FIELD_OPERATORS,
-    HARD,
     NAME_FIELD,
-    Constraints,
-    Tolerances,
-    integer,
+    NodeConstraints,
+    TolerationIndex,
+    parse_integer,
 )
-from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.limits import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
@@ -40,7 +40,7 @@ class NodeIndex:
 
     def __init__(self) -> None:
         self.cost = 0
-        self._nodes: dict[NodeName, NodeFacts] = {}
+        self._nodes: dict[NodeName, NodeInfo] = {}
         self._bits: dict[NodeName, int] = {}
         self._names: dict[int, NodeName] = {}
         self._unused: list[int] = []
@@ -51,12 +51,12 @@ class NodeIndex:
         self._changes = 0
         self._label_changed: dict[str, int] = {}
         self._others_changed = 0
-        self._selected: dict[Constraints, tuple[int, int]] = {}
-        self._accepted: dict[Constraints, tuple[int, int]] = {}
+        self._selected: dict[NodeConstraints, tuple[int, int]] = {}
+        self._accepted: dict[NodeConstraints, tuple[int, int]] = {}
 
     # Nodes
 
-    def put(self, node: NodeFacts) -> None:
+    def put(self, node: NodeInfo) -> None:
         """A node as it is now."""
         before = self._nodes.get(node.name)
         if before is None:
@@ -68,7 +68,7 @@ class NodeIndex:
         self._relabel(self._bits[node.name], before.labels if before is not None else {}, node.labels)
         self._retaint(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
-        if not any(node.closures()):
+        if not any(node.closed_because()):
             self._offering |= self._bits[node.name]
 
     def remove(self, name: NodeName) -> None:
@@ -125,15 +125,15 @@ class NodeIndex:
                 found.append(self._names[lowest])
         return frozenset(found)
 
-    def bit(self, name: NodeName) -> int:
+    def mask_of(self, name: NodeName) -> int:
         """A node's bit; 0 for one that is not there."""
         return self._bits.get(name, 0)
 
-    def open_to(self, constraints: Constraints) -> int:
+    def open_to(self, constraints: NodeConstraints) -> int:
         """The nodes that a pod may be pinned to: ready, given to slices, selected and with no taint in the way."""
         return self._offering & self.selected(constraints) & self._untainted(constraints)
 
-    def selected(self, constraints: Constraints) -> int:
+    def selected(self, constraints: NodeConstraints) -> int:
         """The nodes that selector and affinity admit."""
         known = self._selected.pop(constraints, None)
         if known is None or self._stale(known[0], constraints):
@@ -150,27 +150,27 @@ class NodeIndex:
         node = self._nodes.get(name)
         return node.labels.get(key) if node is not None else None
 
-    def untainted(self, constraints: Constraints) -> int:
+    def untainted(self, constraints: NodeConstraints) -> int:
         """The nodes without a taint that the tolerations leave in the way."""
         return self._untainted(constraints)
 
-    def _untainted(self, constraints: Constraints) -> int:
+    def _untainted(self, constraints: NodeConstraints) -> int:
         known = self._accepted.pop(constraints, None)
         if known is None or known[0] < self._others_changed:
-            accepts = Tolerances(constraints.tolerations).accept
+            accepts = TolerationIndex(constraints.tolerations).accept
             self.cost += len(self._taints) + len(constraints.tolerations)
             refused = (mask for taint, mask in self._taints.items() if not accepts(*taint))
             known = (self._changes, self._every & ~_union(refused))
         self._remember(self._accepted, constraints, known)
         return known[1]
 
-    def _stale(self, version: int, constraints: Constraints) -> bool:
+    def _stale(self, version: int, constraints: NodeConstraints) -> bool:
         if version < self._others_changed:
             return True
         return version < self._changes and any(self._label_changed.get(key, 0) > version for key in _keys(constraints))
 
     @staticmethod
-    def _remember(memo: dict[Constraints, tuple[int, int]], key: Constraints, value: tuple[int, int]) -> None:
+    def _remember(memo: dict[NodeConstraints, tuple[int, int]], key: NodeConstraints, value: tuple[int, int]) -> None:
         memo[key] = value
         if len(memo) > REMEMBERED_CONSTRAINTS:
             del memo[next(iter(memo))]
@@ -181,7 +181,7 @@ class NodeIndex:
     def _every(self) -> int:
         return (1 << (len(self._bits) + len(self._unused))) - 1
 
-    def _select(self, constraints: Constraints) -> int:
+    def _select(self, constraints: NodeConstraints) -> int:
         mask = self._every
         self.cost += 1 + len(constraints.selector)
         for key, value in constraints.selector:
@@ -209,7 +209,7 @@ class NodeIndex:
             case "DoesNotExist":
                 return self._every & ~self._numbered(test.key).any
             case "Gt" | "Lt":
-                bound = integer(next(iter(test.values), None))
+                bound = parse_integer(next(iter(test.values), None))
                 if bound is None:
                     return 0
                 numbers = self._numbered(test.key)
@@ -221,7 +221,7 @@ class NodeIndex:
         self.cost += 1 + len(test.values)
         if test.operator not in FIELD_OPERATORS:
             return 0
-        own = {name: self.bit(NodeName(name)) for name in test.values} if test.key == NAME_FIELD else {}
+        own = {name: self.mask_of(NodeName(name)) for name in test.values} if test.key == NAME_FIELD else {}
         return self._listed(test, own)
 
     def _listed(self, test: NodeSelectorRequirement, values: Mapping[str, int]) -> int:
@@ -243,7 +243,7 @@ class _Numbers:
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.any = _union(values.values())
-        rows = sorted((number, mask) for value, mask in values.items() if (number := integer(value)) is not None)
+        rows = sorted((number, mask) for value, mask in values.items() if (number := parse_integer(value)) is not None)
         self._sizes = [number for number, _ in rows]
         self._up_to = list(_running(mask for _, mask in rows))
         self._from = list(_running(mask for _, mask in reversed(rows)))
@@ -273,7 +273,7 @@ def _union(masks: Iterable[int]) -> int:
     return union
 
 
-def _keys(constraints: Constraints) -> Iterator[str]:
+def _keys(constraints: NodeConstraints) -> Iterator[str]:
     for key, _ in constraints.selector:
         yield key
     for term in constraints.terms or ():
@@ -281,14 +281,14 @@ def _keys(constraints: Constraints) -> Iterator[str]:
             yield test.key
 
 
-def _taints(node: NodeFacts | None) -> Iterator[_Taint]:
+def _taints(node: NodeInfo | None) -> Iterator[_Taint]:
     """The taints of a node; a cordon counts as its taint."""
     if node is None:
         return
     if node.cordoned:
         yield CORDON
     for taint in node.taints:
-        if taint.effect in HARD:
+        if taint.effect in BLOCKING_EFFECTS:
             yield (taint.key, taint.value, taint.effect)
 
 

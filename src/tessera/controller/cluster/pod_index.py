@@ -14,9 +14,9 @@ from itertools import islice
 from typing import TypeVar
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.cluster.selector_index import Key, LabelIndex, pod_keys, selection_keys
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.objects.pod_relations import HostPort, Labels, Relations, Selection, Term
+from tessera.controller.cluster.selector_index import Key, SelectorIndex, pod_keys, selection_keys
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityTerm, PodRelations, PodSelection
 from tessera.limits import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
 #: Groups that are passed over, or looked up, for what one comparison costs.
@@ -47,7 +47,7 @@ class TermHolders:
 
     __slots__ = ("changed", "created", "nodes", "term")
 
-    def __init__(self, term: Term, version: int) -> None:
+    def __init__(self, term: PodAffinityTerm, version: int) -> None:
         self.term = term
         self.nodes: Counter[NodeName] = Counter()
         self.created = self.changed = version
@@ -107,16 +107,16 @@ class PodIndex:
         self.claims: dict[NodeName, Counter[str]] = {}
         self.claim_users: Counter[str] = Counter()
         self._namespaces: dict[str, Mapping[str, str]] = {}
-        self._placed: dict[PodUid, tuple[NodeName, PodFacts]] = {}
+        self._placed: dict[PodUid, tuple[NodeName, PodInfo]] = {}
         self._groups: dict[tuple[str, Labels], PodGroup] = {}
-        self._groups_by_label: LabelIndex[PodGroup] = LabelIndex()
+        self._groups_by_label: SelectorIndex[PodGroup] = SelectorIndex()
         self._last_group = self._last_term = 0  # the versions that the newest came with
-        self._holders: dict[Term, TermHolders] = {}
-        self._holders_by_label: LabelIndex[TermHolders] = LabelIndex()
-        self._selected: dict[Selection, SelectedPods] = {}
+        self._holders: dict[PodAffinityTerm, TermHolders] = {}
+        self._holders_by_label: SelectorIndex[TermHolders] = SelectorIndex()
+        self._selected: dict[PodSelection, SelectedPods] = {}
         self._size = 0
         self._opposing: dict[tuple[str, Labels], OpposingTerms] = {}
-        self._watching: dict[PodUid, Relations] = {}
+        self._watching: dict[PodUid, PodRelations] = {}
         self._watched: Counter[Key] = Counter()
 
     # Pods
@@ -124,7 +124,7 @@ class PodIndex:
     def __contains__(self, uid: object) -> bool:
         return uid in self._placed
 
-    def put(self, pod: PodFacts, node: NodeName | None) -> None:
+    def put(self, pod: PodInfo, node: NodeName | None) -> None:
         """Counts a pod on this node and no other, on none if None."""
         before = self._placed.get(pod.uid)
         if before is not None:
@@ -156,7 +156,7 @@ class PodIndex:
         self.version += 1
         self.changes += 1
 
-    def watch(self, uid: PodUid, relations: Relations) -> None:
+    def watch(self, uid: PodUid, relations: PodRelations) -> None:
         """Notes a pod that waits: a change of pods that one of its rules may select counts in ``changes``."""
         if uid in self._watching:
             return
@@ -170,12 +170,12 @@ class PodIndex:
             for key in selection_keys(selection):
                 _add(self._watched, key, -1)
 
-    def _count(self, node: NodeName, pod: PodFacts, *, sign: int) -> None:
+    def _count(self, node: NodeName, pod: PodInfo, *, sign: int) -> None:
         self.version += 1
         group = self._group(pod.namespace, pod.labels)
         group.changed = self.version
         _add(group.all, node, sign)
-        if pod.leaving:
+        if pod.terminating:
             _add(group.leaving, node, sign)
         if not group.all:
             self._groups_by_label.remove(group, pod_keys(group.namespace, group.labels))
@@ -200,7 +200,7 @@ class PodIndex:
             self._groups_by_label.add(group, pod_keys(namespace, group.labels))
         return group
 
-    def _count_holder(self, term: Term, node: NodeName, sign: int) -> None:
+    def _count_holder(self, term: PodAffinityTerm, node: NodeName, sign: int) -> None:
         holders = self._holders.get(term)
         if holders is None:
             self._last_term = self.version
@@ -219,7 +219,7 @@ class PodIndex:
         taken = self.ports.get(node)
         return taken is not None and not taken.keys().isdisjoint(conflicts)
 
-    def select(self, selection: Selection, most: int) -> SelectedPods | None:
+    def select(self, selection: PodSelection, most: int) -> SelectedPods | None:
         """The pods that a selection selects.
 
         Args:
@@ -239,7 +239,7 @@ class PodIndex:
             self._forget(next(iter(self._selected)))
         return found
 
-    def _bring_up_to_date(self, selection: Selection, found: SelectedPods, limit: int) -> bool:
+    def _bring_up_to_date(self, selection: PodSelection, found: SelectedPods, limit: int) -> bool:
         """Compares the groups that came since, and counts again if one changed; False once that costs too much."""
         self.cost += 1 + len(found.groups) // _LOOKUPS_A_STEP
         came: list[PodGroup] = []
@@ -308,22 +308,22 @@ class PodIndex:
         self.cost += len(found.holders)
         return found.holders
 
-    def selects(self, selection: Selection, pod: PodFacts) -> bool:
+    def selects(self, selection: PodSelection, pod: PodInfo) -> bool:
         """Whether a selection selects a pod."""
         self.cost += selection.weight
         return self._selects(selection, pod.namespace, dict(pod.labels))
 
-    def _selects(self, selection: Selection, namespace: str, labels: Mapping[str, str]) -> bool:
+    def _selects(self, selection: PodSelection, namespace: str, labels: Mapping[str, str]) -> bool:
         tests = selection.tests
         if tests is None or not all(test.matches(labels) for test in tests):
             return False
         return namespace in selection.namespaces or self._selects_namespace(selection, namespace)
 
-    def _selects_namespace(self, selection: Selection, namespace: str) -> bool:
+    def _selects_namespace(self, selection: PodSelection, namespace: str) -> bool:
         tests = selection.namespace_tests
         return tests is not None and all(test.matches(self._namespaces.get(namespace, {})) for test in tests)
 
-    def _forget(self, selection: Selection) -> None:
+    def _forget(self, selection: PodSelection) -> None:
         self._size -= self._selected.pop(selection).size
 
 
@@ -337,13 +337,13 @@ def _sum(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
     return total
 
 
-def _same(one: PodFacts, other: PodFacts) -> bool:
-    return one is other or (one.labels, one.relations, one.ports, one.claims, one.leaving, one.namespace) == (
+def _same(one: PodInfo, other: PodInfo) -> bool:
+    return one is other or (one.labels, one.relations, one.ports, one.claims, one.terminating, one.namespace) == (
         other.labels,
         other.relations,
         other.ports,
         other.claims,
-        other.leaving,
+        other.terminating,
         other.namespace,
     )
 

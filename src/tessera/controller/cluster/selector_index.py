@@ -8,7 +8,7 @@ a key that they share. ``None`` in a key stands for any namespace, or for any la
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from tessera.controller.objects.pod_relations import Selection
+from tessera.controller.objects.pod_relations import PodSelection
 
 #: Values of a list up to which a selector is filed under each; one with more is compared with all of its namespace.
 _LISTED = 16
@@ -17,7 +17,7 @@ _LISTED = 16
 Key = tuple[str | None, tuple[str, str] | None]
 
 
-class Item(Hashable, Protocol):
+class IndexedItem(Hashable, Protocol):
     """Something that is filed.
 
     Attributes:
@@ -27,10 +27,10 @@ class Item(Hashable, Protocol):
     created: int
 
 
-_Item = TypeVar("_Item", bound=Item)
+_Item = TypeVar("_Item", bound=IndexedItem)
 
 
-class LabelIndex(Generic[_Item]):
+class SelectorIndex(Generic[_Item]):
     """Items by key, in the order in which they were created."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def pod_keys(namespace: str, labels: Mapping[str, str]) -> list[Key]:
     return [*((namespace, pair) for pair in pairs), *((None, pair) for pair in pairs)]
 
 
-def selection_keys(selection: Selection) -> list[Key]:
+def selection_keys(selection: PodSelection) -> list[Key]:
     """The keys of a selection; a pod that it selects has exactly one of them. No keys if it selects no pod."""
     tests, named = selection.tests, selection.namespaces
     if tests is None:

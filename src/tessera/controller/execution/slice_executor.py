@@ -15,17 +15,17 @@ from functools import partial
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.clock import Clock, rfc3339
-from tessera.controller.base.metrics import Metrics
-from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Evict,
     Instruction,
     PatchRequests,
     PatchResults,
-    ReportObject,
-    ReportPod,
-    Tell,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
     Ungate,
     Write,
 )
@@ -68,7 +68,7 @@ class SliceExecutor:
         slicer: Slicer,
         *,
         events: EventRecorder,
-        metrics: Metrics,
+        metrics: ControllerMetrics,
         wake: Callable[[], None],
         clock: Clock,
         rng: random.Random,
@@ -83,7 +83,7 @@ class SliceExecutor:
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction; its task belongs to ``group``."""
-        if isinstance(instruction, Tell):
+        if isinstance(instruction, RecordEvent):
             about = reference_to(PODS, instruction.name, instruction.namespace, instruction.uid)
             self._events.record(
                 about,
@@ -106,7 +106,7 @@ class SliceExecutor:
         """Sends a write. A node's promises and states rest afterwards while the server is slow; pods never do."""
         began = self._clock.monotonic()
         await self._send(write)
-        self._metrics.written(type(write).__name__)
+        self._metrics.count_write(type(write).__name__)
         pause = _rest(write, self._clock.monotonic() - began)
         if not pause:
             self._slicer.done(write)
@@ -120,7 +120,7 @@ class SliceExecutor:
             self._slicer.done(write)
             return FREE
         label = error.reason if final and isinstance(error, ApiError) else ""
-        self._metrics.failed(kind, label or type(error).__name__)
+        self._metrics.count_failure(kind, label or type(error).__name__)
         if isinstance(error, NotFound) and isinstance(write, DeleteObject):
             self._slicer.done(write)
             return FREE
@@ -165,21 +165,21 @@ class SliceExecutor:
                     body = write.body()
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if write.uid in self._slicer.pods:  # else its deletion was seen before this answer
-                    self._slicer.see_pod(pod_facts(pod))
-            case ReportObject():
+                    self._slicer.see_pod(read_pod(pod))
+            case ReportNodeCondition():
                 await self._report(write)
-            case ReportPod():
+            case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
                 if write.uid in self._slicer.pods:
-                    self._slicer.see_pod(pod_facts(pod))
+                    self._slicer.see_pod(read_pod(pod))
             case Evict():
                 version = str(write.version) if write.version else None
                 await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)
             case DeleteObject():
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 
-    async def _report(self, write: ReportObject) -> None:
+    async def _report(self, write: ReportNodeCondition) -> None:
         """Applies the condition under a field manager of its own: other conditions of the node are other parts'."""
         reason = "InstasliceRefused" if write.text else "InstasliceFollowed"
         message = write.text or "the node's Instaslice object can be followed"
@@ -196,7 +196,7 @@ class SliceExecutor:
         about = reference_to(NODES, write.node, uid=node.metadata.uid)
         self._events.record(about, reason, message, type="Warning" if write.text else "Normal", action="Placing")
 
-    async def _report_pod(self, write: ReportPod) -> Pod:
+    async def _report_pod(self, write: ReportPodCondition) -> Pod:
         """Applies the condition to that life of the pod: kubelet and the scheduler own the others."""
         condition = {
             "type": SLICE_CONDITION,

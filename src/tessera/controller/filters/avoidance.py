@@ -8,10 +8,10 @@ starts anew forgets it.
 from tessera.api.names import NodeName
 
 #: Seconds for which an owner's pods avoid a node that one of them was refused on.
-AVOIDANCE = 600.0
+AVOIDANCE_SECONDS = 600.0
 
 
-class Avoidance:
+class NodeAvoidance:
     """Nodes that owners avoid, by the owner's UID."""
 
     def __init__(self) -> None:
@@ -25,15 +25,15 @@ class Avoidance:
         """Tells if an owner avoids a node."""
         return bool(owner) and node in self._nodes.get(owner, ())
 
-    def of(self, owner: str) -> frozenset[NodeName]:
+    def nodes_of(self, owner: str) -> frozenset[NodeName]:
         """All nodes that an owner avoids."""
         return frozenset(self._nodes.get(owner, ())) if owner else frozenset()
 
-    def next(self) -> float | None:
+    def next_expiry(self) -> float | None:
         """Time at which the next node is not avoided any more; None if no owner avoids a node."""
         return min((min(nodes.values()) for nodes in self._nodes.values()), default=None)
 
-    def end(self, now: float) -> frozenset[NodeName]:
+    def expire(self, now: float) -> frozenset[NodeName]:
         """Forgets what is over; returns the nodes that somebody may use again."""
         over = [(owner, node) for owner, nodes in self._nodes.items() for node, until in nodes.items() if until <= now]
         for owner, node in over:

@@ -7,8 +7,8 @@ wording of a refusal follows the scheduler's events, because users know that. Th
 
 from collections.abc import Iterator, Mapping
 
-from tessera.controller.objects.node_constraints import HARD, Constraints, selects, tolerated
-from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.node_constraints import BLOCKING_EFFECTS, NodeConstraints, admits_node, is_tolerated
+from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.resource_amounts import offered_by_agent
 from tessera.kube.resources import Taint
 
@@ -18,47 +18,47 @@ MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def refusal(constraints: Constraints, node: NodeFacts) -> str:
+def refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
     """Why a pod of these constraints must not be pinned to the node; empty if it may.
 
     Looks at the node's state and the pod's wishes, not at what stands on the node.
     """
-    why = closure(constraints, node)
-    return why if why or selects(constraints, node.name, node.labels) else MISMATCH
+    why = first_closed_because(constraints, node)
+    return why if why or admits_node(constraints, node.name, node.labels) else MISMATCH
 
 
-def closure(constraints: Constraints, node: NodeFacts) -> str:
+def first_closed_because(constraints: NodeConstraints, node: NodeInfo) -> str:
     """The same without selector and affinity: why the node is closed to the pod."""
-    return next(closures(constraints, node), "")
+    return next(closed_because(constraints, node), "")
 
 
-def closures(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+def closed_because(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
     """Everything that closes the node to the pod; all of it has to go before the pod may be pinned there."""
-    yield from node.closures()
-    if node.cordoned and not tolerated(_CORDON, constraints.tolerations):
+    yield from node.closed_because()
+    if node.cordoned and not is_tolerated(_CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
     for taint in node.taints:
-        if taint.effect in HARD and not tolerated(taint, constraints.tolerations):
+        if taint.effect in BLOCKING_EFFECTS and not is_tolerated(taint, constraints.tolerations):
             yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
 
 
-def shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> str:
+def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> str:
     """Why these amounts do not fit on the node beside what is used; empty if they do. See :func:`device_shortages`."""
     return next(shortages(wanted, used, node), "")
 
 
-def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
+def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Everything of which too little is left, besides what a node has from its agent."""
     return _short({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
 
 
-def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
+def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """The same for what a node has from its agent: devices of MIG profiles, and the memory quota."""
     return _short({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
 
 
-def _short(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
+def _short(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     for resource, amount in wanted.items():
-        most = node.most(resource)
+        most = node.allocatable_amount(resource)
         if most is not None and amount > most - used.get(resource, 0):
             yield "Too many pods" if resource == "pods" else f"Insufficient {resource}"

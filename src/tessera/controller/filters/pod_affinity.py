@@ -17,9 +17,17 @@ from functools import partial
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex, SelectedPods
-from tessera.controller.objects.node_constraints import Constraints
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.objects.pod_relations import ANY_ADDRESS, NONE, HostPort, Labels, Relations, Spread, Term
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import (
+    ANY_ADDRESS,
+    NO_RELATIONS,
+    HostPort,
+    Labels,
+    PodAffinityTerm,
+    PodRelations,
+    TopologySpread,
+)
 from tessera.limits import NEIGHBOUR_STEPS
 from tessera.placement.work import Work
 
@@ -34,7 +42,7 @@ EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rul
 _COMPARISONS_A_STEP = 2
 
 #: The nodes that keep a rule, and what is said of the others.
-Verdict = tuple[int, str]
+RuleMask = tuple[int, str]
 
 
 class HostPorts:
@@ -45,14 +53,14 @@ class HostPorts:
         work: what the batch may cost.
     """
 
-    of_cards = False
+    freed_with_cards = False
 
     def __init__(self, pods: PodIndex, work: Work) -> None:
         self._pods = pods
         self._work = work
         self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
 
-    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Whether a port of the pod is taken."""
         if not pod.ports:
             return ""
@@ -62,14 +70,14 @@ class HostPorts:
             conflicts = self._conflicts[pod.ports] = frozenset(_conflicts(pod.ports))
         return NO_PORTS if self._pods.holds(node, conflicts) else ""
 
-    def kind(self, pod: PodFacts) -> Hashable:
+    def kind(self, pod: PodInfo) -> Hashable:
         """The ports that it asks for."""
         return pod.ports
 
-    def take(self, pod: PodFacts, node: NodeName) -> None:
+    def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Nothing to do."""
 
-    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Nothing to do."""
 
 
@@ -86,12 +94,12 @@ class _Kind:
 
     namespace: str
     labels: Labels
-    relations: Relations
-    constraints: Constraints | None
+    relations: PodRelations
+    constraints: NodeConstraints | None
 
 
 @dataclass(slots=True)
-class _Answer:
+class _KindAnswer:
     """The verdicts for one kind of pod.
 
     Attributes:
@@ -101,11 +109,11 @@ class _Answer:
     """
 
     version: int = 0
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RuleMask, ...] = ()
     opposed: bool = False
 
 
-class Neighbours:
+class PodAffinityFilter:
     """PodTopologySpread and InterPodAffinity for one batch.
 
     Args:
@@ -114,36 +122,36 @@ class Neighbours:
         work: what the batch may cost.
     """
 
-    of_cards = False
+    freed_with_cards = False
 
     def __init__(self, pods: PodIndex, nodes: NodeIndex, work: Work) -> None:
         self._pods = pods
         self._nodes = nodes
         self._work = work
         self._kinds: dict[PodUid, _Kind] = {}
-        self._answers: dict[PodUid, _Answer] = {}
-        self._shared: dict[_Kind, _Answer] = {}
-        self._taken: dict[PodUid, PodFacts] = {}
+        self._answers: dict[PodUid, _KindAnswer] = {}
+        self._shared: dict[_Kind, _KindAnswer] = {}
+        self._taken: dict[PodUid, PodInfo] = {}
         self._masks: dict[Hashable, tuple[int, int]] = {}
         self._limit = 0
 
-    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """The first rule that the node breaks."""
-        bit = self._nodes.bit(node)
-        return next((why for mask, why in self.verdicts(pod) if not mask & bit), "")
+        bit = self._nodes.mask_of(node)
+        return next((why for mask, why in self.rule_masks(pod) if not mask & bit), "")
 
-    def kind(self, pod: PodFacts) -> Hashable:
+    def kind(self, pod: PodInfo) -> Hashable:
         """A key that pods with the same answers share: the verdicts themselves for a pod without rules of its own."""
-        return self.verdicts(pod) if pod.relations == NONE else self._kind(pod)
+        return self.rule_masks(pod) if pod.relations == NO_RELATIONS else self._kind(pod)
 
-    def take(self, pod: PodFacts, node: NodeName) -> None:
+    def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Counts the pod there; one that is bound or promised a place is counted already."""
         if pod.uid not in self._pods:
             self._work.spend(len(pod.labels) // _COMPARISONS_A_STEP)
             self._taken[pod.uid] = pod
             self._pods.put(pod, node)
 
-    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Counts it no more."""
         del node
         if self._taken.pop(pod.uid, None) is not None:
@@ -154,16 +162,16 @@ class Neighbours:
         for uid in list(self._taken):
             self._pods.drop(self._taken.pop(uid).uid)
 
-    def opposed(self, pod: PodFacts) -> bool:
+    def opposed(self, pod: PodInfo) -> bool:
         """Whether the batch came upon a term of another pod's anti-affinity that selects this one."""
         answer = self._answers.get(pod.uid)
         return answer is not None and answer.opposed
 
-    def verdicts(self, pod: PodFacts) -> tuple[Verdict, ...]:
+    def rule_masks(self, pod: PodInfo) -> tuple[RuleMask, ...]:
         """Every rule that concerns the pod, with the nodes that keep it."""
         answer = self._answers.get(pod.uid)
         if answer is None:
-            answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _Answer())
+            answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _KindAnswer())
         if answer.version != self._pods.version:
             before = self._pods.cost
             self._limit = before + NEIGHBOUR_STEPS
@@ -172,14 +180,14 @@ class Neighbours:
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
         return answer.verdicts
 
-    def _kind(self, pod: PodFacts) -> _Kind:
+    def _kind(self, pod: PodInfo) -> _Kind:
         kind = self._kinds.get(pod.uid)
         if kind is None:
             constraints = pod.constraints if pod.relations.spread else None
             kind = self._kinds[pod.uid] = _Kind(pod.namespace, pod.labels, pod.relations, constraints)
         return kind
 
-    def _judge(self, pod: PodFacts, answer: _Answer) -> Iterator[Verdict]:
+    def _judge(self, pod: PodInfo, answer: _KindAnswer) -> Iterator[RuleMask]:
         relations = pod.relations
         self._pods.cost += relations.count
         for rule in relations.spread:
@@ -193,13 +201,13 @@ class Neighbours:
         if against:
             yield ~against, EXISTING_ANTI_AFFINITY
 
-    def _select(self, rule: Term | Spread) -> SelectedPods | None:
+    def _select(self, rule: PodAffinityTerm | TopologySpread) -> SelectedPods | None:
         """The pods that a rule selects; None if finding them would cost too much."""
         return self._pods.select(rule.selection, self._limit - self._pods.cost)
 
     # Affinity
 
-    def _affinity(self, terms: tuple[Term, ...], pod: PodFacts) -> int:
+    def _affinity(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
         """Nodes beside a pod that all terms select; any with the labels for the first pod of a group."""
         found = [self._select(term) for term in terms]
         selected = [each for each in found if each is not None]
@@ -209,7 +217,7 @@ class Neighbours:
         first = all(self._pods.selects(term.selection, pod) for term in terms)
         return self._mask((terms, first), version, lambda: self._near(terms, selected, first=first))
 
-    def _near(self, terms: tuple[Term, ...], selected: list[SelectedPods], *, first: bool) -> int:
+    def _near(self, terms: tuple[PodAffinityTerm, ...], selected: list[SelectedPods], *, first: bool) -> int:
         common = selected[0].all if len(selected) == 1 else self._pods.in_all(selected)
         allowed = -1
         for term in terms:
@@ -221,13 +229,13 @@ class Neighbours:
             allowed &= mask
         return allowed
 
-    def _anti_affinity(self, term: Term) -> int:
+    def _anti_affinity(self, term: PodAffinityTerm) -> int:
         selected = self._select(term)
         if selected is None:
             return -1
         return self._mask(term, selected.version, lambda: ~self._domains(term.key, selected.all))
 
-    def _opposing(self, pod: PodFacts, answer: _Answer) -> int:
+    def _opposing(self, pod: PodInfo, answer: _KindAnswer) -> int:
         """Nodes that other pods' anti-affinity keeps the pod from."""
         found = self._pods.opposing(pod.namespace, pod.labels, self._limit - self._pods.cost)
         answer.opposed = bool(found)
@@ -238,7 +246,7 @@ class Neighbours:
 
     # Spread
 
-    def _spread(self, rule: Spread, pod: PodFacts) -> int:
+    def _spread(self, rule: TopologySpread, pod: PodInfo) -> int:
         """Nodes whose domain may have one more."""
         selected = self._select(rule)
         if selected is None:
@@ -249,7 +257,7 @@ class Neighbours:
             (rule, own, counted), selected.version, lambda: self._spread_over(rule, selected.staying, counted, own=own)
         )
 
-    def _spread_over(self, rule: Spread, pods: Mapping[NodeName, int], counted: int, *, own: bool) -> int:
+    def _spread_over(self, rule: TopologySpread, pods: Mapping[NodeName, int], counted: int, *, own: bool) -> int:
         if not rule.selection.tests:  # an empty selector counts no pods
             pods = {}
         self._pods.cost += len(pods)
@@ -257,17 +265,17 @@ class Neighbours:
         sums: dict[str, int] = {}
         for node, count in pods.items():
             value = self._nodes.label(node, rule.key)
-            if value is not None and self._nodes.bit(node) & counted:
+            if value is not None and self._nodes.mask_of(node) & counted:
                 sums[value] = sums.get(value, 0) + count
         total = self._domain_count(rule.key, counted)
         empty = total < rule.domains or len(sums) < total
         most = rule.skew - own + (0 if empty else min(sums.values(), default=0))
         full = _union(domains[value] for value, count in sums.items() if count > most)
         if rule.honors_affinity and rule.domains > 1:
-            full |= _union(self._nodes.bit(node) for node, count in pods.items() if count + own > rule.skew)
+            full |= _union(self._nodes.mask_of(node) for node, count in pods.items() if count + own > rule.skew)
         return self._labelled(rule.key) & ~full
 
-    def _counted(self, rule: Spread, pod: PodFacts) -> int:
+    def _counted(self, rule: TopologySpread, pod: PodInfo) -> int:
         """Nodes whose pods and domains count: those with all labels that the pod's constraints name."""
         mask = -1
         for each in pod.relations.spread:

@@ -16,8 +16,8 @@ from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
-from tessera.controller.objects.node_constraints import Constraints
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.quantity import whole
 from tessera.kube.resources import (
     NodeSelectorRequirement,
@@ -48,7 +48,7 @@ ZONES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
+class _ClaimedNodes:
     """The nodes that a pod's claims allow.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Reach:
     local: tuple[str, ...] = ()
 
 
-class Volumes:
+class VolumeFilter:
     """The judge of one batch.
 
     Args:
@@ -71,17 +71,17 @@ class Volumes:
         nodes: the nodes.
     """
 
-    of_cards = False
+    freed_with_cards = False
 
     def __init__(self, storage: Storage, pods: PodIndex, nodes: NodeIndex) -> None:
         self._storage = storage
         self._pods = pods
         self._nodes = nodes
-        self._known: dict[tuple[str, ...], _Reach] = {}
+        self._known: dict[tuple[str, ...], _ClaimedNodes] = {}
         self._masks: dict[bytes, tuple[int, ...]] = {}
         self._steps = 0
 
-    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Why the pod's claims keep it off the node."""
         if not pod.claims:
             return ""
@@ -94,30 +94,30 @@ class Volumes:
             return ONE_POD_ONLY
         if self._exceeds(pod.claims, node):
             return TOO_MANY
-        bit = self._nodes.bit(node)
+        bit = self._nodes.mask_of(node)
         why = next((why for mask, why in reach.rules if not mask & bit), "")
         return why or ("" if self._lie_free(reach.local, node) else NO_VOLUMES)
 
-    def kind(self, pod: PodFacts) -> Hashable:
+    def kind(self, pod: PodInfo) -> Hashable:
         """The claims that it uses."""
         return pod.claims
 
-    def take(self, pod: PodFacts, node: NodeName) -> None:
+    def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Nothing to do: the index counts the claims."""
 
-    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Nothing to do."""
 
     # All nodes at once
 
-    def _reach(self, keys: Iterable[str]) -> _Reach:
+    def _reach(self, keys: Iterable[str]) -> _ClaimedNodes:
         rules: list[tuple[int, str]] = []
         local: list[str] = []
         for key in keys:
             claim = self._storage.claims.get(key)
             never = self._unusable(key, claim)
             if never or claim is None:
-                return _Reach(never)
+                return _ClaimedNodes(never)
             if self._storage.bound(claim):
                 rules += self._bound(claim)
                 continue
@@ -129,7 +129,7 @@ class Volumes:
                 for reached in self._volumes_for(claim):
                     free |= reached
                 rules.append((mask | free, NO_VOLUMES))
-        return _Reach("", tuple(rules), tuple(local))
+        return _ClaimedNodes("", tuple(rules), tuple(local))
 
     def _unusable(self, key: str, claim: PersistentVolumeClaim | None) -> str:
         name = key.partition("/")[2]
@@ -153,20 +153,20 @@ class Volumes:
             ]
             none = [NodeSelectorRequirement(key=key, operator="DoesNotExist") for key in ZONES]
             terms = tuple(NodeSelectorTerm(match_expressions=tuple(each)) for each in (tests, none))
-            yield self._nodes.selected(Constraints(terms=terms)), NO_ZONE
+            yield self._nodes.selected(NodeConstraints(terms=terms)), NO_ZONE
 
     def _reached(self, volume: PersistentVolume) -> int:
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
             return -1
-        return self._nodes.selected(Constraints(terms=affinity.required.node_selector_terms))
+        return self._nodes.selected(NodeConstraints(terms=affinity.required.node_selector_terms))
 
     def _made_for(self, claim: PersistentVolumeClaim) -> int | None:
         """The nodes for which a volume can be made; None if somebody makes volumes of the class by hand."""
         item = self._storage.classes[claim.spec.storage_class_name]
         chosen = claim.metadata.annotations.get(SELECTED_NODE)
         if chosen is not None:
-            return self._nodes.bit(NodeName(chosen))
+            return self._nodes.mask_of(NodeName(chosen))
         if item.provisioner == NO_PROVISIONER:
             return None
         if not item.allowed_topologies:
@@ -180,7 +180,7 @@ class Volumes:
             )
             for term in item.allowed_topologies
         )
-        return self._nodes.selected(Constraints(terms=terms))
+        return self._nodes.selected(NodeConstraints(terms=terms))
 
     def _volumes_for(self, claim: PersistentVolumeClaim) -> tuple[int, ...]:
         """The nodes that reach each free volume that a claim may have. Claims alike share the answer."""
@@ -208,7 +208,7 @@ class Volumes:
         """Tells if the node has a free volume for each claim, beside those that promised pods will get."""
         if not keys:
             return True
-        bit = self._nodes.bit(node)
+        bit = self._nodes.mask_of(node)
         in_use = self._pods.claims.get(node, Counter())
         promised = [each for key in in_use if (each := self._storage.claims.get(key)) and not self._storage.bound(each)]
         for key in keys:

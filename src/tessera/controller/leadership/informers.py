@@ -15,8 +15,8 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import Clock
 from tessera.controller.cluster.cluster_state import Observed
-from tessera.controller.objects.node_info import node_facts
-from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.objects.node_info import read_node
+from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.resources import (
@@ -35,7 +35,7 @@ from tessera.kube.watch.cache import Event, EventKind
 from tessera.kube.watch.informer import Informer
 
 
-class Watching:
+class SliceInformers:
     """Follows pods, nodes and Instaslice objects.
 
     Args:
@@ -61,7 +61,7 @@ class Watching:
         if event.kind is EventKind.DELETED:
             self._slicer.lose_pod(PodUid(event.object.metadata.uid))
         else:
-            self._slicer.see_pod(pod_facts(event.object))
+            self._slicer.see_pod(read_pod(event.object))
         self._changed()
 
     def node_seen(self, event: Event[Node]) -> None:
@@ -69,7 +69,7 @@ class Watching:
         if event.kind is EventKind.DELETED:
             self._slicer.lose_node(NodeName(event.object.metadata.name))
         else:
-            self._slicer.see_node(node_facts(event.object))
+            self._slicer.see_node(read_node(event.object))
         self._changed()
 
     def object_seen(self, event: Event[Instaslice]) -> None:
@@ -91,10 +91,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Seconds that a new leader waits for these mirrors; they are complete with the others where the rights are there.
-PATIENCE = 10.0
+SYNC_TIMEOUT = 10.0
 
 
-class World:
+class ConstraintInformers:
     """The mirrors.
 
     Args:
@@ -133,13 +133,13 @@ class World:
     async def wait_synced(self) -> None:
         """Returns once everything is listed, or when that takes too long."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SYNC_TIMEOUT):
                 await self._listed()
         except TimeoutError:
             _log.warning(
                 "namespaces, claims, volumes, storage classes or CSI nodes are not listed after %.0f s: slices are "
                 "placed without regard to them; apply the rights of this version (deploy/rbac.yaml)",
-                PATIENCE,
+                SYNC_TIMEOUT,
             )
 
     async def _listed(self) -> None:

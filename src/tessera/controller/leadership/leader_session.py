@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
-from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
-from tessera.controller.filters.avoidance import AVOIDANCE
-from tessera.controller.leadership.informers import Watching, World
+from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
 from tessera.controller.slicing.refused_pods import RefusedPods
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
@@ -29,7 +29,7 @@ from tessera.kube.watch.informer import Informer
 from tessera.provisioning.run import Provisioning
 
 
-async def settle(slicer: Slicer, step: Callable[[], None]) -> None:
+async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None:
     """Steps until nothing new comes of it.
 
     Whatever else this process does has its turn after every step: the lease is renewed, events arrive, writes go out.
@@ -41,7 +41,7 @@ async def settle(slicer: Slicer, step: Callable[[], None]) -> None:
         await asyncio.sleep(0)
 
 
-class Reign:
+class LeaderSession:
     """Begins with an empty machine and a LIST of everything.
 
     Args:
@@ -60,7 +60,7 @@ class Reign:
         client: Client,
         clock: Clock,
         *,
-        metrics: Metrics,
+        metrics: ControllerMetrics,
         may_act: Callable[[], bool],
         resolver: Resolver,
         rng: random.Random,
@@ -88,7 +88,7 @@ class Reign:
 
         self._refused = RefusedPods()
         self._due: asyncio.TimerHandle | None = None
-        self._world = World(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._world = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             client,
             clock,
@@ -116,7 +116,7 @@ class Reign:
 
     async def run(self, begun: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
-        Watching(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
+        SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.stop)
@@ -136,27 +136,29 @@ class Reign:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                await settle(self._slicer, lambda: self._step(group))
+                await decide_until_settled(self._slicer, lambda: self._step(group))
 
     def _step(self, group: asyncio.TaskGroup) -> None:
         """Absorbs, plans as much as one step may cost, and starts what is to be written."""
         before, began = self._slicer.decisions, self._clock.monotonic()
         self._slicer.decide()
         if self._slicer.decisions > before:
-            self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
+            self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
         self._take_back()
-        for instruction in self._slicer.take():
+        for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 
     def _take_back(self) -> None:
         """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""
         now = self._clock.monotonic()
-        self._refused.follow(self._slicer.refused_pods, now)
-        for uid in self._refused.due(now):
-            self._slicer.take_back(uid, now + AVOIDANCE)
+        self._refused.update(self._slicer.refused_pods, now)
+        for uid in self._refused.pop_expired(now):
+            self._slicer.take_back(uid, now + AVOIDANCE_SECONDS)
         self._slicer.end_avoidance(now)
         self._stop_waiting()
-        times = [when for when in (self._refused.next(), self._slicer.avoidance.next()) if when is not None]
+        times = [
+            when for when in (self._refused.next_expiry(), self._slicer.avoidance.next_expiry()) if when is not None
+        ]
         if times:
             self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
-from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
-from tessera.controller.leadership.leader_session import Reign
+from tessera.controller.leadership.leader_session import LeaderSession
 from tessera.controller.main.http import serve_http
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.images.persistent_resolver import PersistentResolver
@@ -46,7 +46,7 @@ async def run(
     if resolver is not None:
         await Controller(options, client, clock, resolver=resolver, rng=chance).run()
         return
-    async with registries(options, client, clock, chance) as found:
+    async with open_image_resolver(options, client, clock, chance) as found:
         await Controller(options, client, clock, resolver=found, rng=chance).run()
 
 
@@ -61,7 +61,7 @@ class Controller:
     def __init__(
         self, options: ControllerOptions, client: Client, clock: Clock, *, resolver: Resolver, rng: random.Random
     ) -> None:
-        self.metrics = Metrics()
+        self.metrics = ControllerMetrics()
         self.slicer: Slicer | None = None
         self._options = options
         self._client = client
@@ -92,7 +92,7 @@ class Controller:
             if options.leader_election:
                 await self._elector().run(self._lead)
             else:
-                await self._reign(lambda: True)
+                await self._lead_session(lambda: True)
 
     def _elector(self) -> LeaderElector:
         self._election = LeaderElector(
@@ -106,14 +106,14 @@ class Controller:
         return self._election
 
     async def _lead(self) -> None:
-        await self._reign(lambda: self._election.is_leader)
+        await self._lead_session(lambda: self._election.is_leader)
 
-    async def _reign(self, may_act: Callable[[], bool]) -> None:
-        self.metrics.leading(leads=True)
+    async def _lead_session(self, may_act: Callable[[], bool]) -> None:
+        self.metrics.set_leading(leads=True)
         if self._options.on_leading is not None:
             self._options.on_leading()
         try:
-            reign = Reign(
+            reign = LeaderSession(
                 self._options,
                 self._client,
                 self._clock,
@@ -125,14 +125,14 @@ class Controller:
             await reign.run(self._begin)
         finally:
             self.slicer = None
-            self.metrics.leading(leads=False)
+            self.metrics.set_leading(leads=False)
 
     def _begin(self, slicer: Slicer) -> None:
         self.slicer = slicer
 
 
 @asynccontextmanager
-async def registries(
+async def open_image_resolver(
     options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
 ) -> AsyncIterator[Resolver]:
     """A resolver for as long as the process lives. Nothing is connected before something is asked.

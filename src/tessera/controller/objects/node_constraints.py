@@ -12,14 +12,14 @@ from tessera.api.names import NodeName
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 
 #: Effects that keep a new pod away; PreferNoSchedule only lowers a node's score.
-HARD = frozenset({"NoSchedule", "NoExecute"})
+BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 #: The one field of a node that affinity may name, and how.
 NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Constraints:
+class NodeConstraints:
     """A pod's constraints on nodes. Equal constraints are judged once.
 
     Attributes:
@@ -41,21 +41,21 @@ class Constraints:
 
 
 #: The constraints of a pod that may run on any node.
-ANYWHERE = Constraints()
+ANYWHERE = NodeConstraints()
 
 
-def constraints_of(pod: Pod) -> Constraints:
+def constraints_of(pod: Pod) -> NodeConstraints:
     """Reads the constraints from a pod's spec."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
-    return Constraints(
+    return NodeConstraints(
         selector=tuple(sorted(pod.spec.node_selector.items())),
         terms=None if required is None else required.node_selector_terms,
         tolerations=pod.spec.tolerations,
     )
 
 
-def tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     """Tells if one of these tolerations tolerates a taint."""
     return any(_tolerates(each, taint) for each in tolerations)
 
@@ -70,7 +70,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-class Tolerances:
+class TolerationIndex:
     """The same for many taints: what one taint costs does not grow with the tolerations."""
 
     def __init__(self, tolerations: Sequence[Toleration]) -> None:
@@ -85,7 +85,7 @@ class Tolerances:
         return bool(key) and any((key, value, what) in self._equal for what in (effect, ""))
 
 
-def selects(constraints: Constraints, name: NodeName, labels: Mapping[str, str]) -> bool:
+def admits_node(constraints: NodeConstraints, name: NodeName, labels: Mapping[str, str]) -> bool:
     """Tells if selector and affinity admit a node with this name and these labels."""
     if any(labels.get(key) != value for key, value in constraints.selector):
         return False
@@ -112,7 +112,7 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            one, bound = integer(value), integer(next(iter(test.values), None))
+            one, bound = parse_integer(value), parse_integer(next(iter(test.values), None))
             if one is None or bound is None:
                 return False
             return one > bound if test.operator == "Gt" else one < bound
@@ -120,7 +120,7 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
             return False
 
 
-def integer(text: str | None) -> int | None:
+def parse_integer(text: str | None) -> int | None:
     """A text as Go's ``ParseInt`` reads it into 64 bits; None if it is no such integer."""
     if text is None or _INTEGER.fullmatch(text) is None:
         return None

@@ -15,11 +15,11 @@ from tessera.api.names import (
     profile_of,
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
-from tessera.controller.objects.resource_amounts import Amounts, amounts, offered_by_agent
+from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
 
 
-class Agent(Enum):
+class AgentState(Enum):
     """State of a node's agent, read from the agent's pod."""
 
     UNKNOWN = "no pod of an agent is seen there"
@@ -28,7 +28,7 @@ class Agent(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeInfo:
     """One node.
 
     Attributes:
@@ -39,8 +39,8 @@ class NodeFacts:
         cordoned: marked unschedulable.
         ready: its kubelet reports Ready.
         allocatable: what pods may hold on it.
-        fixed: profiles of the slices that a fixed layout gives it, in the resource's spelling.
-        refused_object: what the node says of its Instaslice object that cannot be followed; empty if it says nothing.
+        fixed_profiles: profiles of the slices that a fixed layout gives it, in the resource's spelling.
+        object_fault: the fault of its Instaslice object that the node's condition names; empty without one.
         agent: whether its agent serves.
     """
 
@@ -51,22 +51,22 @@ class NodeFacts:
     cordoned: bool = False
     ready: bool = True
     allocatable: Amounts = field(default_factory=dict)
-    fixed: frozenset[str] = frozenset()
-    refused_object: str = ""
-    agent: Agent = Agent.UNKNOWN
+    fixed_profiles: frozenset[str] = frozenset()
+    object_fault: str = ""
+    agent: AgentState = AgentState.UNKNOWN
 
-    def closures(self) -> Iterator[str]:
+    def closed_because(self) -> Iterator[str]:
         """Why no pod at all may be given slices of it; nothing if one may."""
-        if not self.dynamic:
+        if not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
         if HOSTNAME_LABEL not in self.labels:
             yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
         if not self.ready:
             yield "node(s) were not ready"
-        if self.agent is Agent.DOWN:
+        if self.agent is AgentState.DOWN:
             yield "node(s) had no agent that is ready"
 
-    def most(self, resource: str) -> int | None:
+    def allocatable_amount(self, resource: str) -> int | None:
         """The amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
 
         Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin came. It
@@ -75,10 +75,10 @@ class NodeFacts:
         """
         if resource in self.allocatable:
             return self.allocatable[resource]
-        return None if self.agent is Agent.READY and offered_by_agent(resource) else 0
+        return None if self.agent is AgentState.READY and offered_by_agent(resource) else 0
 
     @property
-    def dynamic(self) -> bool:
+    def offers_on_demand(self) -> bool:
         """Whether cards of it may be given to on-demand slicing; which are, its Instaslice object tells.
 
         A layout that failed, a name that no file has for instance, leaves the cards with whoever had them.
@@ -87,15 +87,15 @@ class NodeFacts:
         return failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
 
 
-def node_facts(node: Node) -> NodeFacts:
+def read_node(node: Node) -> NodeInfo:
     """What matters of a node."""
     ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
     try:
-        allocatable = amounts(node.status.allocatable)
+        allocatable = parse_amounts(node.status.allocatable)
     except ValueError:
         allocatable = {}
     layout = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
-    return NodeFacts(
+    return NodeInfo(
         name=NodeName(node.metadata.name),
         hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
         labels=dict(node.metadata.labels),
@@ -103,16 +103,16 @@ def node_facts(node: Node) -> NodeFacts:
         cordoned=node.spec.unschedulable,
         ready=ready,
         allocatable=allocatable,
-        fixed=frozenset() if is_on_demand(layout) else _fixed(node),
-        refused_object=next((c.message for c in node.status.conditions if _refuses_object(c)), ""),
+        fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node),
+        object_fault=next((c.message for c in node.status.conditions if _reports_object_fault(c)), ""),
     )
 
 
-def _refuses_object(condition: Condition) -> bool:
+def _reports_object_fault(condition: Condition) -> bool:
     return condition.type == OBJECT_CONDITION and condition.status == "False"
 
 
-def _fixed(node: Node) -> frozenset[str]:
+def _fixed_profiles(node: Node) -> frozenset[str]:
     """The profiles that a fixed layout gives a node.
 
     A node that has just left slicing on demand still counts its resources for a moment. So where an agent of ours says

@@ -17,16 +17,16 @@ from tessera.api.names import (
 from tessera.api.nodes.agent_pod import is_agent, is_ready
 from tessera.api.pods.size_limits import excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
-from tessera.controller.objects.node_constraints import ANYWHERE, Constraints, constraints_of
+from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
 from tessera.controller.objects.pod_relations import (
-    NONE,
+    NO_RELATIONS,
     HostPort,
     Labels,
-    Relations,
-    claims_of,
-    host_ports,
-    labels_of,
-    relations_of,
+    PodRelations,
+    read_claims,
+    read_host_ports,
+    read_labels,
+    read_relations,
 )
 from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
 from tessera.kube.resources import Pod
@@ -39,7 +39,7 @@ UNBOUND = NodeName("")
 
 
 @dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodInfo:
     """One pod.
 
     Attributes:
@@ -59,13 +59,13 @@ class PodFacts:
         ports: what it takes of its node's ports.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that makes it anew when it goes; empty without.
-        refused: why the scheduler finds no node for it, once its gates are open; empty while it does not say so.
-        taken_back: it says that its slices were taken back (condition ``tessera.dev/SliceAvailable``).
+        unschedulable_message: why the scheduler finds no node for it once its gates are open; empty otherwise.
+        slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
         unstarted: it is on a node, and kubelet has never started one of its containers with slices.
         finished: it has ended and will not run again.
-        leaving: its deletion was asked for.
+        terminating: its deletion was requested.
         fault: why it cannot be placed whatever room there is; empty if it can.
-        agent: of a node's agent, whether it serves; None for any other pod.
+        agent_ready: whether this pod, a node's agent, is ready; None for any other pod.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -77,21 +77,21 @@ class PodFacts:
     gates: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     amounts: Amounts = field(default_factory=dict)
-    constraints: Constraints = ANYWHERE
+    constraints: NodeConstraints = ANYWHERE
     priority: int = 0
     created: str = ""
     labels: Labels = ()
-    relations: Relations = NONE
+    relations: PodRelations = NO_RELATIONS
     ports: frozenset[HostPort] = frozenset()
     claims: tuple[str, ...] = ()
     owner: str = ""
-    refused: str = ""
-    taken_back: bool = False
+    unschedulable_message: str = ""
+    slices_withdrawn: bool = False
     unstarted: bool = False
     finished: bool = False
-    leaving: bool = False
+    terminating: bool = False
     fault: str = ""
-    agent: bool | None = None
+    agent_ready: bool | None = None
     version: int = field(default=0, compare=False)
 
     @property
@@ -103,7 +103,7 @@ class PodFacts:
     def ready_to_place(self) -> bool:
         """Whether it waits for us and for nobody else."""
         held = self.gates == (GATE,) and not self.fault
-        return held and bool(self.profiles) and not self.finished and not self.leaving
+        return held and bool(self.profiles) and not self.finished and not self.terminating
 
     @property
     def key(self) -> str:
@@ -111,11 +111,11 @@ class PodFacts:
         return f"{self.namespace}/{self.name}"
 
 
-def pod_facts(pod: Pod) -> PodFacts:
+def read_pod(pod: Pod) -> PodInfo:
     """What matters of a pod."""
     spec, meta = pod.spec, pod.metadata
-    profiles, held, constraints, fault = _needs(pod)
-    return PodFacts(
+    profiles, held, constraints, fault = _read_requests(pod)
+    return PodInfo(
         uid=PodUid(meta.uid),
         namespace=meta.namespace,
         name=meta.name,
@@ -127,23 +127,23 @@ def pod_facts(pod: Pod) -> PodFacts:
         constraints=constraints,
         priority=spec.priority,
         created=meta.creation_timestamp or "",
-        labels=labels_of(pod),
-        relations=relations_of(pod, wants_slices=bool(profiles)) if not fault else NONE,
-        ports=host_ports(spec),
-        claims=claims_of(pod),
+        labels=read_labels(pod),
+        relations=read_relations(pod, wants_slices=bool(profiles)) if not fault else NO_RELATIONS,
+        ports=read_host_ports(spec),
+        claims=read_claims(pod),
         owner=next((each.uid for each in meta.owner_references if each.controller), ""),
-        refused=_refused(pod),
+        unschedulable_message=_unschedulable_message(pod),
         unstarted=bool(profiles) and bool(spec.node_name) and not _started(pod),
-        taken_back=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
+        slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
-        leaving=meta.deletion_timestamp is not None,
+        terminating=meta.deletion_timestamp is not None,
         fault=fault,
-        agent=is_ready(pod) if is_agent(pod) else None,
+        agent_ready=is_ready(pod) if is_agent(pod) else None,
         version=version_number(meta.resource_version),
     )
 
 
-def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
+def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints, str]:
     """Slices, amounts, constraints (of a pod with slices) and what is wrong with them."""
     profiles: tuple[str, ...] = ()
     held: Amounts = {}
@@ -158,7 +158,7 @@ def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
     return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
 
 
-def _refused(pod: Pod) -> str:
+def _unschedulable_message(pod: Pod) -> str:
     """The scheduler's message about a pod without a node; empty while the scheduler preempts other pods for it."""
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""

@@ -29,7 +29,7 @@ _VALUES_A_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PodSelection:
     """Which pods a rule selects.
 
     Attributes:
@@ -55,15 +55,15 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class PodAffinityTerm:
     """A required term of affinity or anti-affinity to pods."""
 
-    selection: Selection
+    selection: PodSelection
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class TopologySpread:
     """A topology spread constraint with DoNotSchedule.
 
     Attributes:
@@ -75,7 +75,7 @@ class Spread:
         honors_taints: only nodes without a taint in the pod's way count.
     """
 
-    selection: Selection
+    selection: PodSelection
     key: str
     skew: int
     domains: int
@@ -84,7 +84,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Relations:
+class PodRelations:
     """A pod's rules about other pods.
 
     Attributes:
@@ -93,9 +93,9 @@ class Relations:
         spread: hard spread constraints.
     """
 
-    affinity: tuple[Term, ...] = ()
-    anti_affinity: tuple[Term, ...] = ()
-    spread: tuple[Spread, ...] = ()
+    affinity: tuple[PodAffinityTerm, ...] = ()
+    anti_affinity: tuple[PodAffinityTerm, ...] = ()
+    spread: tuple[TopologySpread, ...] = ()
 
     @property
     def count(self) -> int:
@@ -103,7 +103,7 @@ class Relations:
         return len(self.affinity) + len(self.anti_affinity) + len(self.spread)
 
     @property
-    def selections(self) -> Iterator[Selection]:
+    def selections(self) -> Iterator[PodSelection]:
         """What its rules select, in their order."""
         for term in (*self.affinity, *self.anti_affinity):
             yield term.selection
@@ -112,32 +112,32 @@ class Relations:
 
 
 #: Of a pod that says nothing about others.
-NONE = Relations()
+NO_RELATIONS = PodRelations()
 
 
-def relations_of(pod: Pod, *, wants_slices: bool) -> Relations:
+def read_relations(pod: Pod, *, wants_slices: bool) -> PodRelations:
     """What a pod says; of one that is not ours to place only what keeps others away."""
     spec, namespace = pod.spec, pod.metadata.namespace
     affinity = spec.affinity
     spread = spec.topology_spread_constraints if wants_slices else ()
     if affinity is None and not spread:
-        return NONE
+        return NO_RELATIONS
     try:
-        return Relations(
+        return PodRelations(
             affinity=_terms(affinity.pod_affinity, namespace) if affinity is not None and wants_slices else (),
             anti_affinity=_terms(affinity.pod_anti_affinity, namespace) if affinity is not None else (),
             spread=tuple(_spreads(pod)) if spread else (),
         )
     except ValueError:  # an operator that no API server lets through
-        return NONE
+        return NO_RELATIONS
 
 
-def labels_of(pod: Pod) -> Labels:
+def read_labels(pod: Pod) -> Labels:
     """A pod's labels, the first ones in their order if it has too many."""
     return tuple(sorted(pod.metadata.labels.items())[:POD_LABELS])
 
 
-def host_ports(spec: PodSpec) -> frozenset[HostPort]:
+def read_host_ports(spec: PodSpec) -> frozenset[HostPort]:
     """What a pod takes of its node's ports, sidecars included."""
     sidecars = [each for each in spec.init_containers if each.restart_policy == "Always"]
     return frozenset(
@@ -148,7 +148,7 @@ def host_ports(spec: PodSpec) -> frozenset[HostPort]:
     )
 
 
-def claims_of(pod: Pod) -> tuple[str, ...]:
+def read_claims(pod: Pod) -> tuple[str, ...]:
     """The claims that a pod uses, as ``namespace/name``."""
     meta = pod.metadata
     found = []
@@ -160,9 +160,11 @@ def claims_of(pod: Pod) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _terms(rule: PodAffinity | None, namespace: str) -> tuple[Term, ...]:
+def _terms(rule: PodAffinity | None, namespace: str) -> tuple[PodAffinityTerm, ...]:
     found = dict.fromkeys(
-        Term(_selection(term.label_selector, namespace, term.namespaces, term.namespace_selector), term.topology_key)
+        PodAffinityTerm(
+            _selection(term.label_selector, namespace, term.namespaces, term.namespace_selector), term.topology_key
+        )
         for term in islice(rule.required if rule is not None else (), POD_AFFINITY_TERMS)
         if selector_values(term) <= SELECTOR_VALUES
     )
@@ -174,14 +176,14 @@ def _selection(
     namespace: str,
     namespaces: Iterable[str] = (),
     namespace_selector: LabelSelector | None = None,
-) -> Selection:
+) -> PodSelection:
     named = frozenset(namespaces)
     if not named and namespace_selector is None:
         named = frozenset({namespace})
-    return Selection(named, _tests(namespace_selector), _tests(selector))
+    return PodSelection(named, _tests(namespace_selector), _tests(selector))
 
 
-def _spreads(pod: Pod) -> Iterable[Spread]:
+def _spreads(pod: Pod) -> Iterable[TopologySpread]:
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
     for rule in pod.spec.topology_spread_constraints:
         if rule.when_unsatisfiable != "DoNotSchedule":
@@ -189,8 +191,8 @@ def _spreads(pod: Pod) -> Iterable[Spread]:
         selection = _selection(rule.label_selector, namespace)
         keys = [Requirement(key, "In", (labels[key],)) for key in rule.match_label_keys if key in labels]
         if keys:  # older API servers do not write them into the selector
-            selection = Selection(selection.namespaces, None, _ordered((*(selection.tests or ()), *keys)))
-        yield Spread(
+            selection = PodSelection(selection.namespaces, None, _ordered((*(selection.tests or ()), *keys)))
+        yield TopologySpread(
             selection,
             rule.topology_key,
             rule.max_skew,

@@ -17,7 +17,7 @@ from tessera.kube.resources import Container, PodSpec
 Amounts = dict[str, int]
 
 
-def amounts(quantities: Mapping[str, str]) -> Amounts:
+def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
     """A resource list in integer units.
 
     Raises:
@@ -49,13 +49,13 @@ def pod_amounts(spec: PodSpec) -> Amounts:
     _add(running, sidecars)
     _raise_to(running, starting)
     if spec.resources is not None:
-        running.update(amounts({**spec.resources.limits, **spec.resources.requests}))
-    _add(running, amounts(spec.overhead))
+        running.update(parse_amounts({**spec.resources.limits, **spec.resources.requests}))
+    _add(running, parse_amounts(spec.overhead))
     running["pods"] = 1
     return {name: value for name, value in running.items() if value}
 
 
-def add(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
+def add_amounts(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
     """Adds (or with ``sign`` -1 takes away) in place; zero entries vanish."""
     for name, value in more.items():
         left = total.get(name, 0) + sign * value
@@ -65,7 +65,7 @@ def add(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
             total.pop(name, None)
 
 
-def text(resource: str, value: int) -> str:
+def format_amount(resource: str, value: int) -> str:
     """An amount as a quantity."""
     return f"{value}m" if resource == "cpu" else str(value)
 
@@ -78,7 +78,7 @@ def _requests(container: Container) -> Amounts:
     resources = container.resources
     if not resources.limits and not resources.requests:
         return {}
-    return amounts({**resources.limits, **resources.requests})
+    return parse_amounts({**resources.limits, **resources.requests})
 
 
 def _add(total: Amounts, more: Amounts) -> None:
@@ -91,7 +91,7 @@ def _raise_to(total: Amounts, floor: Amounts) -> None:
         total[name] = max(total.get(name, 0), value)
 
 
-class Charges:
+class NodeUsage:
     """The sums.
 
     Attributes:
@@ -102,7 +102,7 @@ class Charges:
         self.used: dict[NodeName, Amounts] = {}
         self._of: dict[PodUid, tuple[NodeName, Amounts]] = {}
 
-    def charge(self, uid: PodUid, node: NodeName | None, amounts: Amounts) -> NodeName | None:
+    def assign(self, uid: PodUid, node: NodeName | None, amounts: Amounts) -> NodeName | None:
         """Counts a pod on this node and no other, on none if None.
 
         Returns:
@@ -122,6 +122,6 @@ class Charges:
 
     def _add(self, node: NodeName, amounts: Amounts, *, sign: int) -> None:
         total = self.used.setdefault(node, {})
-        add(total, amounts, sign=sign)
+        add_amounts(total, amounts, sign=sign)
         if not total:
             del self.used[node]

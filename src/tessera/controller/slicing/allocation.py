@@ -47,15 +47,15 @@ from tessera.api.instaslice import (
     result_of,
 )
 from tessera.api.names import NodeName, PodUid, device_id
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.objects.resource_amounts import Amounts, text
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts, format_amount
 from tessera.mig.names import parse_profile_name
 
 #: Resources of the pod that a request shows.
 _SHOWN: tuple[str, ...] = ("cpu", "memory")
 
 
-class Step(Enum):
+class AllocationStep(Enum):
     """What a promise needs next."""
 
     REQUEST = "write the request"
@@ -119,48 +119,48 @@ class Allocation:
         return self.result is not None and self.result[1] == "deleted"
 
 
-def over(pod: PodFacts | None) -> bool:
+def will_never_run(pod: PodInfo | None) -> bool:
     """Whether a pod will never use slices again; ``pod`` is None once it is gone.
 
     A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
     a quota no longer counts it then.
     """
-    return pod is None or pod.finished or (pod.leaving and not pod.node)
+    return pod is None or pod.finished or (pod.terminating and not pod.node)
 
 
-def wanted(allocation: Allocation, pod: PodFacts | None) -> bool:
+def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
     """Whether the pod is still to have these slices.
 
     A record that names no position promises nothing; it goes, and the pod waits anew.
     """
-    return bool(allocation.slices) and not allocation.given_up and not over(pod)
+    return bool(allocation.slices) and not allocation.given_up and not will_never_run(pod)
 
 
-def next_step(allocation: Allocation, pod: PodFacts | None) -> Step:
+def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
     """The table above; ``pod`` is None once it is gone."""
-    if pod is None or not wanted(allocation, pod):
-        return _next_of_release(allocation, lives=not over(pod))
+    if pod is None or not is_wanted(allocation, pod):
+        return _next_of_release(allocation, lives=not will_never_run(pod))
     if not allocation.requested:
-        return Step.REQUEST
-    return Step.UNGATE if pod.gated else Step.SETTLED
+        return AllocationStep.REQUEST
+    return AllocationStep.UNGATE if pod.gated else AllocationStep.SETTLED
 
 
-def _next_of_release(allocation: Allocation, *, lives: bool) -> Step:
+def _next_of_release(allocation: Allocation, *, lives: bool) -> AllocationStep:
     if not allocation.recorded:
-        return Step.FORGET
+        return AllocationStep.FORGET
     destroyed = allocation.destroyed or not allocation.slices
     recorded = allocation.requested or allocation.result is not None
     if lives and recorded and not destroyed:
-        return Step.WAIT if allocation.asked_back else Step.DELETING
+        return AllocationStep.WAIT if allocation.asked_back else AllocationStep.DELETING
     if allocation.requested or allocation.sent:
-        return Step.DROP_REQUEST
-    return Step.DROP_RESULT if destroyed else Step.WAIT
+        return AllocationStep.DROP_REQUEST
+    return AllocationStep.DROP_RESULT if destroyed else AllocationStep.WAIT
 
 
-def request_of(allocation: Allocation) -> AllocationRequest:
+def make_request(allocation: Allocation) -> AllocationRequest:
     """The entry of ``spec.podAllocationRequests``."""
     shown: dict[str, str | int] = {
-        name: text(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts
+        name: format_amount(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts
     }
     return AllocationRequest(
         profile=allocation.slices[0].profile,
@@ -170,13 +170,13 @@ def request_of(allocation: Allocation) -> AllocationRequest:
     )
 
 
-def deleting_result(allocation: Allocation) -> AllocationResult:
+def make_deleting_result(allocation: Allocation) -> AllocationResult:
     """A new entry of ``status.podAllocationResults`` by which the agent learns that the pod loses its slices."""
     status = AllocationStatus(allocation_status_controller="deleting")
     return result_of(allocation.uid, allocation.node, allocation.slices, status)
 
 
-def adopted(node: NodeName, uid: PodUid, item: Instaslice, pod: PodFacts | None = None) -> Allocation:
+def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | None = None) -> Allocation:
     """The promise that a record of the node's object stands for.
 
     A result without a request names neither its pod nor, of a single slice, the profile. A pod that lives has both.
@@ -197,7 +197,7 @@ def adopted(node: NodeName, uid: PodUid, item: Instaslice, pod: PodFacts | None 
     )
 
 
-def _single_profile(pod: PodFacts | None) -> str:
+def _single_profile(pod: PodInfo | None) -> str:
     """NVIDIA's name of the profile of a pod that asks for one slice; empty for any other pod."""
     if pod is None or len(pod.profiles) != 1:
         return ""
@@ -207,7 +207,7 @@ def _single_profile(pod: PodFacts | None) -> str:
         return ""
 
 
-def held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
+def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
     """The slices that a node's agent made for a pod whose promise is gone."""
     return tuple(
         Slice(
@@ -222,7 +222,7 @@ def held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
     )
 
 
-def observe(allocation: Allocation, item: Instaslice) -> None:
+def observe_record(allocation: Allocation, item: Instaslice) -> None:
     """Takes over what the node's object says about a promise."""
     allocation.requested = allocation.uid in item.spec.pod_allocation_requests
     allocation.sent = allocation.sent and not allocation.requested

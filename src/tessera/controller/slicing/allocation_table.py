@@ -10,7 +10,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.allocation import Allocation
 
 
-class Ledger:
+class AllocationTable:
     """Promises. One per (node, pod)."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Ledger:
         """The promises to a pod, as they are now."""
         return tuple(self._by_pod.get(uid, {}).values())
 
-    def live(self, uid: PodUid) -> Allocation | None:
+    def current_of(self, uid: PodUid) -> Allocation | None:
         """The promise to a pod that counts."""
         return next((one for one in self._by_pod.get(uid, {}).values() if not one.given_up), None)
 

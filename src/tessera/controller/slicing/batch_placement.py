@@ -12,12 +12,12 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_rfc3339
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.filters.node_filters import MISMATCH, closure
-from tessera.controller.filters.resources import Judge
-from tessera.controller.objects.node_constraints import Constraints
-from tessera.controller.objects.node_info import NodeFacts
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.allocation_table import Ledger
+from tessera.controller.filters.node_filters import MISMATCH, first_closed_because
+from tessera.controller.filters.resources import Filter
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation_table import AllocationTable
 from tessera.limits import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
@@ -35,7 +35,7 @@ _FEW_NODES = 64
 class Placed:
     """A pod and the slices chosen for it."""
 
-    pod: PodFacts
+    pod: PodInfo
     node: NodeName
     slices: tuple[Slice, ...]
 
@@ -44,12 +44,12 @@ class Placed:
 class Unplaced:
     """A pod and why it must wait; no reason where it was refused before, and is again for all that changed since."""
 
-    pod: PodFacts
+    pod: PodInfo
     reason: Reason | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class PlacementContext:
     """The state in which a batch is planned.
 
     Attributes:
@@ -63,22 +63,22 @@ class Surroundings:
     """
 
     fleet: Fleet
-    nodes: Mapping[NodeName, NodeFacts]
+    nodes: Mapping[NodeName, NodeInfo]
     index: NodeIndex
-    judges: Sequence[Judge]
-    ledger: Ledger
-    home_of: Callable[[PodFacts], NodeName | None]
+    judges: Sequence[Filter]
+    ledger: AllocationTable
+    home_of: Callable[[PodInfo], NodeName | None]
     grown_since: Mapping[PodUid, frozenset[NodeName] | None]
 
 
-def rank(pod: PodFacts) -> tuple[int, str, str]:
+def rank(pod: PodInfo) -> tuple[int, str, str]:
     """Sorts pods: higher priority first, then the older, then by name."""
     return (-pod.priority, pod.created, pod.key)
 
 
-def first_batch(pods: Iterable[PodFacts]) -> list[PodFacts]:
+def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
     """Those who go first, as many as one step plans together."""
-    batch: list[PodFacts] = []
+    batch: list[PodInfo] = []
     rules = 0
     for pod in nsmallest(BATCH_PODS, pods, key=rank):
         rules += pod.relations.count + len(pod.ports)
@@ -88,7 +88,7 @@ def first_batch(pods: Iterable[PodFacts]) -> list[PodFacts]:
     return batch
 
 
-def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequence[Placed | Unplaced]:
+def place(pods: Sequence[PodInfo], within: PlacementContext, work: Work) -> Sequence[Placed | Unplaced]:
     """Plans all of them together, as far as the work suffices.
 
     Args:
@@ -100,9 +100,9 @@ def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequenc
         The outcome of each pod that was decided, one at least; the rest is to be asked again.
     """
     ordered = sorted(pods, key=rank)
-    rules = _Rules(ordered, within, work.part(_JUDGING_SHARE))
+    rules = _BatchFilters(ordered, within, work.part(_JUDGING_SHARE))
     judged = ordered[: rules.judged]
-    asked, alike = _enough(judged, rules, within.fleet)
+    asked, alike = _drop_hopeless(judged, rules, within.fleet)
     demands = [rules.demand(pod) for pod in asked]
     decided = plan(
         within.fleet,
@@ -125,13 +125,13 @@ def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequenc
     return placed
 
 
-def _refused(decided: Plan, pod: PodFacts) -> bool:
+def _refused(decided: Plan, pod: PodInfo) -> bool:
     return pod.key not in decided.assignments and pod.key not in decided.postponed
 
 
-def _enough(
-    ordered: Sequence[PodFacts], rules: "_Rules", fleet: Fleet
-) -> tuple[list[PodFacts], dict[str, Sequence[PodFacts]]]:
+def _drop_hopeless(
+    ordered: Sequence[PodInfo], rules: "_BatchFilters", fleet: Fleet
+) -> tuple[list[PodInfo], dict[str, Sequence[PodInfo]]]:
     """Leaves out pods that cannot be placed because too many of their kind stand before them.
 
     Of pods that differ in nothing but their name, no more fit than the free slots allow. Those beyond one more are not
@@ -142,9 +142,9 @@ def _enough(
     """
     free = sum(node.free for node in fleet.fullest_nodes())
     most: dict[tuple[str, ...], int] = {}
-    kinds: dict[Hashable, list[PodFacts]] = {}
-    asked: list[PodFacts] = []
-    alike: dict[str, Sequence[PodFacts]] = {}
+    kinds: dict[Hashable, list[PodInfo]] = {}
+    asked: list[PodInfo] = []
+    alike: dict[str, Sequence[PodInfo]] = {}
     for pod in ordered:
         if pod.profiles not in most:
             most[pod.profiles] = free // _slots(fleet, pod.profiles) + 1
@@ -163,7 +163,7 @@ def _slots(fleet: Fleet, profiles: Sequence[str]) -> int:
     return sum(min(found, default=1) for found in sizes)
 
 
-def _arrival(pod: PodFacts) -> float:
+def _arrival(pod: PodInfo) -> float:
     try:
         return parse_rfc3339(pod.created)
     except ValueError:
@@ -183,7 +183,7 @@ def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
     )
 
 
-class _Rules:
+class _BatchFilters:
     """Judges pods and nodes while a batch is being planned.
 
     Attributes:
@@ -191,23 +191,23 @@ class _Rules:
         kinds: by UID, equal for pods that every node treats alike.
     """
 
-    def __init__(self, ordered: Sequence[PodFacts], within: Surroundings, work: Work) -> None:
+    def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: Work) -> None:
         self._nodes = within.nodes
         self._index = within.index
         self._judges = within.judges
-        self._lasting = [judge for judge in within.judges if not judge.of_cards]
+        self._lasting = [judge for judge in within.judges if not judge.freed_with_cards]
         self._ledger = within.ledger
         self._grown_since = within.grown_since
         self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
         self._closed: dict[tuple[int, str], Refusal] = {}
         self.kinds: dict[PodUid, Hashable] = {}
-        self._shared: dict[Constraints, int] = {}
+        self._shared: dict[NodeConstraints, int] = {}
         self._kinds: dict[PodUid, int] = {}
         self._open: list[int] = []
         self._pods = {pod.key: pod for pod in self._judge(ordered, work)}
         self.judged = len(self._pods)
 
-    def _judge(self, ordered: Sequence[PodFacts], work: Work) -> Iterator[PodFacts]:
+    def _judge(self, ordered: Sequence[PodInfo], work: Work) -> Iterator[PodInfo]:
         for pod in ordered:
             if self._kinds and work.spent:
                 return
@@ -219,7 +219,7 @@ class _Rules:
             self.kinds[pod.uid] = self._kind(pod)
             yield pod
 
-    def demand(self, pod: PodFacts) -> Demand:
+    def demand(self, pod: PodInfo) -> Demand:
         """The pod as placement sees it."""
         home, grown = self._homes[pod.uid], self._grown_since.get(pod.uid)
         nodes: frozenset[str] | None = grown
@@ -237,20 +237,20 @@ class _Rules:
         """The same about a node without room, if its cards had it."""
         return self._judged_by(self._lasting, demand, node)
 
-    def _judged_by(self, judges: Sequence[Judge], demand: Demand, node: str) -> Refusal | None:
+    def _judged_by(self, judges: Sequence[Filter], demand: Demand, node: str) -> Refusal | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
-            return LEAVING
+            return RELEASING
         home = self._homes[pod.uid]
         if home is not None:
             return None if home == node else _NOT_HOME
-        if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
+        if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
         why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
         return Refusal(why) if why else None
 
-    def _kind(self, pod: PodFacts) -> Hashable:
+    def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
         judged = tuple(judge.kind(pod) for judge in self._judges)
         return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
@@ -258,21 +258,21 @@ class _Rules:
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""
         for judge in self._judges:
-            judge.take(self._pods[demand.key], NodeName(node))
+            judge.reserve(self._pods[demand.key], NodeName(node))
 
     def give_back(self, demand: Demand, node: str) -> None:
         """It takes that back."""
         for judge in self._judges:
-            judge.give_back(self._pods[demand.key], NodeName(node))
+            judge.unreserve(self._pods[demand.key], NodeName(node))
 
-    def _closure(self, pod: PodFacts, node: NodeName) -> Refusal:
+    def _closure(self, pod: PodInfo, node: NodeName) -> Refusal:
         key = (self._kinds[pod.uid], node)
         if key not in self._closed:
             facts = self._nodes.get(node)
-            why = "node(s) were gone" if facts is None else closure(pod.constraints, facts) or MISMATCH
+            why = "node(s) were gone" if facts is None else first_closed_because(pod.constraints, facts) or MISMATCH
             self._closed[key] = Refusal(why)
         return self._closed[key]
 
 
 _NOT_HOME = Refusal("node(s) are not the one that the pod is pinned to")
-LEAVING = Refusal("node(s) still take back the pod's former slices")
+RELEASING = Refusal("node(s) still take back the pod's former slices")

@@ -21,7 +21,7 @@ from tessera.placement.fleet import CardPlacement, Fleet, NoSuchCard, Occupied
 _Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
 
 
-class Geometries:
+class CardGeometries:
     """Interns geometries by their table."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Geometries:
         return geometry
 
 
-def bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
+def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
     """What a slice takes of a card; all of the card where the slice leaves it, which only a wrong record can say."""
     try:
         return occupied_by(geometry, Placement(item.profile, item.start, item.size))
@@ -73,7 +73,7 @@ def bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
 FOREIGN = "a slice that no record of Tessera explains"
 
 
-class Inventory:
+class FleetInventory:
     """Cards and what stands on them.
 
     Attributes:
@@ -83,7 +83,7 @@ class Inventory:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
-        self.geometries = Geometries()
+        self.geometries = CardGeometries()
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
         """Files a node's cards anew, with the promises and foreign slices on them.

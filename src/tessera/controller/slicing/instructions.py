@@ -12,7 +12,7 @@ from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
 #: What is never written by two requests at a time: a half of a node's object, or a pod.
-Key = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition"], str]
+WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class PatchRequests:
     drop: tuple[PodUid, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The node's spec."""
         return ("spec", self.node)
 
@@ -51,7 +51,7 @@ class PatchResults:
     drop: tuple[PodUid, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The node's status."""
         return ("status", self.node)
 
@@ -80,7 +80,7 @@ class Ungate:
     hostname: str = ""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The pod."""
         return ("pod", self.uid)
 
@@ -107,7 +107,7 @@ class Evict:
     version: int
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The pod."""
         return ("pod", self.uid)
 
@@ -120,13 +120,13 @@ class DeleteObject:
     uid: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The node's object."""
         return ("object", self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportObject:
+class ReportNodeCondition:
     """Says on a Node, by a condition and an event, whether its Instaslice object can be followed.
 
     Attributes:
@@ -138,13 +138,13 @@ class ReportObject:
     text: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The node's condition."""
         return ("condition", self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPod:
+class ReportPodCondition:
     """Says on a pod, by a condition, whether the slices that it was promised are there for it.
 
     Attributes:
@@ -162,13 +162,13 @@ class ReportPod:
     text: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> WriteKey:
         """The pod's condition."""
         return ("pod-condition", self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class RecordEvent:
     """An Event on a pod. Best effort: it is not answered."""
 
     uid: PodUid
@@ -179,5 +179,5 @@ class Tell:
     warning: bool = False
 
 
-Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportObject | ReportPod
-Instruction = Write | Tell
+Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportNodeCondition | ReportPodCondition
+Instruction = Write | RecordEvent

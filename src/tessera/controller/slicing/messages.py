@@ -1,34 +1,34 @@
 """What people read about a pod that waits."""
 
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.controller.filters.avoidance import AVOIDANCE
-from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.placement.reasons import Reason
 from tessera.text import one_line
 
 
-def waiting_text(pod: PodFacts, reason: Reason) -> str:
+def waiting_text(pod: PodInfo, reason: Reason) -> str:
     """An event's message: what the pod waits for and what would end that."""
-    return f"Waiting for {wanted_text(pod)}: {reason.text}"
+    return f"Waiting for {profiles_text(pod)}: {reason.text}"
 
 
-def fixed_text(pod: PodFacts) -> str:
+def fixed_layout_text(pod: PodInfo) -> str:
     """An event's message for a pod that nodes with a fixed layout serve."""
     return (
-        f"No card that is cut on demand serves {wanted_text(pod)}, but nodes with a fixed MIG layout have it: "
+        f"No card that is cut on demand serves {profiles_text(pod)}, but nodes with a fixed MIG layout have it: "
         "the scheduler places the pod"
     )
 
 
-def lost_text(pod: PodFacts, reason: Reason) -> str:
+def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
     """An event's message for a pod that is past the gate but has no slices on record, and no room for new ones."""
     return (
-        f"The pod runs or is pinned without a slice on record, and its node has no room for {wanted_text(pod)}: "
+        f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
         f"{reason.text}. Delete the pod so that it is placed anew"
     )
 
 
-def object_text(node: str, fault: str) -> str:
+def object_fault_text(node: str, fault: str) -> str:
     """Text of a node's condition and event about an Instaslice object that breaks a rule."""
     name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
     return (
@@ -37,9 +37,10 @@ def object_text(node: str, fault: str) -> str:
     )
 
 
-def taken_back_text(pod: PodFacts, node: str, *, avoided: bool) -> str:
+def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     """An event's message for a pod that cannot start on the node of its slices, which its owner may avoid then."""
-    why = f"The scheduler refuses the pod on node {node}, where its slices were promised: {one_line(pod.refused)}"
+    refusal = one_line(pod.unschedulable_message)
+    why = f"The scheduler refuses the pod on node {node}, where its slices were promised: {refusal}"
     then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
     if pod.node:
         why = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
@@ -47,11 +48,11 @@ def taken_back_text(pod: PodFacts, node: str, *, avoided: bool) -> str:
     if pod.owner:
         then = "It is evicted, so that its owner makes it anew"
     if pod.owner and avoided:
-        then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE / 60:.0f} minutes"
+        then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
     return f"{why}. {then}"
 
 
-def wanted_text(pod: PodFacts) -> str:
+def profiles_text(pod: PodInfo) -> str:
     """``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
     counts = {profile: pod.profiles.count(profile) for profile in pod.profiles}
     return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.allocation import Allocation, Step, deleting_result, request_of
+from tessera.controller.slicing.allocation import Allocation, AllocationStep, make_deleting_result, make_request
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Ungate, Write
 
 
 @dataclass(slots=True)
-class Due:
+class PendingNodeWrites:
     """Entries to write, remove or change on one node, and its pods to ungate."""
 
     node: NodeName
@@ -32,19 +32,19 @@ class Due:
         return [*found, *self.ungate]
 
 
-def collect(due: Due, allocation: Allocation, step: Step) -> None:
+def add_step(due: PendingNodeWrites, allocation: Allocation, step: AllocationStep) -> None:
     """Adds the entry that a step writes to the node's object; steps that write none add nothing."""
     uid = allocation.uid
     match step:
-        case Step.REQUEST:
-            due.requests[uid] = request_of(allocation)
-        case Step.DELETING if allocation.result is None:
-            due.results[uid] = deleting_result(allocation)
-        case Step.DELETING:
+        case AllocationStep.REQUEST:
+            due.requests[uid] = make_request(allocation)
+        case AllocationStep.DELETING if allocation.result is None:
+            due.results[uid] = make_deleting_result(allocation)
+        case AllocationStep.DELETING:
             due.states[uid] = "deleting"
-        case Step.DROP_REQUEST:
+        case AllocationStep.DROP_REQUEST:
             due.drop_requests.append(uid)
-        case Step.DROP_RESULT:
+        case AllocationStep.DROP_RESULT:
             due.drop_results.append(uid)
         case _:
             pass

@@ -10,19 +10,19 @@ from contextlib import contextmanager
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import Observed
-from tessera.controller.filters.avoidance import Avoidance
-from tessera.controller.filters.node_filters import MISMATCH, closures, shortages
-from tessera.controller.filters.pod_affinity import HostPorts, Neighbours
-from tessera.controller.filters.resources import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
-from tessera.controller.filters.volumes import Volumes
-from tessera.controller.objects.node_constraints import selects
-from tessera.controller.objects.node_info import NodeFacts
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.objects.pod_relations import NONE
-from tessera.controller.objects.resource_amounts import Amounts, Charges, add
-from tessera.controller.slicing.allocation_table import Ledger
-from tessera.controller.slicing.batch_placement import LEAVING, Placed, Surroundings, Unplaced, place
-from tessera.controller.slicing.fleet_inventory import Inventory
+from tessera.controller.filters.avoidance import NodeAvoidance
+from tessera.controller.filters.node_filters import MISMATCH, closed_because, shortages
+from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
+from tessera.controller.filters.resources import AvoidedNodes, Filter, FreeAmounts, FreeDevices, OfferedDevices
+from tessera.controller.filters.volumes import VolumeFilter
+from tessera.controller.objects.node_constraints import admits_node
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import NO_RELATIONS
+from tessera.controller.objects.resource_amounts import Amounts, NodeUsage, add_amounts
+from tessera.controller.slicing.allocation_table import AllocationTable
+from tessera.controller.slicing.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
+from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.placement.work import Work
 
 
@@ -37,10 +37,10 @@ class Planner(Observed):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger()
-        self.inventory = Inventory()
-        self.avoidance = Avoidance()
-        self._charges = Charges()
+        self.ledger = AllocationTable()
+        self.inventory = FleetInventory()
+        self.avoidance = NodeAvoidance()
+        self._charges = NodeUsage()
 
     @property
     def used(self) -> Mapping[NodeName, Amounts]:
@@ -53,16 +53,16 @@ class Planner(Observed):
         for allocation in self.ledger.on(node):
             pod = self.pods.get(allocation.uid)
             if pod is not None and not pod.finished and not allocation.given_up:
-                add(left, pod.amounts, sign=-1)
+                add_amounts(left, pod.amounts, sign=-1)
         return left
 
-    def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
+    def placed(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
         """Plans these pods as if no other pod waited. Promises nothing."""
         work = Work(sys.maxsize)
         with self._judging(work) as judges:
             return place(pods, self._surroundings({}, judges), work)
 
-    def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
+    def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
         """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
         nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
         with self._judging(Work(sys.maxsize)) as judges:
@@ -72,9 +72,9 @@ class Planner(Observed):
             }
 
     def _surroundings(
-        self, since: Mapping[PodUid, frozenset[NodeName] | None], judges: Sequence[Judge]
-    ) -> Surroundings:
-        return Surroundings(
+        self, since: Mapping[PodUid, frozenset[NodeName] | None], judges: Sequence[Filter]
+    ) -> PlacementContext:
+        return PlacementContext(
             fleet=self.inventory.fleet,
             nodes=self.nodes,
             index=self.index,
@@ -85,10 +85,10 @@ class Planner(Observed):
         )
 
     @contextmanager
-    def _judging(self, work: Work) -> Iterator[Sequence[Judge]]:
+    def _judging(self, work: Work) -> Iterator[Sequence[Filter]]:
         """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
-        neighbours = Neighbours(self.neighbours, self.index, work)
-        volumes = (Volumes(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
+        neighbours = PodAffinityFilter(self.neighbours, self.index, work)
+        volumes = (VolumeFilter(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
         try:
             yield (
                 AvoidedNodes(self.avoidance),
@@ -103,15 +103,15 @@ class Planner(Observed):
             neighbours.end()
 
 
-def depends(pod: PodFacts, judges: Sequence[Judge]) -> bool:
+def depends_on_pods_or_volumes(pod: PodInfo, judges: Sequence[Filter]) -> bool:
     """Tells if other pods or volumes restrict where a pod may run; its batch was planned with these judges."""
-    if pod.relations != NONE or pod.ports or pod.claims:
+    if pod.relations != NO_RELATIONS or pod.ports or pod.claims:
         return True
-    return any(isinstance(judge, Neighbours) and judge.opposed(pod) for judge in judges)
+    return any(isinstance(judge, PodAffinityFilter) and judge.opposed(pod) for judge in judges)
 
 
 def objections(
-    pod: PodFacts, node: NodeFacts, *, judges: Sequence[Judge], used: Amounts, ledger: Ledger
+    pod: PodInfo, node: NodeInfo, *, judges: Sequence[Filter], used: Amounts, ledger: AllocationTable
 ) -> tuple[str, ...]:
     """The rules by which a node refuses a pod, in the words of the scheduler's events.
 
@@ -126,12 +126,12 @@ def objections(
 
 
 def _objections(
-    pod: PodFacts, node: NodeFacts, judges: Sequence[Judge], used: Amounts, ledger: Ledger
+    pod: PodInfo, node: NodeInfo, judges: Sequence[Filter], used: Amounts, ledger: AllocationTable
 ) -> Iterator[str]:
-    yield from closures(pod.constraints, node)
-    if not selects(pod.constraints, node.name, node.labels):
+    yield from closed_because(pod.constraints, node)
+    if not admits_node(pod.constraints, node.name, node.labels):
         yield MISMATCH
     yield from shortages(pod.amounts, used, node)  # a judge of amounts names the first only
-    yield from filter(None, (judge.refusal(pod, node.name) for judge in judges if not judge.of_cards))
+    yield from filter(None, (judge.refusal(pod, node.name) for judge in judges if not judge.freed_with_cards))
     if ledger.get(node.name, pod.uid) is not None:
-        yield LEAVING.rule
+        yield RELEASING.rule

@@ -11,10 +11,17 @@ Three rules:
 
 from tessera.api.instaslice import Instaslice, NodeResources, misfit
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.node_info import Agent
-from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.allocation import Allocation, adopted, held_by, observe, recorded_uids, wanted
-from tessera.controller.slicing.instructions import Key, Tell
+from tessera.controller.objects.node_info import AgentState
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation import (
+    Allocation,
+    adopt_record,
+    is_wanted,
+    observe_record,
+    recorded_uids,
+    slices_held_by,
+)
+from tessera.controller.slicing.instructions import RecordEvent, WriteKey
 from tessera.controller.slicing.planner import Planner
 from tessera.mig.names import resource_spelling
 from tessera.placement.reasons import Reason
@@ -39,10 +46,10 @@ class Promises(Planner):
         self._cards: dict[NodeName, NodeResources] = {}
         self._makes: dict[NodeName, frozenset[str]] = {}
         self._due: set[NodeName] = set()
-        self._busy: set[Key] = set()
+        self._busy: set[WriteKey] = set()
         self._last_event: dict[PodUid, str] = {}
-        self._denied: dict[PodUid, PodFacts] = {}
-        self._events: list[Tell] = []
+        self._denied: dict[PodUid, PodInfo] = {}
+        self._events: list[RecordEvent] = []
         self._dependent: set[PodUid] = set()
         self._withdrawn: dict[PodUid, str] = {}
         self._reports: set[PodUid] = set()
@@ -57,7 +64,7 @@ class Promises(Planner):
         else:
             self.faults.pop(node, None)
         new_records = not fault and self._absorb_records(node, item)
-        sliced = item is not None and facts is not None and facts.dynamic and not fault
+        sliced = item is not None and facts is not None and facts.offers_on_demand and not fault
         resources = item.status.node_resources if item is not None and sliced else None
         if resources is None:
             if self._cards.pop(node, None) is not None:
@@ -86,12 +93,12 @@ class Promises(Planner):
         if item is not None:
             for uid in recorded_uids(item):
                 if self.ledger.get(node, uid) is None:
-                    self.ledger.add(adopted(node, uid, item, self.pods.get(uid)))
+                    self.ledger.add(adopt_record(node, uid, item, self.pods.get(uid)))
                     self._changed_pods.add(uid)
                     new_records = True
         for allocation in self.ledger.on(node):
             if item is not None:
-                observe(allocation, item)
+                observe_record(allocation, item)
                 if allocation.asked_back and not allocation.given_up:
                     self._give_up(allocation)  # what a process before this one began
             else:
@@ -103,7 +110,7 @@ class Promises(Planner):
     def _settle(self, allocation: Allocation, *, gone: bool) -> None:
         """Frees what is destroyed, and forgets what is neither wanted nor recorded."""
         pod = self.pods.get(allocation.uid)
-        if wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
+        if is_wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
             return
         if allocation.destroyed or not allocation.recorded:
             self._free(allocation)
@@ -111,7 +118,7 @@ class Promises(Planner):
             self._forget(allocation)
 
     def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
-        self.growth.at(node)
+        self.growth.room_may_have_grown(node)
         held = [one for one in self.ledger.on(node) if not one.freed]
         held.sort(key=self._standing)
         for allocation in self.inventory.rebuild(node, resources, held):
@@ -139,19 +146,19 @@ class Promises(Planner):
             self._review(allocation)
         self._note_refusal(uid, pod)
         self._reports.add(uid)
-        self.growth.forget(uid)
+        self.growth.forget_refusal(uid)
         self._queue(uid)
         self._charge(uid)
         if pod is not None and pod.finished and not self.ledger.of(uid):
             self.lose_pod(uid)
             self._changed_pods.discard(uid)
 
-    def _record_again(self, pod: PodFacts) -> None:
+    def _record_again(self, pod: PodInfo) -> None:
         """Promises a pod on a node what it holds there by the agent's word, if no promise to it is left."""
         resources = self._cards.get(pod.node) if pod.profiles and not pod.finished else None
         if resources is None or self.ledger.of(pod.uid):
             return
-        slices = held_by(resources, pod.uid)
+        slices = slices_held_by(resources, pod.uid)
         if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
             return
         allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
@@ -168,9 +175,13 @@ class Promises(Planner):
         self._charge(allocation.uid)
         self._due.add(allocation.node)
 
-    def _note_refusal(self, uid: PodUid, pod: PodFacts | None) -> None:
-        promised = pod is not None and not pod.leaving and self.ledger.live(uid) is not None
-        if pod is not None and promised and (pod.refused or (pod.unstarted and self._agent_down(pod.node))):
+    def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
+        promised = pod is not None and not pod.terminating and self.ledger.current_of(uid) is not None
+        if (
+            pod is not None
+            and promised
+            and (pod.unschedulable_message or (pod.unstarted and self._agent_down(pod.node)))
+        ):
             self.refused_pods.add(uid)
         elif uid in self.refused_pods:
             self.refused_pods.remove(uid)
@@ -180,14 +191,14 @@ class Promises(Planner):
 
     def _agent_down(self, node: NodeName) -> bool:
         facts = self.nodes.get(node)
-        return facts is not None and facts.agent is Agent.DOWN
+        return facts is not None and facts.agent is AgentState.DOWN
 
-    def _report_fault(self, pod: PodFacts) -> None:
+    def _report_fault(self, pod: PodInfo) -> None:
         if pod.fault and pod.gated and self._last_event.get(pod.uid) != pod.fault:
             self._last_event[pod.uid] = pod.fault
             self._record_event(pod, "SliceRefused", pod.fault, warning=True)
 
-    def _choose(self, pod: PodFacts) -> None:
+    def _choose(self, pod: PodInfo) -> None:
         """Keeps one of several promises to a pod: where it must run, else the one furthest on."""
         live = [one for one in self.ledger.of(pod.uid) if not one.given_up]
         home = self.home_of(pod)
@@ -206,8 +217,8 @@ class Promises(Planner):
             return
         if not pod.gated or ("pod", pod.uid) in self._busy:
             return
-        able = self.index.open_to(pod.constraints) & self.index.bit(allocation.node)
-        if pod.leaving or not allocation.slices or not able or allocation.node in self.faults:
+        able = self.index.open_to(pod.constraints) & self.index.mask_of(allocation.node)
+        if pod.terminating or not allocation.slices or not able or allocation.node in self.faults:
             self._give_up(allocation)
 
     def _give_up(self, allocation: Allocation) -> None:
@@ -221,13 +232,13 @@ class Promises(Planner):
         if not allocation.freed:
             allocation.freed = True
             self.inventory.release(allocation)
-            self.growth.at(allocation.node)
+            self.growth.room_may_have_grown(allocation.node)
 
     def _forget(self, allocation: Allocation) -> None:
         self.ledger.remove(allocation)
         self._changed_pods.add(allocation.uid)
         if allocation.uid in self.waiting:
-            self.growth.at(allocation.node)  # the node that took its slices back is open to it again
+            self.growth.room_may_have_grown(allocation.node)  # the node that took its slices back is open to it again
 
     # Who waits
 
@@ -246,36 +257,36 @@ class Promises(Planner):
         self.waiting.pop(uid, None)
         self._dependent.discard(uid)
         self.neighbours.unwatch(uid)
-        self.growth.forget(uid)
+        self.growth.forget_refusal(uid)
 
-    def _waits(self, pod: PodFacts) -> bool:
-        if self.ledger.live(pod.uid) is not None or pod.uid in self._denied:
+    def _waits(self, pod: PodInfo) -> bool:
+        if self.ledger.current_of(pod.uid) is not None or pod.uid in self._denied:
             return False
         if self._is_withdrawn(pod):
             return False
         if pod.ready_to_place:
             return True
-        ours = bool(pod.profiles) and not pod.finished and not pod.leaving
+        ours = bool(pod.profiles) and not pod.finished and not pod.terminating
         home = self.home_of(pod)
         return ours and home is not None and home in self._cards
 
-    def _is_withdrawn(self, pod: PodFacts) -> bool:
+    def _is_withdrawn(self, pod: PodInfo) -> bool:
         """Whether slices of a pod were taken back, and the scheduler has not bound it after all."""
-        return not pod.gated and not pod.node and (pod.taken_back or pod.uid in self._withdrawn)
+        return not pod.gated and not pod.node and (pod.slices_withdrawn or pod.uid in self._withdrawn)
 
     def _charge(self, uid: PodUid) -> None:
         """Counts what a pod holds on its node: where it is bound, else where it was promised a place."""
         pod = self.pods.get(uid)
         home: NodeName | None = None
         if pod is not None and not pod.finished:
-            live = self.ledger.live(uid)
+            live = self.ledger.current_of(uid)
             home = pod.node or (live.node if live is not None else None)
         self._index_pod(uid, pod, home)
-        left = self._charges.charge(uid, home, pod.amounts if pod is not None else {})
+        left = self._charges.assign(uid, home, pod.amounts if pod is not None else {})
         if left is not None and left in self._cards:
-            self.growth.at(left)
+            self.growth.room_may_have_grown(left)
 
-    def _index_pod(self, uid: PodUid, pod: PodFacts | None, home: NodeName | None) -> None:
+    def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:
         """Updates the index of pods on nodes with where a pod runs or is promised a place."""
         before = self.neighbours.changes
         if pod is None:
@@ -284,7 +295,9 @@ class Promises(Planner):
             self.neighbours.put(pod, home)
         self.neighbours_changed |= self.neighbours.changes != before
 
-    def _record_event(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
+    def _record_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
         self._events.append(
-            Tell(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning)
+            RecordEvent(
+                uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning
+            )
         )

@@ -10,7 +10,7 @@ from tessera.api.names import PodUid
 
 #: Seconds after which a pod that is refused is taken back. A node's kubelet publishes what an agent
 #: offers within 10 s, a restarted agent within half a minute.
-PATIENCE = 60.0
+REFUSAL_TIMEOUT = 60.0
 
 
 class RefusedPods:
@@ -20,24 +20,24 @@ class RefusedPods:
         patience: seconds that a pod may be refused.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self.patience = patience
+    def __init__(self, patience: float = REFUSAL_TIMEOUT) -> None:
+        self.timeout = patience
         self._since: dict[PodUid, float] = {}
 
-    def follow(self, refused: AbstractSet[PodUid], now: float) -> None:
+    def update(self, refused: AbstractSet[PodUid], now: float) -> None:
         """Takes over whom the scheduler refuses now."""
         for uid in self._since.keys() - refused:
             del self._since[uid]
         for uid in refused:
             self._since.setdefault(uid, now)
 
-    def next(self) -> float | None:
+    def next_expiry(self) -> float | None:
         """Time at which the first refused pod loses its slices; None if no pod is refused."""
-        return min(self._since.values()) + self.patience if self._since else None
+        return min(self._since.values()) + self.timeout if self._since else None
 
-    def due(self, now: float) -> list[PodUid]:
+    def pop_expired(self, now: float) -> list[PodUid]:
         """Those whose time is over; if they are refused still, they get as much again."""
-        found = [uid for uid, since in self._since.items() if since + self.patience <= now]
+        found = [uid for uid, since in self._since.items() if since + self.timeout <= now]
         for uid in found:
             self._since[uid] = now
         return found

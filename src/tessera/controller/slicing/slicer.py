@@ -15,24 +15,30 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.node_info import node_facts
-from tessera.controller.objects.pod_info import PodFacts, pod_facts
-from tessera.controller.slicing.allocation import Allocation, Step, next_step
+from tessera.controller.objects.node_info import read_node
+from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.slicing.allocation import Allocation, AllocationStep, next_step
 from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_batch, place
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Evict,
     Instruction,
     PatchRequests,
-    ReportObject,
-    ReportPod,
-    Tell,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
     Ungate,
     Write,
 )
-from tessera.controller.slicing.messages import fixed_text, lost_text, object_text, taken_back_text, waiting_text
-from tessera.controller.slicing.pending_writes import Due, collect
-from tessera.controller.slicing.planner import depends
+from tessera.controller.slicing.messages import (
+    fixed_layout_text,
+    lost_slices_text,
+    object_fault_text,
+    waiting_text,
+    withdrawn_text,
+)
+from tessera.controller.slicing.pending_writes import PendingNodeWrites, add_step
+from tessera.controller.slicing.planner import depends_on_pods_or_volumes
 from tessera.controller.slicing.promises import Promises
 from tessera.kube.resources import Node, Pod
 from tessera.limits import DECISION_STEPS
@@ -62,7 +68,7 @@ class Slicer(Promises):
 
     def done(self, write: Write) -> None:
         """The server did it. What it made of it has been observed before."""
-        if isinstance(write, ReportObject):
+        if isinstance(write, ReportNodeCondition):
             self._reported[write.node] = write.text
         elif isinstance(write, PatchRequests):
             for uid in write.drop:
@@ -96,7 +102,7 @@ class Slicer(Promises):
             return
         self._denied[write.uid] = pod
         self._record_event(pod, "SliceRefused", f"The pod cannot be pinned to its node: {why}", warning=True)
-        allocation = self.ledger.live(write.uid)
+        allocation = self.ledger.current_of(write.uid)
         if allocation is not None:
             self._give_up(allocation)
 
@@ -118,13 +124,13 @@ class Slicer(Promises):
             uid: the pod.
             avoid_until: up to when its owner's pods avoid the node.
         """
-        pod, allocation = self.pods.get(uid), self.ledger.live(uid)
+        pod, allocation = self.pods.get(uid), self.ledger.current_of(uid)
         if pod is None or allocation is None or uid not in self.refused_pods or ("pod", uid) in self._busy:
             return
         if pod.node and uid in self._withdrawn:
             return
         served = not self._agent_down(allocation.node)
-        text = taken_back_text(pod, allocation.node, avoided=served)
+        text = withdrawn_text(pod, allocation.node, avoided=served)
         stays = bool(pod.node) and not pod.owner
         self._record_event(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
         if pod.owner:
@@ -139,17 +145,17 @@ class Slicer(Promises):
 
     def end_avoidance(self, now: float) -> None:
         """Nodes that were avoided long enough are open again."""
-        for node in self.avoidance.end(now):
-            self.growth.at(node)
+        for node in self.avoidance.expire(now):
+            self.growth.room_may_have_grown(node)
 
     def _touch(self, write: Write) -> None:
         if isinstance(write, Evict):
             return
-        if isinstance(write, ReportPod):
+        if isinstance(write, ReportPodCondition):
             self._reports.add(write.uid)
         elif isinstance(write, Ungate):
             self._changed_pods.add(write.uid)  # nobody reviewed the promise while the write was under way
-            allocation = self.ledger.live(write.uid)
+            allocation = self.ledger.current_of(write.uid)
             if allocation is not None:
                 self._due.add(allocation.node)
         else:
@@ -162,7 +168,7 @@ class Slicer(Promises):
         """Tells if there is something new to decide."""
         if self._changed_nodes or self._changed_pods or (self.neighbours_changed and self._dependent):
             return True
-        return self.growth.concerns(self.waiting)
+        return self.growth.concerns_any_of(self.waiting)
 
     def decide(self) -> None:
         """Absorbs what was observed, then plans what waits, as much of it as one step may cost.
@@ -190,12 +196,16 @@ class Slicer(Promises):
             for node in sorted(self.objects.keys() - self.nodes.keys()):
                 self._orphan(node)
 
-    def _plan(self, pods: Sequence[PodFacts]) -> None:
-        since = {pod.uid: self.growth.since_refusal(pod.uid) for pod in pods}
+    def _plan(self, pods: Sequence[PodInfo]) -> None:
+        since = {pod.uid: self.growth.nodes_changed_since_refusal(pod.uid) for pod in pods}
         work = Work(DECISION_STEPS)
         with self._judging(work) as judges:
             found = place(pods, self._surroundings(since, judges), work)
-            dependent = {one.pod.uid for one in found if isinstance(one, Unplaced) and depends(one.pod, judges)}
+            dependent = {
+                one.pod.uid
+                for one in found
+                if isinstance(one, Unplaced) and depends_on_pods_or_volumes(one.pod, judges)
+            }
         self.work += DECISION_STEPS - work.left
         for one in found:
             if isinstance(one, Placed):
@@ -208,7 +218,7 @@ class Slicer(Promises):
         if self.neighbours_changed:
             self.neighbours_changed = False
             for uid in self._dependent:
-                self.growth.forget(uid)
+                self.growth.forget_refusal(uid)
 
     def _promise(self, placed: Placed) -> None:
         pod = placed.pod
@@ -218,8 +228,8 @@ class Slicer(Promises):
         self._enter(allocation)
         self.decisions += 1
 
-    def _refuse(self, pod: PodFacts, reason: Reason | None, *, dependent: bool) -> None:
-        self.growth.refuse(pod.uid)
+    def _refuse(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
+        self.growth.note_refusal(pod.uid)
         if pod.gated and self._for_fixed(pod):
             self._leave(pod.uid)
             self._opened.add(pod.uid)
@@ -236,15 +246,15 @@ class Slicer(Promises):
         if self.home_of(pod) is None:
             self._record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
-            self._record_event(pod, "SliceLost", lost_text(pod, reason), warning=True)
+            self._record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
-    def _for_fixed(self, pod: PodFacts) -> bool:
+    def _for_fixed(self, pod: PodInfo) -> bool:
         """Whether only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
         if not self._fixed:
             return False
         if pod.profiles not in self._serving:
             made = (name for name, profiles in self._makes.items() if profiles.issuperset(pod.profiles))
-            fixed = (name for name in self._fixed if self.nodes[name].fixed.issuperset(pod.profiles))
+            fixed = (name for name in self._fixed if self.nodes[name].fixed_profiles.issuperset(pod.profiles))
             self._serving[pod.profiles] = (self._mask(made), self._mask(fixed))
         made_on, fixed_on = self._serving[pod.profiles]
         selected = self.index.selected(pod.constraints)
@@ -253,12 +263,12 @@ class Slicer(Promises):
     def _mask(self, nodes: Iterable[NodeName]) -> int:
         mask = 0
         for node in nodes:
-            mask |= self.index.bit(node)
+            mask |= self.index.mask_of(node)
         return mask
 
     # Instructions
 
-    def take(self) -> Sequence[Instruction]:
+    def pop_writes(self) -> Sequence[Instruction]:
         """What to do now. Each write is in flight from here on."""
         evictions = [each for each in self._evict.values() if each.key not in self._busy]
         orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._orphans]
@@ -268,7 +278,7 @@ class Slicer(Promises):
         for node in sorted(due):
             found += self._writes(node)
         for write in found:
-            if not isinstance(write, Tell):
+            if not isinstance(write, RecordEvent):
                 self._busy.add(write.key)
         return found
 
@@ -276,15 +286,15 @@ class Slicer(Promises):
         report = self._report(node)
         if node not in self.objects or node in self.faults:
             return report
-        due = Due(node=node)
+        due = PendingNodeWrites(node=node)
         for allocation in self.ledger.on(node):
             pod = self.pods.get(allocation.uid)
             step = next_step(allocation, pod)
-            if step is Step.FORGET:
+            if step is AllocationStep.FORGET:
                 self._free(allocation)
                 self._forget(allocation)
-            elif step is not Step.UNGATE:
-                collect(due, allocation, step)
+            elif step is not AllocationStep.UNGATE:
+                add_step(due, allocation, step)
             elif pod is not None and ("pod", pod.uid) not in self._busy:
                 due.ungate.append(self._ungate(allocation, pod))
         writes = [write for write in due.writes() if write.key not in self._busy]
@@ -294,30 +304,30 @@ class Slicer(Promises):
                     self._sent(node, uid)
         return [*report, *writes]
 
-    def _report(self, node: NodeName) -> Sequence[ReportObject]:
+    def _report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
         """Writes the node's condition about its Instaslice object where it differs from the state."""
         facts = self.nodes.get(node)
         if facts is None:
             self._reported.pop(node, None)
             return ()
         fault = self.faults.get(node)
-        text = object_text(node, fault) if fault else ""
-        if text == self._reported.get(node, facts.refused_object) or ("condition", node) in self._busy:
+        text = object_fault_text(node, fault) if fault else ""
+        if text == self._reported.get(node, facts.object_fault) or ("condition", node) in self._busy:
             return ()
-        return (ReportObject(node=node, text=text),)
+        return (ReportNodeCondition(node=node, text=text),)
 
-    def _pod_reports(self) -> Iterator[ReportPod]:
+    def _pod_reports(self) -> Iterator[ReportPodCondition]:
         """Writes the condition of pods whose slices were taken back, or given again."""
         due, self._reports = self._reports, set()
         for uid in sorted(due):
             pod = self.pods.get(uid)
-            if pod is None or pod.finished or pod.leaving or ("pod-condition", uid) in self._busy:
+            if pod is None or pod.finished or pod.terminating or ("pod-condition", uid) in self._busy:
                 continue
             text = self._withdrawn.get(uid, "")
-            again = bool(pod.node) and self.ledger.live(uid) is not None and uid not in self.refused_pods
-            if (text and not pod.taken_back) or (again and pod.taken_back):
+            again = bool(pod.node) and self.ledger.current_of(uid) is not None and uid not in self.refused_pods
+            if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
                 reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceTakenBack"
-                yield ReportPod(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
+                yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
     def _openings(self) -> Sequence[Ungate]:
         """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""
@@ -326,7 +336,7 @@ class Slicer(Promises):
         for uid in sorted(opened):
             pod = self.pods.get(uid)
             if pod is not None and pod.gated and ("pod", uid) not in self._busy:
-                self._record_event(pod, "SliceFixed", fixed_text(pod))
+                self._record_event(pod, "SliceFixed", fixed_layout_text(pod))
                 found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
         return found
 
@@ -335,18 +345,18 @@ class Slicer(Promises):
         if allocation is not None:
             allocation.sent = True
 
-    def _ungate(self, allocation: Allocation, pod: PodFacts) -> Ungate:
+    def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
         hostname = self.nodes[allocation.node].hostname
         return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
 
 
-def state_of(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:
+def slicer_from_objects(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:
     """The state as it follows from what is stored, with everything that waits planned once."""
     slicer = Slicer()
     for node in nodes:
-        slicer.see_node(node_facts(node))
+        slicer.see_node(read_node(node))
     for pod in pods:
-        slicer.see_pod(pod_facts(pod))
+        slicer.see_pod(read_pod(pod))
     for item in instaslices:
         slicer.see_object(item)
     slicer.decide()

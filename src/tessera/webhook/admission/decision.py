@@ -16,14 +16,16 @@ from typing import Any
 from tessera.kube.quantity import parse_quantity
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
-from tessera.webhook.admission.json_patch import Operation, applied
-from tessera.webhook.admission.requirements import translate
-from tessera.webhook.admission.slice_admission import patch
-from tessera.webhook.base.budget import Refused, Spend, free
+from tessera.webhook.admission.json_patch import Operation, apply_operations
+from tessera.webhook.admission.requirements import translate_requirements
+from tessera.webhook.admission.slice_admission import patch_for_slices
+from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
-def decide(pod: Mapping[str, Any], capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
+def decide_admission(
+    pod: Mapping[str, Any], capabilities: Capabilities, spend: SpendTime = spend_nothing
+) -> Sequence[Operation]:
     """The operations of a JSON patch; none if the pod is to be left alone.
 
     Args:
@@ -34,19 +36,19 @@ def decide(pod: Mapping[str, Any], capabilities: Capabilities, spend: Spend = fr
     Raises:
         Refused: the pod must not be created.
     """
-    first = translate(pod, capabilities, spend)
-    translated = applied(pod, first)
+    first = translate_requirements(pod, capabilities, spend)
+    translated = apply_operations(pod, first)
     spec = translated.get("spec") or {}
-    nodes = capabilities.left_by(spec, spend)
-    if why := refused_amount(spec, nodes, capabilities):
-        raise Refused(why)
-    return [*first, *patch(translated, capabilities, nodes, spend)]
+    nodes = capabilities.selected_by(spec, spend)
+    if why := share_count_refusal(spec, nodes, capabilities):
+        raise PodRefused(why)
+    return [*first, *patch_for_slices(translated, capabilities, nodes, spend)]
 
 
 Json = Mapping[str, Any]
 
 
-def refused_amount(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
+def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
     """Why a container's amount cannot be served anywhere; empty if it may be.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 Operation = dict[str, Any]
 
 
-def added(path: Sequence[str], value: Any) -> Operation:
+def add_operation(path: Sequence[str], value: Any) -> Operation:
     """Sets the member at a path, whose parts are given as they are in the object."""
     return {
         "op": "add",
@@ -19,7 +19,7 @@ def added(path: Sequence[str], value: Any) -> Operation:
     }
 
 
-def applied(document: Any, operations: Sequence[Operation]) -> Any:
+def apply_operations(document: Any, operations: Sequence[Operation]) -> Any:
     """The object after the operations; the one given, and all that it holds, stays as it is.
 
     Raises:

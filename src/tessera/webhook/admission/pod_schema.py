@@ -15,24 +15,24 @@ Text = str | None
 Quantities = dict[str, str | int | float] | None
 
 
-class _Shape(msgspec.Struct, frozen=True, rename="camel"):
+class _JsonObject(msgspec.Struct, frozen=True, rename="camel"):
     """A JSON object; fields that are not named here may be anything."""
 
 
-class Named(_Shape, frozen=True):
+class Named(_JsonObject, frozen=True):
     """Something with a name: an environment variable, a scheduling gate."""
 
     name: Text = None
 
 
-class Resources(_Shape, frozen=True):
+class Resources(_JsonObject, frozen=True):
     """``resources`` of a container."""
 
     limits: Quantities = None
     requests: Quantities = None
 
 
-class Container(_Shape, frozen=True):
+class Container(_JsonObject, frozen=True):
     """A container or init container."""
 
     name: Text = None
@@ -41,7 +41,7 @@ class Container(_Shape, frozen=True):
     restart_policy: Text = None
 
 
-class Expression(_Shape, frozen=True):
+class Expression(_JsonObject, frozen=True):
     """A test on a label or field."""
 
     key: Text = None
@@ -49,32 +49,32 @@ class Expression(_Shape, frozen=True):
     values: list[str] | None = None
 
 
-class Term(_Shape, frozen=True):
+class Term(_JsonObject, frozen=True):
     """An alternative of node affinity."""
 
     match_expressions: list[Expression] | None = None
     match_fields: list[Expression] | None = None
 
 
-class Required(_Shape, frozen=True):
+class Required(_JsonObject, frozen=True):
     """Required node affinity."""
 
     node_selector_terms: list[Term] | None = None
 
 
-class NodeAffinity(_Shape, frozen=True, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
+class NodeAffinity(_JsonObject, frozen=True, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
     """Node affinity."""
 
     required: Required | None = None
 
 
-class Affinity(_Shape, frozen=True):
+class Affinity(_JsonObject, frozen=True):
     """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
 
 
-class Spec(_Shape, frozen=True):
+class Spec(_JsonObject, frozen=True):
     """``spec``."""
 
     containers: list[Container] | None = None
@@ -86,13 +86,13 @@ class Spec(_Shape, frozen=True):
     tolerations: list[Any] | None = None
 
 
-class Metadata(_Shape, frozen=True):
+class Metadata(_JsonObject, frozen=True):
     """``metadata``."""
 
     annotations: dict[str, str] | None = None
 
 
-class PodShape(_Shape, frozen=True):
+class PodSchema(_JsonObject, frozen=True):
     """A pod."""
 
     metadata: Metadata | None = None

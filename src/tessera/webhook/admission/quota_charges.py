@@ -16,15 +16,15 @@ from tessera.api.pods.slice_requests import ContainerSlices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.text import one_line
-from tessera.webhook.admission.json_patch import Operation, added
-from tessera.webhook.base.budget import Refused
+from tessera.webhook.admission.json_patch import Operation, add_operation
+from tessera.webhook.base.budget import PodRefused
 
 Json = Mapping[str, Any]
 
 _GI = 2**30
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerWithSlices(msgspec.Struct, frozen=True, kw_only=True):
     """A container that asks for slices, and where it stands in the pod."""
 
     path: str
@@ -32,7 +32,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     slices: ContainerSlices
 
 
-class Charge(msgspec.Struct, frozen=True):
+class QuotaCharge(msgspec.Struct, frozen=True):
     """The amount that one container is charged.
 
     Attributes:
@@ -52,18 +52,18 @@ class Charge(msgspec.Struct, frozen=True):
         resources = self.container.get("resources")
         if resources is None:
             both = {"limits": {QUOTA_RESOURCE: amount}, "requests": {QUOTA_RESOURCE: amount}}
-            return [added(at, both)]
+            return [add_operation(at, both)]
         operations: list[Operation] = []
         for field in ("limits", "requests"):
             present = resources.get(field)
             if present is None:
-                operations.append(added((*at, field), {QUOTA_RESOURCE: amount}))
+                operations.append(add_operation((*at, field), {QUOTA_RESOURCE: amount}))
             elif not _same(present.get(QUOTA_RESOURCE), self.gigabytes):
-                operations.append(added((*at, field, QUOTA_RESOURCE), amount))
+                operations.append(add_operation((*at, field, QUOTA_RESOURCE), amount))
         return operations
 
 
-def charges_of(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Sequence[Charge]:
+def compute_charges(asking: Sequence[ContainerWithSlices], held: Sequence[str], spec: Json) -> Sequence[QuotaCharge]:
     """The charges; together Kubernetes counts them as what the pod holds.
 
     Args:
@@ -71,7 +71,7 @@ def charges_of(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Seq
         held: the profiles of all slices that the pod keeps.
         spec: the pod's.
     """
-    charges = [Charge(one.path, one.container, _gigabytes(one.slices)) for one in asking]
+    charges = [QuotaCharge(one.path, one.container, _gigabytes(one.slices)) for one in asking]
     beside = peak = 0
     for one, charge in zip(asking, charges, strict=True):
         if one.slices.init and not one.slices.sidecar:
@@ -85,10 +85,10 @@ def charges_of(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Seq
     before = sum(charge.gigabytes for charge in charges if charge.path == path)
     container = spec["containers"][int(path.rpartition("/")[2])]
     others = [charge for charge in charges if charge.path != path]
-    return [*others, Charge(path, container, before + whole - beside)]
+    return [*others, QuotaCharge(path, container, before + whole - beside)]
 
 
-def refuse_other_charges(spec: Json, charges: Sequence[Charge]) -> None:
+def refuse_other_charges(spec: Json, charges: Sequence[QuotaCharge]) -> None:
     """Refuses amounts of the quota resource that are not those of the slices.
 
     Raises:
@@ -99,7 +99,7 @@ def refuse_other_charges(spec: Json, charges: Sequence[Charge]) -> None:
         gigabytes = right.get(path, 0)
         if not _same(amount, gigabytes):
             because = f"its slices are charged {gigabytes}Gi" if gigabytes else "it is charged for no slices"
-            raise Refused(
+            raise PodRefused(
                 f'container "{one_line(name)}": asks for {one_line(amount)} of {QUOTA_RESOURCE}, but {because}; ask '
                 f"for slices ({MIG_RESOURCE_PREFIX}3g.20gb) and leave this resource out: admission writes the amount"
             )

@@ -22,10 +22,10 @@ from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementErro
 from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
 from tessera.offers.selection import Choice, Impossible, KeptBy, Nodes, choose
-from tessera.webhook.admission.json_patch import Operation, added
-from tessera.webhook.base.budget import Refused, Spend, check_size, free
+from tessera.webhook.admission.json_patch import Operation, add_operation
+from tessera.webhook.base.budget import PodRefused, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.restriction import required_terms, restriction_of
+from tessera.webhook.nodes.restriction import read_restriction, required_terms
 
 Json = Mapping[str, Any]
 
@@ -33,7 +33,9 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _SELECTED = "the part of the cluster that the pod's node selector and affinity leave"
 
 
-def translate(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
+def translate_requirements(
+    pod: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing
+) -> Sequence[Operation]:
     """The operations of a JSON patch that give a pod the smallest offer it can work with.
 
     Args:
@@ -53,12 +55,12 @@ def translate(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Seq
     try:
         requirements = requirements_of(annotations, asked, capabilities.gpu_resources)
     except RequirementError as error:
-        raise Refused(str(error)) from None
+        raise PodRefused(str(error)) from None
     if requirements is None or not spec.get("containers"):
         return ()  # the API server says what a pod without containers lacks
-    nodes = capabilities.left_by(spec, spend)
+    nodes = capabilities.selected_by(spec, spend)
     spend()
-    choice = _choice(requirements, nodes, capabilities, _SELECTED if restriction_of(spec) else "the cluster")
+    choice = _choice(requirements, nodes, capabilities, _SELECTED if read_restriction(spec) else "the cluster")
     spend()
     return [
         *_resource(spec, annotations, choice.resource),
@@ -83,7 +85,7 @@ def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities
         where=where,
     )
     if isinstance(choice, Impossible):
-        raise Refused(choice.text)
+        raise PodRefused(choice.text)
     return choice
 
 
@@ -95,8 +97,10 @@ def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
     path = ("spec", "containers", str(index), "resources")
     present = containers[index].get("resources")
     if present is None:
-        return [added(path, {"limits": {resource: "1"}, "requests": {resource: "1"}})]
-    return [added((*path, field), {**(present.get(field) or {}), resource: "1"}) for field in ("limits", "requests")]
+        return [add_operation(path, {"limits": {resource: "1"}, "requests": {resource: "1"}})]
+    return [
+        add_operation((*path, field), {**(present.get(field) or {}), resource: "1"}) for field in ("limits", "requests")
+    ]
 
 
 def _expressions(choice: Choice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
@@ -123,9 +127,9 @@ def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
         terms: list[Json] = [{"matchExpressions": [expression]} for expression in ours]
     else:
         terms = [each for term in theirs for each in _crossed(term, ours)]
-    check_size(_size(terms))
+    refuse_oversized(_size(terms))
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    return [added(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
+    return [add_operation(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
 
 
 def _size(terms: Sequence[Json]) -> PodSize:
@@ -147,6 +151,6 @@ def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
 def _record(choice: Choice) -> list[Operation]:
     """The pod has annotations: its requirements stand there."""
     return [
-        added(("metadata", "annotations", key), value)
+        add_operation(("metadata", "annotations", key), value)
         for key, value in ((CHOSEN, choice.resource), (CHOSEN_REASON, choice.reason))
     ]

@@ -15,9 +15,9 @@ import msgspec
 
 from tessera.limits import REVIEW_BODY
 from tessera.text import one_line
-from tessera.webhook.admission.decision import decide
-from tessera.webhook.admission.pod_schema import PodShape, Spec, size_of
-from tessera.webhook.base.budget import Budget, Refused, check_size
+from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.base.budget import PodRefused, ReviewBudget, refuse_oversized
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -45,10 +45,10 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 T = TypeVar("T")
 
 #: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review.
-Counted = Callable[[str], None]
+CountVerdict = Callable[[str], None]
 
 
-def _uncounted(_verdict: str) -> None:
+def _count_nothing(_verdict: str) -> None:
     """Nobody counts."""
 
 
@@ -60,11 +60,11 @@ class Reviewer:
         counted: told each verdict.
     """
 
-    def __init__(self, capabilities: Capabilities, counted: Counted = _uncounted) -> None:
+    def __init__(self, capabilities: Capabilities, counted: CountVerdict = _count_nothing) -> None:
         self._capabilities = capabilities
         self._counted = counted
         self._decoder = msgspec.json.Decoder(_Review)
-        self._shapes = msgspec.json.Decoder(PodShape | None)
+        self._shapes = msgspec.json.Decoder(PodSchema | None)
         self._pods = msgspec.json.Decoder(dict[str, Any] | None)
 
     def review(self, body: bytes) -> bytes:
@@ -73,7 +73,7 @@ class Reviewer:
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod; the text says what is.
         """
-        budget = Budget()
+        budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
         shape, pod = self._pod(request)
@@ -99,16 +99,16 @@ class Reviewer:
             raise ReviewError(f"the request is about a {kind}; this webhook reviews pods only")
         return found.request
 
-    def _pod(self, request: _Request) -> tuple[PodShape | None, dict[str, Any] | None]:
+    def _pod(self, request: _Request) -> tuple[PodSchema | None, dict[str, Any] | None]:
         """The pod of a request, checked and as it is; None where there is none."""
         fault = "request.object is no pod"
         return _decoded(self._shapes, request.object, fault), _decoded(self._pods, request.object, fault)
 
-    def _verdict(self, shape: PodShape, pod: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    def _verdict(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> dict[str, Any]:
         try:
-            check_size(size_of(shape.spec or Spec()))
-            operations = decide(pod, self._capabilities, budget.spend)
-        except Refused as error:
+            refuse_oversized(size_of(shape.spec or Spec()))
+            operations = decide_admission(pod, self._capabilities, budget.spend)
+        except PodRefused as error:
             self._counted("refused")
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}
         if not operations:

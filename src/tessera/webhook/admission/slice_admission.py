@@ -25,10 +25,10 @@ from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.admission.quota_charges import Asking, charges_of, refuse_other_charges
-from tessera.webhook.base.budget import Refused, Spend, free
+from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
+from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
-from tessera.webhook.nodes.restriction import restriction_of
+from tessera.webhook.nodes.restriction import read_restriction
 
 Json = Mapping[str, Any]
 
@@ -36,7 +36,9 @@ Json = Mapping[str, Any]
 _LONGEST_PROFILE = 63
 
 
-def patch(pod: Json, capabilities: Capabilities, nodes: Nodes, spend: Spend = free) -> Sequence[Operation]:
+def patch_for_slices(
+    pod: Json, capabilities: Capabilities, nodes: Nodes, spend: SpendTime = spend_nothing
+) -> Sequence[Operation]:
     """The operations that gate a pod and charge its slices; none if it is to be left alone.
 
     Args:
@@ -51,12 +53,12 @@ def patch(pod: Json, capabilities: Capabilities, nodes: Nodes, spend: Spend = fr
     spec = pod.get("spec") or {}
     refuse_foreign(spec, capabilities)
     try:
-        asking = _asking(spec, spend)
+        asking = _containers_with_slices(spec, spend)
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
-        raise Refused(f"{error}") from None
+        raise PodRefused(f"{error}") from None
     static = not asking or _for_static_nodes(spec, asking, capabilities, nodes)
-    charges = charges_of(asking, held, spec)
+    charges = compute_charges(asking, held, spec)
     refuse_other_charges(spec, charges)
     if static:
         return ()
@@ -64,14 +66,14 @@ def patch(pod: Json, capabilities: Capabilities, nodes: Nodes, spend: Spend = fr
     return [*_gate(spec), *(operation for charge in charges for operation in charge.operations())]
 
 
-def _asking(spec: Json, spend: Spend) -> Sequence[Asking]:
+def _containers_with_slices(spec: Json, spend: SpendTime) -> Sequence[ContainerWithSlices]:
     found = []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             spend()
             slices = _slices(container, init=field == "initContainers")
             if slices.counts:
-                found.append(Asking(path=f"/spec/{field}/{index}", container=container, slices=slices))
+                found.append(ContainerWithSlices(path=f"/spec/{field}/{index}", container=container, slices=slices))
     return found
 
 
@@ -87,7 +89,9 @@ def _slices(container: Json, *, init: bool) -> ContainerSlices:
     )
 
 
-def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities, nodes: Nodes) -> bool:
+def _for_static_nodes(
+    spec: Json, asking: Sequence[ContainerWithSlices], capabilities: Capabilities, nodes: Nodes
+) -> bool:
     """Whether nodes with a fixed layout are to serve the pod.
 
     The nodes decide that its author leaves; if none of those has what it asks for, all.
@@ -103,7 +107,7 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     if _having(capabilities.fixed, profiles, nodes):
         return True
     fixed = profiles.keys() <= capabilities.fixed.keys()
-    if fixed and not restriction_of(spec).may_be_on_demand:
+    if fixed and not read_restriction(spec).may_be_on_demand:
         return True
     if profiles.keys() <= capabilities.possible and (capabilities.on_demand or not fixed):
         return False
@@ -112,7 +116,7 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     for profile, container in sorted(profiles.items()):
         _refuse_unknown(profile, container, capabilities)
     on_demand = sorted(profiles.keys() & capabilities.possible)
-    raise Refused(
+    raise PodRefused(
         f"asks for {_named(sorted(profiles))}, but {_named(on_demand)} is cut on demand and the rest stands on nodes "
         "with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
     )
@@ -146,12 +150,12 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
             "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
         )
     owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
-    raise Refused(f"{where} {fault}{meant} {owner} {_listed(capabilities.known)}.")
+    raise PodRefused(f"{where} {fault}{meant} {owner} {_listed(capabilities.known)}.")
 
 
 def _refuse_bound(spec: Json) -> None:
     if spec.get("nodeName"):
-        raise Refused(
+        raise PodRefused(
             f'spec.nodeName is "{one_line(spec["nodeName"])}": a pod that asks for a slice cannot be bound by its '
             "author, because the slice is placed first; use spec.nodeSelector or node affinity"
         )
@@ -194,7 +198,7 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
     for container, resource in _asked(spec):
         meant = meant_resource(resource)
         if meant and resource not in capabilities.foreign:
-            raise Refused(
+            raise PodRefused(
                 f'container "{one_line(container)}": {one_line(resource)} is a name of another slicer, and no node has '
                 f"it; here it is {one_line(meant)}: write that in limits"
             )

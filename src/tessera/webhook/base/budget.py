@@ -11,19 +11,19 @@ from tessera.api.pods.size_limits import PodSize, excess_of
 from tessera.limits import REVIEW_TIME
 
 
-class Refused(Exception):  # noqa: N818 - a verdict, not a fault
+class PodRefused(Exception):  # noqa: N818 - a verdict, not a fault
     """The pod must not be created; the text is shown to its author."""
 
 
 #: Called before each piece of work. Raises :class:`Refused` once the review has used its time.
-Spend = Callable[[], None]
+SpendTime = Callable[[], None]
 
 
-def free() -> None:
+def spend_nothing() -> None:
     """The work is not counted."""
 
 
-class Budget:
+class ReviewBudget:
     """The CPU time of one review, from construction on.
 
     Args:
@@ -41,17 +41,17 @@ class Budget:
             Refused: there is none.
         """
         if self._seconds() > self._end:
-            raise Refused(
+            raise PodRefused(
                 f"the review of this pod took more than it may ({REVIEW_TIME}); give it fewer containers, resources, "
                 "annotations or alternatives of node affinity"
             )
 
 
-def check_size(size: PodSize) -> None:
+def refuse_oversized(size: PodSize) -> None:
     """Refuses a pod with more of something than a review goes over.
 
     Raises:
         Refused: the text names what, the count and the limit.
     """
     if why := excess_of(size):
-        raise Refused(why)
+        raise PodRefused(why)

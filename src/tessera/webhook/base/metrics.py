@@ -8,7 +8,7 @@ VERDICTS = ("patched", "untouched", "refused", "malformed")
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 
 
-class Metrics:
+class WebhookMetrics:
     """The webhook's metrics."""
 
     def __init__(self) -> None:

@@ -10,13 +10,20 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.kube.watch.informer import Informer
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.metrics import Metrics
+from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNodes
-from tessera.webhook.serving.certificate_manager import Keeper
+from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
+from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
-from tessera.webhook.serving.server import Pages, Pulse, load, serve_health, serve_reviews, server_context
+from tessera.webhook.serving.server import (
+    HealthPages,
+    LoopHeartbeat,
+    load_certificate,
+    serve_health,
+    serve_reviews,
+    server_context,
+)
 
 
 async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random | None = None) -> None:
@@ -48,12 +55,12 @@ class Webhook:
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self.capabilities = Capabilities()
-        self._gpus = GpuNodes(self.capabilities)
-        self.metrics = Metrics()
+        self._gpus = GpuNodeWatcher(self.capabilities)
+        self.metrics = WebhookMetrics()
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
         self._context = server_context()
         self._trusted = asyncio.Event()
-        self._keeper = Keeper(options, client, clock, rng=rng, serve=self._serve)
+        self._keeper = CertificateManager(options, client, clock, rng=rng, serve=self._serve)
 
     def review(self, body: bytes) -> bytes:
         """The answer to an AdmissionReview, both as JSON.
@@ -71,7 +78,7 @@ class Webhook:
             self.metrics.observe(self._clock.monotonic() - began)
 
     @property
-    def unready(self) -> str:
+    def not_ready_because(self) -> str:
         """Why reviews should not come yet; empty if they may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
@@ -87,9 +94,9 @@ class Webhook:
             group.create_task(self._nodes.run())
             group.create_task(self._keeper.run())
             if options.health_port is not None:
-                pulse = Pulse(self._clock)
+                pulse = LoopHeartbeat(self._clock)
                 group.create_task(pulse.run())
-                pages = Pages(ready=lambda: self.unready, metrics=self.metrics.text, pulse=pulse)
+                pages = HealthPages(ready=lambda: self.not_ready_because, metrics=self.metrics.text, pulse=pulse)
                 group.create_task(serve_health(options.address, options.health_port, pages))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
@@ -100,5 +107,5 @@ class Webhook:
                 options.on_ready()
 
     def _serve(self, certificate: Certificate) -> None:
-        load(self._context, certificate)
+        load_certificate(self._context, certificate)
         self._trusted.set()

@@ -15,10 +15,10 @@ from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
-from tessera.webhook.base.budget import Spend, free
+from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.gpu_nodes import GpuNode
-from tessera.webhook.nodes.label_index import LabelIndex
-from tessera.webhook.nodes.restriction import NODE_NAME, restriction_of
+from tessera.webhook.nodes.label_index import NodeLabelIndex
+from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
 
 class NodeSets(dict[str, Nodes]):
@@ -55,7 +55,7 @@ class Capabilities:
     """
 
     def __init__(self) -> None:
-        self.labels, self.fields = LabelIndex(), LabelIndex()
+        self.labels, self.fields = NodeLabelIndex(), NodeLabelIndex()
         self.offers = OfferTable()
         self.on_demand, self.fixed, self.undescribed = NodeSets(), NodeSets(), NodeSets()
         self.one_each, self.several_each, self.foreign = NodeSets(), NodeSets(), NodeSets()
@@ -101,7 +101,7 @@ class Capabilities:
 
     def _sets(self, node: GpuNode) -> Sequence[tuple[NodeSets, Iterable[str]]]:
         return (
-            (self.on_demand, node.dynamic),
+            (self.on_demand, node.on_demand),
             (self.fixed, node.fixed),
             (self.undescribed, node.undescribed),
             (self.one_each, {each.resource for each in node.offers if each.one_per_request}),
@@ -129,9 +129,9 @@ class Capabilities:
         """All nodes."""
         return self.fields.having(NODE_NAME)
 
-    def left_by(self, spec: Mapping[str, Any], spend: Spend = free) -> Nodes:
+    def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
         """The nodes that a pod's node selector and required node affinity leave; ``spend`` counts the work."""
-        return restriction_of(spec).left(self.every, self.labels, self.fields, spend)
+        return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
 
     def nodes(self, nodes: Nodes) -> Iterator[GpuNode]:
         """The nodes of a set, in no order that means anything."""

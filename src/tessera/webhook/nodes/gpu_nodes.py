@@ -35,7 +35,7 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
         labels: its labels.
         offers: what it says that it has; of a node that says nothing, nothing.
         compared: the same in the terms in which requirements are compared with them.
-        dynamic: profiles that are cut on demand, in the resource's spelling.
+        on_demand: profiles that are cut on demand, in the resource's spelling.
         fixed: profiles that stand on it.
         undescribed: GPU resources that it gives out without saying of which cards.
         foreign: resources of another slicer that runs there.
@@ -45,7 +45,7 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     offers: tuple[NodeOffer, ...] = ()
     compared: tuple[Offer, ...] = ()
-    dynamic: frozenset[str] = frozenset()
+    on_demand: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
     undescribed: frozenset[str] = frozenset()
     foreign: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ def dynamic_profiles(item: Instaslice) -> frozenset[str]:
     return item.status.node_resources.profiles
 
 
-def gpu_node(
+def read_gpu_node(
     name: str, node: Node | None, offers: tuple[NodeOffer, ...], instaslice: Instaslice | None
 ) -> GpuNode | None:
     """What a node has; ``None`` for one without GPUs.
@@ -97,7 +97,7 @@ def gpu_node(
         labels=labels,
         offers=offers,
         compared=placement_offers(offers),
-        dynamic=frozenset(filter(None, map(profile_of, on_demand))),
+        on_demand=frozenset(filter(None, map(profile_of, on_demand))),
         fixed=frozenset(filter(None, map(profile_of, fixed))),
         undescribed=(advertised | on_demand) - described,
         foreign=foreign,
@@ -108,14 +108,14 @@ def _advertised(allocatable: Mapping[str, str]) -> Iterator[str]:
     return (name for name, amount in allocatable.items() if name.startswith(_PREFIX) and amount != "0")
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _DecodedOffers(msgspec.Struct, frozen=True):
     """A node's annotation and what it says, so that it is decoded once."""
 
     text: str
     offers: tuple[NodeOffer, ...]
 
 
-class GpuNodes:
+class GpuNodeWatcher:
     """Follows nodes and Instaslice objects.
 
     Args:
@@ -126,7 +126,7 @@ class GpuNodes:
         self._sink = sink
         self._nodes: dict[str, Node] = {}
         self._instaslices: dict[str, Instaslice] = {}
-        self._told: dict[str, _Told] = {}
+        self._decoded: dict[str, _DecodedOffers] = {}
         self._known: dict[str, GpuNode] = {}
 
     def values(self) -> Iterable[GpuNode]:
@@ -138,7 +138,7 @@ class GpuNodes:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
             self._nodes.pop(name, None)
-            self._told.pop(name, None)
+            self._decoded.pop(name, None)
         else:
             self._nodes[name] = event.object
             self._read(name, event.object.metadata.annotations.get(OFFERS_ANNOTATION, ""))
@@ -154,7 +154,7 @@ class GpuNodes:
         self._settle(name)
 
     def _read(self, name: str, text: str) -> None:
-        told = self._told.get(name)
+        told = self._decoded.get(name)
         if told is not None and told.text == text:
             return
         try:
@@ -162,11 +162,11 @@ class GpuNodes:
         except ValueError as error:
             _log.warning("node %s: %s; until then it counts as a node that says nothing", name, error)
             offers = ()
-        self._told[name] = _Told(text, offers)
+        self._decoded[name] = _DecodedOffers(text, offers)
 
     def _settle(self, name: str) -> None:
-        told = self._told.get(name)
-        found = gpu_node(name, self._nodes.get(name), told.offers if told else (), self._instaslices.get(name))
+        told = self._decoded.get(name)
+        found = read_gpu_node(name, self._nodes.get(name), told.offers if told else (), self._instaslices.get(name))
         if found == self._known.get(name):
             return
         if found is None:

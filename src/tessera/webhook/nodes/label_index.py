@@ -35,7 +35,7 @@ class _Numbers(msgspec.Struct, frozen=True):
     below: tuple[Nodes, ...]
 
 
-class LabelIndex:
+class NodeLabelIndex:
     """Labels of nodes."""
 
     def __init__(self) -> None:

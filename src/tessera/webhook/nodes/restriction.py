@@ -15,8 +15,8 @@ import msgspec
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.selectors import operator
 from tessera.offers.selection import Nodes
-from tessera.webhook.base.budget import Spend, free
-from tessera.webhook.nodes.label_index import LabelIndex, LabelTest
+from tessera.webhook.base.budget import SpendTime, spend_nothing
+from tessera.webhook.nodes.label_index import LabelTest, NodeLabelIndex
 
 Json = Mapping[str, Any]
 
@@ -24,13 +24,13 @@ Json = Mapping[str, Any]
 NODE_NAME = "metadata.name"
 
 
-class Term(msgspec.Struct, frozen=True):
+class AffinityTerm(msgspec.Struct, frozen=True):
     """Tests on labels, and on the node's own fields, all of which must hold; ``None`` where nothing can."""
 
     labels: tuple[LabelTest, ...] | None
     fields: tuple[LabelTest, ...] | None
 
-    def matching(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
+    def matching(self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex) -> Nodes:
         """Those of the nodes for which it holds."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
             return 0
@@ -65,7 +65,7 @@ class Term(msgspec.Struct, frozen=True):
         return frozenset(left)
 
 
-class Restriction(msgspec.Struct, frozen=True):
+class NodeRestriction(msgspec.Struct, frozen=True):
     """What a pod says about its nodes.
 
     Attributes:
@@ -75,14 +75,16 @@ class Restriction(msgspec.Struct, frozen=True):
     """
 
     selector: Mapping[str, str]
-    terms: tuple[Term, ...] | None
+    terms: tuple[AffinityTerm, ...] | None
     node: str = ""
 
     def __bool__(self) -> bool:
         """Whether it says anything."""
         return bool(self.selector or self.node) or self.terms is not None
 
-    def left(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex, spend: Spend = free) -> Nodes:
+    def selected_nodes(
+        self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex, spend: SpendTime = spend_nothing
+    ) -> Nodes:
         """Those of the nodes that it leaves; ``spend`` is asked before each alternative."""
         if self.node:
             nodes &= fields.matching(LabelTest(NODE_NAME, "In", (self.node,)))
@@ -103,14 +105,14 @@ class Restriction(msgspec.Struct, frozen=True):
         For a pod that no node of today fits: the author has a kind of node in mind that may still come.
         """
         selected = self.selector.get(MIG_CONFIG_LABEL)
-        terms = self.terms or (Term((), ()),)
+        terms = self.terms or (AffinityTerm((), ()),)
         return any(term.on_demand_layouts(selected) for term in terms)
 
 
-def restriction_of(spec: Json) -> Restriction:
+def read_restriction(spec: Json) -> NodeRestriction:
     """What a pod's ``spec`` says about its nodes."""
     terms = required_terms(spec)
-    return Restriction(
+    return NodeRestriction(
         selector=spec.get("nodeSelector") or {},
         terms=None if terms is None else tuple(map(_term, terms)),
         node=spec.get("nodeName") or "",
@@ -124,8 +126,8 @@ def required_terms(spec: Json) -> Sequence[Json] | None:
     return None if required is None else required.get("nodeSelectorTerms") or ()
 
 
-def _term(term: Json) -> Term:
-    return Term(_tests(term.get("matchExpressions") or ()), _tests(term.get("matchFields") or ()))
+def _term(term: Json) -> AffinityTerm:
+    return AffinityTerm(_tests(term.get("matchExpressions") or ()), _tests(term.get("matchFields") or ()))
 
 
 def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:

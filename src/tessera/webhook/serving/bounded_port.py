@@ -114,7 +114,7 @@ class _Malformed(logging.Filter):
 class _Server(web.Server):
     """aiohttp's server, which also says when a connection is lost."""
 
-    def __init__(self, port: "Port", drops: Drops) -> None:
+    def __init__(self, port: "BoundedPort", drops: Drops) -> None:
         self._log = logging.getLogger(f"{__name__}.http")
         self._filter = _Malformed(drops)
         self._log.addFilter(self._filter)
@@ -150,7 +150,7 @@ class Connection:
         silent_since: the loop's time of its last progress.
     """
 
-    def __init__(self, port: "Port", address: str) -> None:
+    def __init__(self, port: "BoundedPort", address: str) -> None:
         self._port = port
         self.address = address
         self.held = 0
@@ -188,7 +188,7 @@ class Connection:
             self.task.cancel()  # while it shakes hands
 
 
-class Port:
+class BoundedPort:
     """Serves one listening socket.
 
     Args:

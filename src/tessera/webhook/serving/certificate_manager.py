@@ -21,7 +21,16 @@ from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookCo
 from tessera.kube.watch.cache import Event
 from tessera.kube.watch.informer import Informer
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.certificates import Certificate, authorities, due, due_at, in_force, issue, joined, stored
+from tessera.webhook.serving.certificates import (
+    Certificate,
+    authority_fingerprints,
+    due_at,
+    in_force,
+    is_due,
+    issue,
+    join_bundles,
+    read_secret,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +42,7 @@ _LOOK_AGAIN = 60.0
 _END = b"-----END CERTIFICATE-----\n"
 
 
-class Keeper:
+class CertificateManager:
     """Makes, renews and hands out the certificate.
 
     Args:
@@ -124,9 +133,9 @@ class Keeper:
 
     async def _advance(self) -> float | None:
         secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
-        found = stored(dict(secret.data)) if secret is not None else None
+        found = read_secret(dict(secret.data)) if secret is not None else None
         now = self._clock.now()
-        if found is None or found == self._unusable or due(found, self.names, now):
+        if found is None or found == self._unusable or is_due(found, self.names, now):
             await self._protect_served(now)
             await self._renew(secret, found)
             return None
@@ -187,8 +196,8 @@ class Keeper:
 
     def _trusts(self, bundle: bytes) -> bool:
         """Tells if every webhook of the configuration trusts the first authority of a bundle, the one that signed."""
-        first = authorities(joined([bundle], self._clock.now()).partition(_END)[0] + _END)
-        return all(first <= authorities(each) for each in self._configured())
+        first = authority_fingerprints(join_bundles([bundle], self._clock.now()).partition(_END)[0] + _END)
+        return all(first <= authority_fingerprints(each) for each in self._configured())
 
     async def _make_trusted(self, bundle: bytes, now: float) -> bool:
         """Adds authorities to what the API server trusts; False while there is no configuration to write to.
@@ -200,10 +209,13 @@ class Keeper:
         if item is None:
             return False
         served = [self._served.bundle] if self._served is not None else []
-        wanted = joined([bundle, *served], now)
-        if all(authorities(wanted) <= authorities(one.client_config.ca_bundle) for one in item.webhooks):
+        wanted = join_bundles([bundle, *served], now)
+        if all(
+            authority_fingerprints(wanted) <= authority_fingerprints(one.client_config.ca_bundle)
+            for one in item.webhooks
+        ):
             return True
-        text = base64.b64encode(joined([wanted, *self._configured()], now)).decode()
+        text = base64.b64encode(join_bundles([wanted, *self._configured()], now)).decode()
         webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
         await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
         return True

@@ -45,7 +45,7 @@ class Certificate(msgspec.Struct, frozen=True):
         return {CERTIFICATE: self.certificate, KEY: self.key, BUNDLE: self.bundle}
 
 
-def stored(data: dict[str, bytes]) -> Certificate | None:
+def read_secret(data: dict[str, bytes]) -> Certificate | None:
     """What a Secret holds; None if a part is missing or unreadable, which counts as no certificate."""
     found = Certificate(data.get(CERTIFICATE, b""), data.get(KEY, b""), data.get(BUNDLE, b""))
     try:
@@ -59,7 +59,7 @@ def stored(data: dict[str, bytes]) -> Certificate | None:
     return found
 
 
-def authorities(bundle: bytes) -> frozenset[bytes]:
+def authority_fingerprints(bundle: bytes) -> frozenset[bytes]:
     """The fingerprints of a bundle's authorities; none for what is no bundle."""
     try:
         return frozenset(one.fingerprint(hashes.SHA256()) for one in x509.load_pem_x509_certificates(bundle))
@@ -67,7 +67,7 @@ def authorities(bundle: bytes) -> frozenset[bytes]:
         return frozenset()
 
 
-def joined(bundles: Iterable[bytes], now: float) -> bytes:
+def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
     """The authorities of several bundles in one, each once, in order; without what has run out or is none."""
     found: dict[bytes, bytes] = {}
     for bundle in bundles:
@@ -82,7 +82,7 @@ def in_force(found: Certificate, now: float) -> bool:
     return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
 
 
-def due(found: Certificate, names: Sequence[str], now: float) -> bool:
+def is_due(found: Certificate, names: Sequence[str], now: float) -> bool:
     """Tells if the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
 
     Args:
@@ -133,7 +133,7 @@ def issue(names: Sequence[str], now: float, days: int, before: bytes = b"") -> C
         key=serving_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
-        bundle=joined([_pem(authority), before], now),
+        bundle=join_bundles([_pem(authority), before], now),
     )
 
 

@@ -36,7 +36,7 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
-def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     """Serves this certificate from the next handshake on.
 
     Raises:
@@ -61,7 +61,7 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
     Raises:
         OSError: the port is taken.
     """
-    from tessera.webhook.serving.bounded_port import Port
+    from tessera.webhook.serving.bounded_port import BoundedPort
 
     def answer(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
         if path != REVIEW_PATH:
@@ -74,13 +74,13 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
             return 400, _TEXT, f"{error}\n".encode(errors="replace")
 
     listener = _listener(options.address, options.port or 0)
-    port = Port("reviews", answer, context)
+    port = BoundedPort("reviews", answer, context)
     if options.on_listening is not None:
         options.on_listening(*listener.getsockname()[:2])
     await port.serve(listener)
 
 
-class Pulse:
+class LoopHeartbeat:
     """Shows other threads that a loop makes progress.
 
     Args:
@@ -104,7 +104,7 @@ class Pulse:
         return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
 
 
-class Pages(msgspec.Struct, frozen=True, kw_only=True):
+class HealthPages(msgspec.Struct, frozen=True, kw_only=True):
     """What the health port shows; all of it is called in its thread.
 
     Attributes:
@@ -115,7 +115,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
 
     ready: Callable[[], str]
     metrics: Callable[[], bytes]
-    pulse: Pulse
+    pulse: LoopHeartbeat
 
     def answer(self, _method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
         """The answer to a request: status, type and text."""
@@ -127,7 +127,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
         return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
 
 
-async def serve_health(address: str | None, port: int, pages: Pages) -> None:
+async def serve_health(address: str | None, port: int, pages: HealthPages) -> None:
     """Answers ``/healthz``, ``/readyz`` and ``/metrics`` from another thread until cancelled.
 
     Args:
@@ -146,9 +146,9 @@ async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes]
     ended: Future[None] = Future()
 
     async def serve() -> None:
-        from tessera.webhook.serving.bounded_port import Port
+        from tessera.webhook.serving.bounded_port import BoundedPort
 
-        serving = asyncio.create_task(Port("health", answer).serve(listener))
+        serving = asyncio.create_task(BoundedPort("health", answer).serve(listener))
         started.set_result((asyncio.get_running_loop(), serving))
         await asyncio.wait({serving})
         if not serving.cancelled():
