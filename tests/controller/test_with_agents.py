@@ -522,10 +522,10 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
             cluster.quiet()
             for pod in cluster.pods.values():
                 if pod.node and not pod.finished:
-                    book = cluster.nodes_agents[pod.node].book
+                    table = cluster.nodes_agents[pod.node].book.table
                     waits = pod.uid in cluster.slicer.waiting
-                    slices = book.slices_of(pod.uid)
-                    made = len(slices) == len(pod.profiles) and book.made(pod.uid)
+                    slices = table.slices_of(pod.uid)
+                    made = len(slices) == len(pod.profiles) and table.is_ready(pod.uid)
                     assert made or waits, f"{pod.uid} has no slices: {cluster.objects[pod.node]}"
             for pod in list(cluster.pods.values()):
                 cluster.remove(pod)
@@ -537,7 +537,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
             assert all(card.occupancy == 0 for card in cluster.slicer.inventory.fleet.cards())
             for agent in cluster.nodes_agents.values():
                 assert not any(agent.instances.values()), "a slice is left"
-                assert not agent.book.journal().owners
+                assert not agent.book.table.journal().owners
 
     return Protocol
 

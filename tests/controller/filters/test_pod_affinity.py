@@ -18,7 +18,8 @@ from tessera.placement.work import Work
 from tessera_lab.scheduler.decision import collect_refusals
 from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
 from tessera_lab.scheduler.filters.topology_spread import spread_filter
-from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
+from tessera_lab.scheduler.state.node_cache import NodeCache, build_pod_info
+from tessera_lab.scheduler.state.node_cache import PodInfo as ScheduledPodInfo
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -153,7 +154,7 @@ def facts(pod: Obj) -> PodInfo:
     return read_pod(msgspec.convert(pod, Pod))
 
 
-def needs(pod: Obj) -> PodInfo:
+def needs(pod: Obj) -> ScheduledPodInfo:
     meta = pod["metadata"]
     key, gone = f"{meta['namespace']}/{meta['name']}", "deletionTimestamp" in meta
     return build_pod_info(key, meta["uid"], 0.0, pod["spec"], meta["labels"], terminating=gone)
