@@ -33,8 +33,8 @@ from tessera.kube.client.codec import Change, Codec
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import Event, EventKind
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.provisioning.startup.deadline import Patience, judge
-from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
+from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup
+from tessera.provisioning.tracking.timestamps import read_node, read_pod
 from tessera.provisioning.tracking.tracker import Tracker
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -125,16 +125,16 @@ class Readers:
 
     def provisioning(self) -> None:
         tracker = Tracker()
-        patience = Patience(deadline=900.0, began=NOW - 100, grace=60.0)
+        patience = StartupDeadline(seconds=900.0, began=NOW - 100, grace=60.0)
         for pod in self.pods:
-            found = pod_sighting(pod)
+            found = read_pod(pod)
             if found is not None:
-                tracker.see_pod(found, NOW)
+                tracker.observe_pod(found, NOW)
         for node in self.nodes:
-            tracker.see_node(node_sighting(node), NOW, live=self.forger.chance.random() < 0.5)
+            tracker.observe_node(read_node(node), NOW, live=self.forger.chance.random() < 0.5)
             record = tracker.records.get(node.metadata.name)
-            judge(node, record, keys=("k",), patience=patience, now=NOW)
-        tracker.take()
+            judge_startup(node, record, keys=("k",), deadline=patience, now=NOW)
+        tracker.pop_saves()
 
     def agent(self) -> None:
         book = SliceStateMachine(SliceJournal())

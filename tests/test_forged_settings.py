@@ -32,7 +32,7 @@ from tessera.driver.policies.policy_selection import PolicyObjects, select_polic
 from tessera.driver.policies.policy_watcher import decode_policies
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
-from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, Book
+from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, ProvisioningHistory
 from tessera.text import one_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -175,7 +175,7 @@ def annotations(chance: random.Random) -> None:
 
 
 def kept_maps(chance: random.Random) -> None:
-    for fault in Book().read({RECORDS_KEY: spoilt(BOOK, chance), WORKLOADS_KEY: spoilt(BOOK, chance)}):
+    for fault in ProvisioningHistory().load({RECORDS_KEY: spoilt(BOOK, chance), WORKLOADS_KEY: spoilt(BOOK, chance)}):
         said(fault)
     _, problems = parse_kernel_lists({spoilt("ubuntu22.04", chance): spoilt("5.15.0-69-generic amd64\n", chance)})
     for each in problems:

@@ -14,7 +14,7 @@ from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
-from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec
@@ -60,7 +60,7 @@ class Nodes(Lab):
         seen = self.nodes.cache.get(name)
         return [each.key for each in seen.spec.taints] if seen is not None else ["unseen"]
 
-    def record(self, name: str) -> Record | None:
+    def record(self, name: str) -> ProvisioningRecord | None:
         seen = self.nodes.cache.get(name)
         text = seen.metadata.annotations.get(PROVISIONING_ANNOTATION) if seen is not None else None
         return decode_record(text) if text else None
@@ -69,7 +69,7 @@ class Nodes(Lab):
         found = self.record(name)
         return found is not None and milestone in found.at
 
-    async def kept(self) -> dict[str, Record]:
+    async def kept(self) -> dict[str, ProvisioningRecord]:
         """The book, by node."""
         try:
             found = await self.client.get(CONFIGMAPS, "provisioning-records", "tessera-system")

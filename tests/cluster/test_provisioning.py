@@ -14,9 +14,9 @@ from tests.cluster.coming import play as played
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import Unknown
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
-from tessera.provisioning.phases import Span, phases_of, span
+from tessera.provisioning.phases import Span, node_phases, span_seconds
 
 M = Milestone
 Play = Callable[..., None]
@@ -46,7 +46,7 @@ def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_r
         assert (found.strategy, found.group, found.simulated) == ("precompiled", "gpus", True)
         assert found.at.keys() == set(M) - {M.VM}
         assert found.at[M.REGISTERED] - found.at[M.REQUESTED] == pytest.approx(90, abs=2)
-        phases = phases_of(found)
+        phases = node_phases(found)
         assert phases.total is not None
         assert phases.unattributed == pytest.approx(90, abs=2)  # who made the machine told nobody
         known = sum(each for each in phases.seconds.values() if each is not None)
@@ -92,10 +92,10 @@ def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
         await lab.clock.sleep(30)
         found = (await lab.kept())["gpu-1"]
         assert found.late
-        took = span(found, Span.AFTER_LABELLED)
+        took = span_seconds(found, Span.AFTER_LABELLED)
         assert took is not None
         assert 30 < took < 300
-        assert [span(found, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
+        assert [span_seconds(found, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
         assert any("s after a driver was asked for" in each for each in (await lab.why("gpu-1")).facts)
 
     play(scenario)
@@ -110,11 +110,11 @@ def test_the_strategy_shows_in_the_phase_that_it_shortens(play: Play) -> None:
         await lab.clock.sleep(30)
         kept = await lab.kept()
         assert (kept["fast"].strategy, kept["slow"].strategy) == ("precompiled", "built")
-        drivers = {name: phases_of(each).seconds[M.DRIVER] for name, each in kept.items()}
+        drivers = {name: node_phases(each).seconds[M.DRIVER] for name, each in kept.items()}
         assert drivers["slow"] is not None
         assert drivers["fast"] is not None
         assert drivers["slow"] - drivers["fast"] > COSTS.compile_seconds * 0.8
-        assert all(span(each, Span.STARTUP) is not None for each in kept.values())
+        assert all(span_seconds(each, Span.STARTUP) is not None for each in kept.values())
 
     play(scenario)
 
@@ -187,7 +187,7 @@ def test_a_controller_that_dies_again_and_again_knows_what_objects_say(play: Pla
         await lab.clock.sleep(60)
         found = (await lab.kept())["gpu-1"]
         assert {M.REGISTERED, M.READY, M.PULLED, M.DRIVER, M.TOOLKIT, M.VALIDATED} <= found.at.keys()
-        assert all(each is None or each >= 0 for each in phases_of(found).seconds.values())
+        assert all(each is None or each >= 0 for each in node_phases(found).seconds.values())
         assert found.usable
 
     play(scenario)
@@ -202,9 +202,9 @@ def test_where_the_host_has_the_driver_its_phases_take_no_time(play: Play) -> No
         await lab.until(lambda: lab.done("gpu-1", M.WORKLOAD), "the way is over", seconds=60)
         found = lab.record("gpu-1")
         assert found is not None
-        seconds = phases_of(found).seconds
+        seconds = node_phases(found).seconds
         assert seconds[M.DRIVER] == seconds[M.TOOLKIT] == 0
-        assert msgspec.structs.replace(found, at={}) == Record(
+        assert msgspec.structs.replace(found, at={}) == ProvisioningRecord(
             node="gpu-1", uid=found.uid, group="gpus", simulated=True
         )
 

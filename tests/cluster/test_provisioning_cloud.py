@@ -17,7 +17,7 @@ from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
 from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
-from tessera.provisioning.phases import phases_of
+from tessera.provisioning.phases import node_phases
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
@@ -89,7 +89,7 @@ def test_a_node_that_an_autoscaler_made_for_a_pod_has_a_whole_record(play: Play)
             assert found is not None
             assert found.at.keys() == set(M)
             assert found.group == "gpus"
-            phases = phases_of(found)
+            phases = node_phases(found)
             assert phases.seconds[M.VM] == pytest.approx(90, abs=1)
             assert phases.seconds[M.REGISTERED] == pytest.approx(60, abs=1)
             assert phases.total == pytest.approx(sum(each or 0 for each in phases.seconds.values()), abs=1)

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.e2e.conftest import Cluster
 
-from tessera.provisioning.history import Book
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.history import ProvisioningHistory
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 SCALER = {
     "apiVersion": "autoscaling.openshift.io/v1",
@@ -45,14 +45,14 @@ def lab_arguments() -> list[str]:
 
 def book() -> dict[str, str]:
     """Twenty nodes whose cards came 549 s and a little more after the request."""
-    kept = Book(100)
+    kept = ProvisioningHistory(100)
     for number in range(20):
         begun = 1_800_000_000.0 + 86_400 * number
         steps = {Milestone.REQUESTED: 0, Milestone.REGISTERED: 150, Milestone.READY: 180, Milestone.ALLOCATABLE: 549}
         at = {each: begun + seconds for each, seconds in steps.items()}
         at[Milestone.ALLOCATABLE] += number
-        kept.nodes.put(Record(node=f"n{number}", uid=f"u{number}", group="gpu", at=at))
-    return kept.data()
+        kept.nodes.put(ProvisioningRecord(node=f"n{number}", uid=f"u{number}", group="gpu", at=at))
+    return kept.config_map_data()
 
 
 @pytest.fixture(scope="module")

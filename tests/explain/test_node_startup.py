@@ -12,7 +12,12 @@ from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Pod
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.milestones import (
+    PROVISIONED_CONDITION,
+    PROVISIONING_ANNOTATION,
+    Milestone,
+    ProvisioningRecord,
+)
 from tessera.provisioning.startup.deadline import EXTENDED
 
 M = Milestone
@@ -27,21 +32,23 @@ AGENT = msgspec.convert(
 )
 
 
-def record(strategy: str = "built", **at: float) -> Record:
+def record(strategy: str = "built", **at: float) -> ProvisioningRecord:
     moments = {M(name): T0 + seconds for name, seconds in at.items()}
-    return Record(node="gpu-1", uid="node-uid", strategy=strategy, at={M.REGISTERED: T0, **moments})
+    return ProvisioningRecord(node="gpu-1", uid="node-uid", strategy=strategy, at={M.REGISTERED: T0, **moments})
 
 
-def history(*seconds: float) -> list[Record]:
+def history(*seconds: float) -> list[ProvisioningRecord]:
     return [
-        Record(
+        ProvisioningRecord(
             node=f"h{n}", uid=f"h{n}", strategy="built", at={M.REGISTERED: 0, M.PULLED: 60, M.ALLOCATABLE: 60 + each}
         )
         for n, each in enumerate(seconds)
     ]
 
 
-def asked(way: Record | None, now: float, *, known: list[Record] | None = None, **node: Any) -> Explanation:
+def asked(
+    way: ProvisioningRecord | None, now: float, *, known: list[ProvisioningRecord] | None = None, **node: Any
+) -> Explanation:
     kept = {PROVISIONING_ANNOTATION: encode_record(way)} if way is not None else {}
     told = {"conditions": (READY,), **node}
     told["annotations"] = {**kept, **told.get("annotations", {})}
@@ -114,10 +121,10 @@ def test_a_blocked_driver_says_why() -> None:
 
 def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver_was_asked_for() -> None:
     at = {M.LABELLED: T0 + 600, M.PULLED: T0 + 640, M.ALLOCATABLE: T0 + 695}
-    way = Record(node="gpu-1", uid="node-uid", asked=T0 + 600, at=at)
+    way = ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 600, at=at)
     found = asked(way, 900, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
     assert "came up 95 s after a driver was asked for: pulled 40 s" in found.facts
-    waiting = asked(Record(node="gpu-1", uid="node-uid", asked=T0 + 600, at={M.LABELLED: T0 + 600}), 630)
+    waiting = asked(ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 600, at={M.LABELLED: T0 + 600}), 630)
     assert "in phase pulled for 30s" in waiting.verdict
 
 

@@ -8,22 +8,22 @@ from tessera.limits import PROVISIONING_BOOK, PROVISIONING_RECORD
 from tessera.provisioning.history import (
     BROKEN_KEY,
     RECORDS_KEY,
-    Book,
-    Shelf,
+    BoundedHistory,
+    ProvisioningHistory,
     decode_record,
     decode_workload,
     encode_record,
 )
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 
-RECORD = Record(
+RECORD = ProvisioningRecord(
     node="gpu-1",
     uid="u1",
     at={Milestone.REGISTERED: 1_800_000_000.0, Milestone.READY: 1_800_000_010.125},
     strategy="built",
     simulated=True,
 )
-WORKLOAD = WorkloadRecord(namespace="a", name="b", uid="u2", node="gpu-1", at={Step.CREATED: 1.5}, fresh=True)
+WORKLOAD = WorkloadRecord(namespace="a", name="b", uid="u2", node="gpu-1", at={WorkloadStep.CREATED: 1.5}, fresh=True)
 
 
 def test_a_record_is_one_line_that_reads_back() -> None:
@@ -36,7 +36,7 @@ def test_a_record_is_one_line_that_reads_back() -> None:
 
 
 def test_what_a_newer_release_says_is_passed_over() -> None:
-    assert decode_record('{"node":"n","at":{"registered":1,"polished":2},"colour":"red"}') == Record(
+    assert decode_record('{"node":"n","at":{"registered":1,"polished":2},"colour":"red"}') == ProvisioningRecord(
         node="n", at={Milestone.REGISTERED: 1}
     )
 
@@ -73,53 +73,53 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         decode_record(text)
 
 
-def numbered(number: int) -> Record:
-    return Record(node=f"n{number}", uid=f"u{number}")
+def numbered(number: int) -> ProvisioningRecord:
+    return ProvisioningRecord(node=f"n{number}", uid=f"u{number}")
 
 
 def test_a_shelf_keeps_the_newest() -> None:
-    shelf: Shelf[Record] = Shelf(3, 10_000)
+    shelf: BoundedHistory[ProvisioningRecord] = BoundedHistory(3, 10_000)
     for number in range(5):
         shelf.put(numbered(number))
     assert [each.uid for each in shelf.values()] == ["u2", "u3", "u4"]
 
 
 def test_a_record_that_is_put_again_replaces_itself() -> None:
-    shelf: Shelf[Record] = Shelf(3, 10_000)
+    shelf: BoundedHistory[ProvisioningRecord] = BoundedHistory(3, 10_000)
     assert shelf.put(RECORD)
     assert not shelf.put(RECORD)
-    assert shelf.put(Record(node="gpu-1", uid="u1", group="g"))
+    assert shelf.put(ProvisioningRecord(node="gpu-1", uid="u1", group="g"))
     assert [each.group for each in shelf.values()] == ["g"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 300)), max_size=60), st.integers(1, 10))
 def test_a_shelf_never_outgrows_its_bounds(puts: list[tuple[int, int]], most: int) -> None:
-    shelf: Shelf[Record] = Shelf(most, 1000)
+    shelf: BoundedHistory[ProvisioningRecord] = BoundedHistory(most, 1000)
     for number, length in puts:
-        shelf.put(Record(node="n", uid=f"u{number}", pool="x" * length))
+        shelf.put(ProvisioningRecord(node="n", uid=f"u{number}", pool="x" * length))
         assert len(shelf) <= most
-        assert len(shelf.text().encode()) <= 1000
+        assert len(shelf.encode().encode()) <= 1000
 
 
 def test_a_book_reads_back_what_it_wrote() -> None:
-    book, again = Book(10), Book(10)
+    book, again = ProvisioningHistory(10), ProvisioningHistory(10)
     book.nodes.put(RECORD)
     book.workloads.put(WORKLOAD)
-    assert again.read(book.data()) == []
+    assert again.load(book.config_map_data()) == []
     assert (again.nodes.values(), again.workloads.values()) == ((RECORD,), (WORKLOAD,))
 
 
 def test_a_broken_line_costs_one_record_and_is_set_aside() -> None:
-    book = Book(10)
-    faults = book.read({RECORDS_KEY: f"{encode_record(RECORD)}\nnonsense\n"})
+    book = ProvisioningHistory(10)
+    faults = book.load({RECORDS_KEY: f"{encode_record(RECORD)}\nnonsense\n"})
     assert [each.partition(":")[0] for each in faults] == [f"{RECORDS_KEY}, line 2"]
     assert book.nodes.values() == (RECORD,)
-    assert book.data()[BROKEN_KEY] == "nonsense"
+    assert book.config_map_data()[BROKEN_KEY] == "nonsense"
 
 
 def test_a_book_of_anything_stays_within_what_a_configmap_takes() -> None:
-    book = Book(100_000)
-    book.read({RECORDS_KEY: "x" * 900_000})
+    book = ProvisioningHistory(100_000)
+    book.load({RECORDS_KEY: "x" * 900_000})
     for number in range(3000):
-        book.nodes.put(Record(node="n" * 250, uid=f"u{number}"))
-    assert sum(len(text.encode()) for text in book.data().values()) < PROVISIONING_BOOK + 100_000
+        book.nodes.put(ProvisioningRecord(node="n" * 250, uid=f"u{number}"))
+    assert sum(len(text.encode()) for text in book.config_map_data().values()) < PROVISIONING_BOOK + 100_000

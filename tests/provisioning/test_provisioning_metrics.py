@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry
 
 from tessera.limits import METRIC_COMBINATIONS
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 
 M = Milestone
 PHASE = "tessera_provisioning_phase_seconds"
-RECORD = Record(
+RECORD = ProvisioningRecord(
     node="n",
     uid="u",
     strategy="built",
@@ -73,8 +73,19 @@ def test_nodes_that_were_lost_are_counted(counted: Counted) -> None:
 @pytest.mark.parametrize(
     ("fresh", "at", "step", "count"),
     [
-        (True, {Step.CREATED: 0, Step.SCALED_UP: 2, Step.BOUND: 100, Step.PULLED: 105, Step.STARTED: 106}, "bound", 98),
-        (False, {Step.CREATED: 0, Step.BOUND: 1, Step.STARTED: 6}, "started", 5),
+        (
+            True,
+            {
+                WorkloadStep.CREATED: 0,
+                WorkloadStep.SCALED_UP: 2,
+                WorkloadStep.BOUND: 100,
+                WorkloadStep.PULLED: 105,
+                WorkloadStep.STARTED: 106,
+            },
+            "bound",
+            98,
+        ),
+        (False, {WorkloadStep.CREATED: 0, WorkloadStep.BOUND: 1, WorkloadStep.STARTED: 6}, "started", 5),
     ],
 )
 def test_steps_of_pods_are_counted_apart_for_new_nodes(

@@ -19,7 +19,12 @@ from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.milestones import (
+    PROVISIONED_CONDITION,
+    PROVISIONING_ANNOTATION,
+    Milestone,
+    ProvisioningRecord,
+)
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
@@ -123,12 +128,12 @@ class Cluster:
         every = found.status.conditions if found is not None else ()
         return next(((each.status, each.reason) for each in every if each.type == PROVISIONED_CONDITION), ("", ""))
 
-    def record(self, name: str = "gpu-1") -> Record | None:
+    def record(self, name: str = "gpu-1") -> ProvisioningRecord | None:
         found = self.node(name)
         text = found.metadata.annotations.get(PROVISIONING_ANNOTATION) if found is not None else None
         return decode_record(text) if text else None
 
-    def kept(self) -> list[Record]:
+    def kept(self) -> list[ProvisioningRecord]:
         found = self.maps.cache.get(f"{SYSTEM}/{RECORDS_NAME}")
         return [decode_record(line) for line in found.data[RECORDS_KEY].splitlines()] if found is not None else []
 

@@ -13,7 +13,7 @@ from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
-    from tessera.provisioning.milestones import Record, WorkloadRecord
+    from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
     from tessera.provisioning.report.summary import Summary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -96,8 +96,8 @@ def report(
 
 
 def _chosen(
-    kept: "tuple[Sequence[Record], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
-) -> "tuple[list[Record], list[WorkloadRecord]]":
+    kept: "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
+) -> "tuple[list[ProvisioningRecord], list[WorkloadRecord]]":
     records, workloads = kept
     return (
         [each for each in records if _wanted(each.at, each.group, since, groups)],
@@ -147,10 +147,10 @@ def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
 
 async def _kept(
     kubeconfig: Path | None, context: str | None, namespace: str
-) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
+) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
-    from tessera.provisioning.history import Book
+    from tessera.provisioning.history import ProvisioningHistory
     from tessera.provisioning.recording.history_store import RECORDS_NAME
 
     async with connected("tessera-provisioning", kubeconfig, context) as client:
@@ -158,17 +158,17 @@ async def _kept(
             found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
         except NotFound:
             return (), ()
-    book = Book()
-    for fault in book.read(found.data):
+    book = ProvisioningHistory()
+    for fault in book.load(found.data):
         say(f"warning: {fault}", err=True)
     return book.nodes.values(), book.workloads.values()
 
 
-def _from_files(files: Sequence[Path]) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
+def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
     from tessera.cli.base.input_files import named, text_of
     from tessera.provisioning.report.reading import read_records, read_workloads
 
-    records: list[Record] = []
+    records: list[ProvisioningRecord] = []
     workloads: list[WorkloadRecord] = []
     for path in files:
         text, name = text_of(path), named(path)

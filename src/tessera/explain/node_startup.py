@@ -11,9 +11,9 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.phrasing import age, count_noun
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.node_readiness import driver_status, lack
-from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.node_readiness import driver_status, missing_offer
+from tessera.provisioning.phases import Span, current_phase, estimate_remaining, node_phases, phase_began, span_seconds
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera.provisioning.tracking.timestamps import record_on
 from tessera.provisioning.tracking.tracker import FRESH
@@ -59,7 +59,7 @@ def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
         return None
     overdue, extended = _deadline(node)
     registered = record.at.get(Milestone.REGISTERED, view.snapshot.now)
-    phase = now_in(record)
+    phase = current_phase(record)
     if phase is None or (overdue is None and view.snapshot.now - registered > FRESH):
         return None
     return Explanation(
@@ -81,7 +81,7 @@ def describe_startup(node: Node) -> Iterator[str]:
     part, began = (
         (Span.AFTER_LABELLED, "a driver was asked for") if record.late else (Span.STARTUP, "it was registered")
     )
-    took = span(record, part)
+    took = span_seconds(record, part)
     if took is None:
         return
     simulated = ", simulated" if record.simulated else ""
@@ -97,8 +97,10 @@ def _deadline(node: Node) -> tuple[Condition | None, Condition | None]:
     return (None, found) if found.reason == EXTENDED else (found, None)
 
 
-def _verdict(view: ClusterView, node: Node, record: Record, phase: Milestone, overdue: Condition | None) -> str:
-    began = since(record)
+def _verdict(
+    view: ClusterView, node: Node, record: ProvisioningRecord, phase: Milestone, overdue: Condition | None
+) -> str:
+    began = phase_began(record)
     where = f"in phase {phase.value}" + (f" for {age(view.snapshot.now - began)}" if began is not None else "")
     if overdue is not None:
         return f"has not come up in time ({overdue.reason}): it is {where}"
@@ -108,7 +110,7 @@ def _verdict(view: ClusterView, node: Node, record: Record, phase: Milestone, ov
     return f"is starting up, {where}: {awaited}"
 
 
-def _facts(view: ClusterView, node: Node, record: Record, late: Condition | None) -> Iterator[str]:
+def _facts(view: ClusterView, node: Node, record: ProvisioningRecord, late: Condition | None) -> Iterator[str]:
     if late is not None:
         yield late.message
     status = driver_status(node)
@@ -120,19 +122,19 @@ def _facts(view: ClusterView, node: Node, record: Record, late: Condition | None
     if parts:
         yield f"until now: {parts}"
     yield from _expected(view, record)
-    missing = lack(node)
+    missing = missing_offer(node)
     if missing:
         yield f"missing until its cards can be used: {missing}"
 
 
-def _parts(record: Record) -> str:
+def _parts(record: ProvisioningRecord) -> str:
     """Phases whose duration is known and at least a second."""
-    known = [(each.value, took) for each, took in phases_of(record).seconds.items() if took is not None]
+    known = [(each.value, took) for each, took in node_phases(record).seconds.items() if took is not None]
     return ", ".join(f"{name} {took:.0f} s" for name, took in known if took >= 1)
 
 
-def _expected(view: ClusterView, record: Record) -> Iterator[str]:
-    found = remaining(record, view.snapshot.history, view.snapshot.now)
+def _expected(view: ClusterView, record: ProvisioningRecord) -> Iterator[str]:
+    found = estimate_remaining(record, view.snapshot.history, view.snapshot.now)
     if not found.n:
         return
     alike = f"{count_noun(found.n, 'node')} with the same driver strategy"

@@ -40,8 +40,8 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.limits import NAMES_COMPARED
-from tessera.provisioning.history import RECORDS_KEY, Book
-from tessera.provisioning.milestones import Record
+from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
+from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.text import one_line
 
@@ -177,14 +177,14 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(snapshot), node),))
 
 
-async def _history(client: Client) -> Sequence[Record]:
+async def _history(client: Client) -> Sequence[ProvisioningRecord]:
     """Records of nodes that came up; none if there are none or the user may not read them."""
     try:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
     except (Forbidden, NotFound):
         return ()
-    book = Book()
-    book.read({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
+    book = ProvisioningHistory()
+    book.load({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
     return book.nodes.values()
 
 

@@ -18,7 +18,7 @@ from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION
 from tessera.phrasing import age
-from tessera.provisioning.milestones import Record
+from tessera.provisioning.milestones import ProvisioningRecord
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
@@ -57,7 +57,7 @@ class Snapshot:
     leases: Sequence[Lease] = ()
     events: Sequence[CoreEvent] = ()
     quotas: Sequence[ResourceQuota] = ()
-    history: Sequence[Record] = ()
+    history: Sequence[ProvisioningRecord] = ()
     forbidden: frozenset[str] = frozenset()
 
 

@@ -18,32 +18,32 @@ from tessera.limits import ECHOED, PROVISIONING_BOOK, PROVISIONING_BROKEN, PROVI
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
-    Record,
-    Step,
+    ProvisioningRecord,
     WorkloadRecord,
+    WorkloadStep,
 )
 
-R = TypeVar("R", Record, WorkloadRecord)
+R = TypeVar("R", ProvisioningRecord, WorkloadRecord)
 
 #: A moment later than that (the year 5138) is none.
 _LATEST = 1e11
 
 
-def encode_record(record: Record | WorkloadRecord) -> str:
+def encode_record(record: ProvisioningRecord | WorkloadRecord) -> str:
     """One line of JSON; moments to the millisecond."""
     rounded = {moment: round(seconds, 3) for moment, seconds in record.at.items()}
-    if isinstance(record, Record) and record.asked is not None:
+    if isinstance(record, ProvisioningRecord) and record.asked is not None:
         record = msgspec.structs.replace(record, asked=round(record.asked, 3))
     return msgspec.json.encode(msgspec.structs.replace(record, at=rounded)).decode()
 
 
-def decode_record(text: str) -> Record:
+def decode_record(text: str) -> ProvisioningRecord:
     """A node's record, as the annotation and the book hold it.
 
     Raises:
         ValueError: it is too long or not of its form; the text says where.
     """
-    return _decode(text, Record, Milestone)
+    return _decode(text, ProvisioningRecord, Milestone)
 
 
 def decode_workload(text: str) -> WorkloadRecord:
@@ -52,7 +52,7 @@ def decode_workload(text: str) -> WorkloadRecord:
     Raises:
         ValueError: it is too long or not of its form; the text says where.
     """
-    return _decode(text, WorkloadRecord, Step)
+    return _decode(text, WorkloadRecord, WorkloadStep)
 
 
 def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
@@ -89,7 +89,7 @@ def _moment(name: str, value: object) -> float:
     raise ValueError(f"{name} is {str(value)[:ECHOED]!r}; seconds since 1970 are expected")
 
 
-class Shelf(Generic[R]):
+class BoundedHistory(Generic[R]):
     """The newest records of one kind, oldest first, by uid.
 
     Args:
@@ -97,9 +97,9 @@ class Shelf(Generic[R]):
         most_bytes: how many bytes they may have as text, line ends included.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
         self._records: dict[str, R] = {}
         self._sizes: dict[str, int] = {}
 
@@ -120,12 +120,12 @@ class Shelf(Generic[R]):
             return False
         self._records[record.uid] = record
         self._sizes[record.uid] = len(encode_record(record).encode()) + 1
-        while len(self._records) > self._most or sum(self._sizes.values()) > self._most_bytes:
+        while len(self._records) > self._max_records or sum(self._sizes.values()) > self._max_bytes:
             oldest = next(iter(self._records))
             del self._records[oldest], self._sizes[oldest]
         return True
 
-    def text(self) -> str:
+    def encode(self) -> str:
         """One line each, oldest first."""
         return "".join(f"{encode_record(each)}\n" for each in self._records.values())
 
@@ -137,7 +137,7 @@ WORKLOADS_KEY = "workloads.jsonl"
 BROKEN_KEY = "unreadable.txt"
 
 
-class Book:
+class ProvisioningHistory:
     """What the ConfigMap of records holds.
 
     Args:
@@ -149,13 +149,13 @@ class Book:
         broken: lines that could not be read, cut; empty if all could.
     """
 
-    def __init__(self, most: int = PROVISIONING_BOOK) -> None:
+    def __init__(self, max_records: int = PROVISIONING_BOOK) -> None:
         # A pod's record is shorter and rarely looked at: nodes get the larger part of the room.
-        self.nodes: Shelf[Record] = Shelf(most, PROVISIONING_BOOK * 5 // 8)
-        self.workloads: Shelf[WorkloadRecord] = Shelf(most, PROVISIONING_BOOK * 2 // 8)
+        self.nodes: BoundedHistory[ProvisioningRecord] = BoundedHistory(max_records, PROVISIONING_BOOK * 5 // 8)
+        self.workloads: BoundedHistory[WorkloadRecord] = BoundedHistory(max_records, PROVISIONING_BOOK * 2 // 8)
         self.broken = ""
 
-    def read(self, data: Mapping[str, str]) -> list[str]:
+    def load(self, data: Mapping[str, str]) -> list[str]:
         """Takes in what a ConfigMap holds.
 
         Returns:
@@ -174,10 +174,10 @@ class Book:
         self.broken = "\n".join(broken).encode()[:PROVISIONING_BROKEN].decode(errors="ignore")
         return faults
 
-    def data(self) -> dict[str, str]:
+    def config_map_data(self) -> dict[str, str]:
         """What the ConfigMap shall hold."""
         broken = {BROKEN_KEY: self.broken} if self.broken else {}
-        return {RECORDS_KEY: self.nodes.text(), WORKLOADS_KEY: self.workloads.text(), **broken}
+        return {RECORDS_KEY: self.nodes.encode(), WORKLOADS_KEY: self.workloads.encode(), **broken}
 
 
 def _lines(data: Mapping[str, str]) -> Iterable[tuple[str, int, str]]:

@@ -10,8 +10,8 @@ Rules:
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.limits import METRIC_COMBINATIONS, METRIC_LABEL
-from tessera.provisioning.milestones import Record, WorkloadRecord
-from tessera.provisioning.phases import TOTALS, phases_of, span, steps_of
+from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
+from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
 
 #: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
@@ -62,7 +62,7 @@ class ProvisioningMetrics:
         )
         self._combinations: set[tuple[str, str, str]] = set()
 
-    def recorded(self, record: Record, before: Record | None) -> None:
+    def recorded(self, record: ProvisioningRecord, before: ProvisioningRecord | None) -> None:
         """A record entered the book, or took the place of one."""
         old = _durations(before) if before is not None else {}
         labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", record.short_image))
@@ -75,11 +75,11 @@ class ProvisioningMetrics:
     def started(self, record: WorkloadRecord) -> None:
         """A pod's record entered the book."""
         node = "new" if record.fresh else "there"
-        for step, seconds in steps_of(record).items():
+        for step, seconds in workload_steps(record).items():
             if seconds is not None:
                 self._workloads.labels(step.value, node, record.strategy or "unknown").observe(seconds)
 
-    def freed(self) -> None:
+    def taint_removed(self) -> None:
         """A startup taint was taken off."""
         self._taints.inc()
 
@@ -91,11 +91,11 @@ class ProvisioningMetrics:
         """A node's replacement was asked for."""
         self._replaced.inc()
 
-    def under_way(self, nodes: int) -> None:
+    def set_nodes_in_progress(self, nodes: int) -> None:
         """How many nodes are on their way."""
         self._under_way.set(nodes)
 
-    def failed(self, kind: str) -> None:
+    def write_failed(self, kind: str) -> None:
         """A write failed."""
         self._failures.labels(kind).inc()
 
@@ -108,6 +108,6 @@ class ProvisioningMetrics:
         return short
 
 
-def _durations(record: Record) -> dict[str, float | None]:
-    phases = {milestone.value: seconds for milestone, seconds in phases_of(record).seconds.items()}
-    return phases | {name: span(record, part) for name, part in TOTALS.items()}
+def _durations(record: ProvisioningRecord) -> dict[str, float | None]:
+    phases = {milestone.value: seconds for milestone, seconds in node_phases(record).seconds.items()}
+    return phases | {name: span_seconds(record, part) for name, part in TOTALS.items()}

@@ -31,7 +31,7 @@ class Milestone(Enum):
     WORKLOAD = "workload"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProvisioningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of one node's way.
 
     Attributes:
@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{name}@{digest.removeprefix('sha256:')[:12]}" if digest else name or "unknown"
 
 
-class Step(Enum):
+class WorkloadStep(Enum):
     """Moments of a pod that asks for cards, in the order in which they are expected."""
 
     CREATED = "created"
@@ -118,7 +118,7 @@ class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     uid: str
     node: str
     node_uid: str = ""
-    at: Mapping[Step, float] = {}
+    at: Mapping[WorkloadStep, float] = {}
     fresh: bool = False
     group: str = ""
     strategy: str = ""

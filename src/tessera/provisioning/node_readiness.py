@@ -14,17 +14,17 @@ from tessera.kube.resources import Condition, Node
 LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 
 
-def lack(node: Node) -> str:
+def missing_offer(node: Node) -> str:
     """What keeps a node from being used as it should be, in a sentence; empty if it offers all that it should."""
-    return next(_lacks(node), "")
+    return next(_missing_offers(node), "")
 
 
-def gives_cards(node: Node) -> bool:
+def offers_gpus(node: Node) -> bool:
     """Whether kubelet gives any card out, whoever runs the device plugin."""
     return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
 
 
-def _lacks(node: Node) -> Iterator[str]:
+def _missing_offers(node: Node) -> Iterator[str]:
     ready = condition_of(node, "Ready")
     if ready is None or ready.status != "True":
         yield "the node is not Ready"
@@ -43,7 +43,7 @@ def _lacks(node: Node) -> Iterator[str]:
     yield from _not_in_force(node)
     if not offers:
         yield "its cards offer nothing"
-    yield from _not_given(node, offers)
+    yield from _not_allocatable(node, offers)
 
 
 def _not_in_force(node: Node) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _not_in_force(node: Node) -> Iterator[str]:
         yield f"its agent has not said how its cards are shared (condition {SHARING_CONDITION})"
 
 
-def _not_given(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
+def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
     """Of slices on demand one of each suffices: how many there can be depends on the others."""
     for resource in sorted({each.resource for each in offers}):
         fixed = [
@@ -83,7 +83,7 @@ def condition_of(node: Node, kind: str) -> Condition | None:
     return next((each for each in node.status.conditions if each.type == kind), None)
 
 
-def given_text(node: Node) -> str:
+def allocatable_text(node: Node) -> str:
     """Text that lists the GPU resources in ``status.allocatable``."""
     found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
     return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"

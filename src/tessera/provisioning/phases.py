@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 
 #: A milestone of a node or a step of a pod.
 M = TypeVar("M", bound=Enum)
@@ -95,15 +95,15 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     n: int
 
 
-def phases_of(record: Record) -> Phases:
+def node_phases(record: ProvisioningRecord) -> Phases:
     """The phases of a record's whole way."""
-    seconds = added(possible(record.at), ORDER)
-    total = span(record, Span.TOTAL)
+    seconds = added_seconds(plausible_milestones(record.at), ORDER)
+    total = span_seconds(record, Span.TOTAL)
     known = sum(each for each in seconds.values() if each is not None)
     return Phases(seconds=seconds, total=total, unattributed=None if total is None else max(0.0, total - known))
 
 
-def possible(at: Mapping[Milestone, float]) -> dict[Milestone, float]:
+def plausible_milestones(at: Mapping[Milestone, float]) -> dict[Milestone, float]:
     """The moments without those that cannot be.
 
     What follows the registration was not before it. A request was before all that is left: one that came later is
@@ -122,7 +122,7 @@ def possible(at: Mapping[Milestone, float]) -> dict[Milestone, float]:
     return found
 
 
-def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
+def added_seconds(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
     """What each moment but the first added to the latest one before it, seconds; None where that is unknown.
 
     Args:
@@ -143,32 +143,36 @@ def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
     return found
 
 
-def steps_of(record: WorkloadRecord) -> dict[Step, float | None]:
+def workload_steps(record: WorkloadRecord) -> dict[WorkloadStep, float | None]:
     """What each step of a pod's way took, seconds. A step that is not there did not happen: most pods need no node."""
     at = _since_creation(record)
-    order = tuple(step for step in Step if step in at)
-    return added(at, order) if order else {}
+    order = tuple(step for step in WorkloadStep if step in at)
+    return added_seconds(at, order) if order else {}
 
 
-def waited(record: WorkloadRecord) -> float | None:
+def workload_wait(record: WorkloadRecord) -> float | None:
     """Seconds from a pod's creation to its start; None if one of both is unknown."""
     at = _since_creation(record)
-    return max(at.values()) - at[Step.CREATED] if {Step.CREATED, Step.STARTED} <= at.keys() else None
+    return (
+        max(at.values()) - at[WorkloadStep.CREATED]
+        if {WorkloadStep.CREATED, WorkloadStep.STARTED} <= at.keys()
+        else None
+    )
 
 
-def _since_creation(record: WorkloadRecord) -> dict[Step, float]:
+def _since_creation(record: WorkloadRecord) -> dict[WorkloadStep, float]:
     """A pod's moments without those that cannot be: from before it was made."""
-    created = record.at.get(Step.CREATED)
+    created = record.at.get(WorkloadStep.CREATED)
     return {each: moment for each, moment in record.at.items() if created is None or moment >= created - ROUNDED}
 
 
-def span(record: Record, part: Span) -> float | None:
+def span_seconds(record: ProvisioningRecord, part: Span) -> float | None:
     """Seconds from one milestone to another as the phases between them sum up.
 
     None if one of both is unknown, or if the second was reached before all that precedes the first.
     """
     first, last = part.value
-    at = possible(record.at)
+    at = plausible_milestones(record.at)
     if first not in at or last not in at or at[last] < _latest(at, first) - ROUNDED:
         return None
     return _latest(at, last) - _latest(at, first)
@@ -178,33 +182,33 @@ def _latest(at: Mapping[Milestone, float], until: Milestone) -> float:
     return max(at[each] for each in ORDER[: ORDER.index(until) + 1] if each in at)
 
 
-def now_in(record: Record) -> Milestone | None:
+def current_phase(record: ProvisioningRecord) -> Milestone | None:
     """The phase that a node is in: the first milestone that it has not reached; None if it has reached all.
 
     A milestone that nobody saw counts as reached if a later one cannot be without it; who asked for the node, and when
     its machine came, is over once it is registered; all of that is over for a node that stood there before.
     """
-    reached = _implied({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
+    reached = _implied_milestones({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
     order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]
     if record.late:
         order = ORDER[ORDER.index(Milestone.LABELLED) :]
     return next((each for each in order if each not in reached), None)
 
 
-def _implied(at: Collection[Milestone]) -> set[Milestone]:
+def _implied_milestones(at: Collection[Milestone]) -> set[Milestone]:
     last = max((_CHAIN.index(each) for each in at if each in _CHAIN), default=-1)
     ready = {Milestone.READY} if Milestone.WORKLOAD in at else set()
     return {*at, *_CHAIN[: last + 1], *ready}
 
 
-def since(record: Record) -> float | None:
+def phase_began(record: ProvisioningRecord) -> float | None:
     """When the phase began that a node is in, seconds since 1970; None if nothing is known of it."""
-    phase = now_in(record)
+    phase = current_phase(record)
     before = ORDER if phase is None else ORDER[: ORDER.index(phase)]
     return max((record.at[each] for each in before if each in record.at), default=record.asked)
 
 
-def remaining(record: Record, history: Iterable[Record], now: float) -> Remaining:
+def estimate_remaining(record: ProvisioningRecord, history: Iterable[ProvisioningRecord], now: float) -> Remaining:
     """How long a node may take until its cards can be used.
 
     Compared are nodes that came to their driver in the same way; of the same group if there are any.
@@ -214,19 +218,19 @@ def remaining(record: Record, history: Iterable[Record], now: float) -> Remainin
         history: records of others.
         now: seconds since 1970.
     """
-    phase, began = now_in(record), since(record)
+    phase, began = current_phase(record), phase_began(record)
     if phase is None or began is None or record.usable:
         return Remaining(seconds=None, n=0)
     alike = [each for each in history if each.strategy == record.strategy and each.uid != record.uid]
     near = [each for each in alike if record.group and each.group == record.group]
-    took = [time for each in near or alike if (time := _rest(each, phase)) is not None]
+    took = [time for each in near or alike if (time := _seconds_from_phase(each, phase)) is not None]
     longer = [time - (now - began) for time in took if time > now - began]
     return Remaining(seconds=median(longer) if longer else None, n=len(took))
 
 
-def _rest(record: Record, phase: Milestone) -> float | None:
+def _seconds_from_phase(record: ProvisioningRecord, phase: Milestone) -> float | None:
     """Seconds that a node took from the beginning of a phase until its cards could be used."""
-    at = possible(record.at)
+    at = plausible_milestones(record.at)
     began = max((at[each] for each in ORDER[: ORDER.index(phase)] if each in at), default=None)
     if began is None or at.get(Milestone.ALLOCATABLE, -math.inf) < began - ROUNDED:
         return None

@@ -27,15 +27,15 @@ from tessera.kube.resources import (
 from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording.history_store import BookStore
-from tessera.provisioning.recording.node_annotations import Annotating
-from tessera.provisioning.recording.workload_records import Workloads
+from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.recording.node_annotations import NodeAnnotator
+from tessera.provisioning.recording.workload_records import WorkloadRecorder
 from tessera.provisioning.startup.replacer import Replacer
-from tessera.provisioning.startup.startup_taints import StartupGate
-from tessera.provisioning.tracking.machines import request_of
-from tessera.provisioning.tracking.optional_kind import Followed
-from tessera.provisioning.tracking.timestamps import moment, node_sighting, pod_sighting
-from tessera.provisioning.tracking.tracker import Keep, Tracker
+from tessera.provisioning.startup.startup_taints import StartupController
+from tessera.provisioning.tracking.machines import read_machine
+from tessera.provisioning.tracking.optional_kind import OptionalKind
+from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
+from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 
 
 class Provisioning:
@@ -80,9 +80,9 @@ class Provisioning:
         self._rng = rng
         self._may_act = may_act
         self._live = False
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self._changed: set[str] = set()
-        self._store = BookStore(
+        self._store = HistoryStore(
             client,
             clock,
             namespace=options.namespace,
@@ -91,13 +91,13 @@ class Provisioning:
             rng=rng,
             may_act=may_act,
         )
-        self._annotating = Annotating(client, clock, tracker=self.tracker, metrics=metrics, rng=rng, may_act=may_act)
-        self._workloads = Workloads(client, store=self._store, metrics=metrics)
-        seen = self._machine_seen
+        self._annotator = NodeAnnotator(client, clock, tracker=self.tracker, metrics=metrics, rng=rng, may_act=may_act)
+        self._workload_recorder = WorkloadRecorder(client, store=self._store, metrics=metrics)
+        seen = self._on_machine
         self._machines = (
-            Followed(client, CAPI_MACHINES, clock=clock, rng=rng, on_event=partial(seen, CAPI_MACHINES)),
-            Followed(client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=partial(seen, OPENSHIFT_MACHINES)),
-            Followed(client, NODECLAIMS, clock=clock, rng=rng, on_event=partial(seen, NODECLAIMS)),
+            OptionalKind(client, CAPI_MACHINES, clock=clock, rng=rng, on_event=partial(seen, CAPI_MACHINES)),
+            OptionalKind(client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=partial(seen, OPENSHIFT_MACHINES)),
+            OptionalKind(client, NODECLAIMS, clock=clock, rng=rng, on_event=partial(seen, NODECLAIMS)),
         )
 
     async def run(self) -> None:
@@ -105,33 +105,33 @@ class Provisioning:
         await self._nodes.wait_synced()
         await self._pods.wait_synced()
         await self._store.load()
-        gate = self._gate()
+        gate = self._startup_controller()
         scale_ups = Informer(
             self._client, EVENTS, clock=self._clock, rng=self._rng, field_selector="reason=TriggeredScaleUp"
         )
-        scale_ups.add_handler(self._scale_up_seen)
+        scale_ups.add_handler(self._on_scale_up)
         async with asyncio.TaskGroup() as group:
             group.create_task(scale_ups.run())
             await scale_ups.reflector.looked.wait()  # what an autoscaler said of a pod counts when the pod is seen
             # Pods before nodes: that there is none which brings a node its driver says that the host has it.
-            self._pods.add_handler(self._pod_seen)
-            self._nodes.add_handler(lambda event: self._node_seen(event, gate))
+            self._pods.add_handler(self._on_pod)
+            self._nodes.add_handler(lambda event: self._on_node(event, gate))
             self._live = True
             followed = (each.run() for each in self._machines)
-            for part in (*followed, self._store.run(), self._annotating.run(), self._workloads.run()):
+            for part in (*followed, self._store.run(), self._annotator.run(), self._workload_recorder.run()):
                 group.create_task(part)
-            await self._look_after(gate)
+            await self._check_nodes(gate)
 
-    def _gate(self) -> StartupGate:
+    def _startup_controller(self) -> StartupController:
         replacer = Replacer(
             self._client,
             self._clock,
             pods=self._pods.cache,
             tracker=self.tracker,
             store=self._store,
-            served=self._served,
+            served=self._served_kind,
         )
-        return StartupGate(
+        return StartupController(
             self._client,
             self._clock,
             nodes=self._nodes.cache,
@@ -145,73 +145,77 @@ class Provisioning:
             may_act=self._may_act,
         )
 
-    def _served(self, resource: Resource[Machine]) -> Resource[Machine]:
+    def _served_kind(self, resource: Resource[Machine]) -> Resource[Machine]:
         """A kind of machine at the version that is read."""
         return next((each.resource for each in self._machines if each.resource.label == resource.label), resource)
 
     # What is seen
 
-    def _node_seen(self, event: Event[Node], gate: StartupGate) -> None:
+    def _on_node(self, event: Event[Node], gate: StartupController) -> None:
         meta = event.object.metadata
         if event.kind is EventKind.DELETED:
-            self.tracker.lose_node(meta.name, self._clock.now())
-            gate.forget(meta.name, meta.uid)
+            self.tracker.remove_node(meta.name, self._clock.now())
+            gate.remove_node(meta.name, meta.uid)
         else:
-            self.tracker.see_node(node_sighting(event.object), self._clock.now(), live=self._live)
-        self._stir(meta.name)
+            self.tracker.observe_node(read_node(event.object), self._clock.now(), live=self._live)
+        self._wake(meta.name)
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
+    def _on_pod(self, event: Event[Pod]) -> None:
         if event.kind is EventKind.DELETED:
-            self.tracker.lose_pod(event.object.metadata.uid)
+            self.tracker.remove_pod(event.object.metadata.uid)
             return
-        found = pod_sighting(event.object)
+        found = read_pod(event.object)
         if found is not None:
-            self.tracker.see_pod(found, self._clock.now())
-            self._stir(found.node)
+            self.tracker.observe_pod(found, self._clock.now())
+            self._wake(found.node)
 
-    def _machine_seen(self, resource: Resource[Machine], event: Event[Machine]) -> None:
+    def _on_machine(self, resource: Resource[Machine], event: Event[Machine]) -> None:
         if event.kind is EventKind.DELETED:
-            self.tracker.lose_request(event.object.metadata.uid)
+            self.tracker.remove_machine(event.object.metadata.uid)
         else:
-            self.tracker.see_request(request_of(event.object, resource))
-        self._stir("")
+            self.tracker.observe_machine(read_machine(event.object, resource))
+        self._wake("")
 
-    def _scale_up_seen(self, event: Event[CoreEvent]) -> None:
+    def _on_scale_up(self, event: Event[CoreEvent]) -> None:
         told = event.object
         if event.kind is EventKind.DELETED:
-            self.tracker.lose_scale_up(told.involved_object.uid)
+            self.tracker.remove_scale_up(told.involved_object.uid)
             return
-        at = moment(told.first_timestamp) or moment(told.event_time) or moment(told.metadata.creation_timestamp)
+        at = (
+            parse_time(told.first_timestamp)
+            or parse_time(told.event_time)
+            or parse_time(told.metadata.creation_timestamp)
+        )
         if at is not None:
-            self.tracker.see_scale_up(told.involved_object.uid, at)
+            self.tracker.observe_scale_up(told.involved_object.uid, at)
 
-    def _stir(self, node: str) -> None:
+    def _wake(self, node: str) -> None:
         if node:
             self._changed.add(node)
-        self._stirred.set()
+        self._woken.set()
 
     # What follows
 
-    async def _look_after(self, gate: StartupGate) -> None:
+    async def _check_nodes(self, gate: StartupController) -> None:
         while True:
             await self._wait(gate.next_due())
-            self._stirred.clear()
+            self._woken.clear()
             changed, self._changed = self._changed, set()
-            self._keep()
-            self._annotating.look()
-            self._metrics.under_way(sum(1 for each in self.tracker.records.values() if not each.usable))
-            await gate.look(changed)
+            self._save()
+            self._annotator.wake()
+            self._metrics.set_nodes_in_progress(sum(1 for each in self.tracker.records.values() if not each.usable))
+            await gate.check_nodes(changed)
 
     async def _wait(self, due: float | None) -> None:
         """Until something was seen, or until ``due``."""
-        await until_set(self._stirred, None if due is None else max(0.0, due - self._clock.now()))
+        await until_set(self._woken, None if due is None else max(0.0, due - self._clock.now()))
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         """Puts into the book what is worth keeping."""
-        book = self._store.book
-        for found in self.tracker.take():
-            if not isinstance(found, Keep):
-                self._workloads.keep(found.record)
+        book = self._store.history
+        for found in self.tracker.pop_saves():
+            if not isinstance(found, SaveRecord):
+                self._workload_recorder.add(found.record)
                 continue
             before = book.nodes.get(found.record.uid)
             if book.nodes.put(found.record):

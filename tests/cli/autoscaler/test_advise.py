@@ -12,7 +12,7 @@ from tessera.cli.autoscaler.advice_text import lines
 from tessera.cli.main import main
 from tessera.provisioning.advise.findings import unmanaged
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 ROWS = "group,provision,startup,ready\n" + "".join(f"gpu,{540 + n},{390 + n},{360 + n}\n" for n in range(20))
 FIVE = ["--max-node-provision-time", "5m", "--unneeded-time", "300"]
@@ -126,9 +126,11 @@ def test_standard_input_is_read(capsys: Told, monkeypatch: pytest.MonkeyPatch) -
     assert "node group gpu" in advised("--samples", "-", told=capsys)
 
 
-def _record(number: int) -> Record:
+def _record(number: int) -> ProvisioningRecord:
     at = {Milestone.REQUESTED: 0.0, Milestone.REGISTERED: 150.0, Milestone.READY: 180.0}
-    return Record(node=f"n{number}", uid=f"u{number}", group="gpu", at={**at, Milestone.ALLOCATABLE: 400.0 + number})
+    return ProvisioningRecord(
+        node=f"n{number}", uid=f"u{number}", group="gpu", at={**at, Milestone.ALLOCATABLE: 400.0 + number}
+    )
 
 
 def _files() -> dict[str, str]:

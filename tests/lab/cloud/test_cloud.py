@@ -9,7 +9,7 @@ from tessera.clock import LoopClock, parse_rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
-from tessera.provisioning.tracking.machines import request_of
+from tessera.provisioning.tracking.machines import read_machine
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.machine_objects import NAMESPACE
 from tessera_lab.cloud.node_groups import InstanceState, NodeGroup, RandomDelay
@@ -61,8 +61,8 @@ def test_a_machine_is_requested_there_and_joined() -> None:
         assert await nodes(api) == []
         await cluster.clock.sleep(60)
         assert cloud.instances()[0].state is InstanceState.JOINED
-        found = request_of(await api.get(CAPI_MACHINES, asked.name, NAMESPACE), CAPI_MACHINES)
-        assert (found.requested, found.vm, found.node) == (START, START + 90, asked.name)
+        found = read_machine(await api.get(CAPI_MACHINES, asked.name, NAMESPACE), CAPI_MACHINES)
+        assert (found.requested, found.vm_created, found.node) == (START, START + 90, asked.name)
         assert found.group.endswith("gpu")
         node = await api.get(NODES.untyped(), asked.name)
         assert parse_rfc3339(node["metadata"]["creationTimestamp"]) == START + 150

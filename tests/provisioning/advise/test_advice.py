@@ -15,7 +15,7 @@ from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise
 from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 
 def around(mean: float, n: int) -> tuple[float, ...]:
@@ -305,9 +305,11 @@ def test_records_give_times_and_what_is_not_known_gives_none() -> None:
     }
     (told,) = from_records(
         [
-            Record(node="a", group="gpu", at=whole),
-            Record(node="b", group="gpu", at={Milestone.READY: 10.0}),
-            Record(node="c", group="gpu", at={Milestone.READY: 10.0, Milestone.ALLOCATABLE: 9.0}, simulated=True),
+            ProvisioningRecord(node="a", group="gpu", at=whole),
+            ProvisioningRecord(node="b", group="gpu", at={Milestone.READY: 10.0}),
+            ProvisioningRecord(
+                node="c", group="gpu", at={Milestone.READY: 10.0, Milestone.ALLOCATABLE: 9.0}, simulated=True
+            ),
         ]
     )
     assert (told.provision, told.startup, told.ready) == ((400.0,), (220.0,), (210.0,))
@@ -315,7 +317,9 @@ def test_records_give_times_and_what_is_not_known_gives_none() -> None:
 
 
 def test_a_node_that_was_lost_gives_only_how_long_it_was_there() -> None:
-    lost = Record(node="a", group="gpu", at={Milestone.REQUESTED: 100.0, Milestone.READY: 250.0}, lost=430.0)
+    lost = ProvisioningRecord(
+        node="a", group="gpu", at={Milestone.REQUESTED: 100.0, Milestone.READY: 250.0}, lost=430.0
+    )
     (told,) = from_records([lost])
     assert (told.provision, told.ready, told.lost) == ((), (), (330.0,))
 

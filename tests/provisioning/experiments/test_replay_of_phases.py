@@ -14,9 +14,9 @@ from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_A
 from tessera.clock import rfc3339
 from tessera.kube.resources import CAPI_MACHINES, Machine, Pod
 from tessera.provisioning.milestones import Milestone
-from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.tracking.machines import request_of
-from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
+from tessera.provisioning.phases import Span, node_phases, span_seconds
+from tessera.provisioning.tracking.machines import read_machine
+from tessera.provisioning.tracking.timestamps import read_node, read_pod
 from tessera.provisioning.tracking.tracker import Tracker
 
 M = Milestone
@@ -38,17 +38,17 @@ class Replay:
         self.tracker = Tracker()
 
     def node(self, at: float, **node: Any) -> None:
-        self.tracker.see_node(node_sighting(make_node(**node)), T0 + at, live=True)
+        self.tracker.observe_node(read_node(make_node(**node)), T0 + at, live=True)
 
     def pod(self, pod: Pod, at: float) -> None:
-        found = pod_sighting(pod)
+        found = read_pod(pod)
         assert found is not None
-        self.tracker.see_pod(found, T0 + at)
+        self.tracker.observe_pod(found, T0 + at)
 
     def way(self, moments: tuple[int, int, int, int, int, int]) -> None:
         """All of it; moments are seconds from Ready."""
         pulled, served, toolkit, validated, given, runs = moments
-        self.tracker.see_request(request_of(_machine(), CAPI_MACHINES))
+        self.tracker.observe_machine(read_machine(_machine(), CAPI_MACHINES))
         self.pod(make_pod("job", node="", created=T0 - 200, limits=GPU), -200)
         self.node(0.3)
         self.node(0.5, annotations=driver())
@@ -81,8 +81,8 @@ def test_the_way_of_the_articles_nodes_is_recorded_phase_by_phase(scenario: str)
     replay, moments = Replay(), ARTICLE[scenario]
     replay.way(moments)
     record = replay.tracker.records["gpu-1"]
-    assert span(record, Span.READY_TO_WORKLOAD) == pytest.approx(moments[-1], abs=1)
-    found = phases_of(record)
+    assert span_seconds(record, Span.READY_TO_WORKLOAD) == pytest.approx(moments[-1], abs=1)
+    found = node_phases(record)
     lasted = [later - before for before, later in zip((0, *moments), moments, strict=False)]
     assert {each: found.seconds[each] for each in M if each is not M.REQUESTED} == {
         M.VM: pytest.approx(90, abs=1), M.REGISTERED: pytest.approx(60, abs=1), M.READY: pytest.approx(70, abs=1),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ORDER, Span
 from tessera.provisioning.report.charts import NARROW, PHASES, bars, stacked
 from tessera.provisioning.report.page import differences, page
@@ -23,13 +23,13 @@ M = Milestone
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def record(number: int, *phases: float, strategy: str = "built", **more: object) -> Record:
+def record(number: int, *phases: float, strategy: str = "built", **more: object) -> ProvisioningRecord:
     """A node whose phases took so long, from its request on."""
     at, moment = {ORDER[0]: 1000.0 * number}, 1000.0 * number
     for milestone, took in zip(ORDER[1:], phases, strict=False):
         moment += took
         at[milestone] = moment
-    return Record(node=f"n{number}", uid=f"u{number}", at=at, strategy=strategy, **more)  # type: ignore[arg-type]
+    return ProvisioningRecord(node=f"n{number}", uid=f"u{number}", at=at, strategy=strategy, **more)  # type: ignore[arg-type]
 
 
 BUILT = [record(n, 60, 40, 20, 0, 30, 200 + n, 5, 5, 5, 20) for n in range(5)]
@@ -46,14 +46,14 @@ def test_each_number_stands_with_what_it_rests_on() -> None:
 def test_what_is_unknown_is_left_out_of_its_own_numbers_only() -> None:
     at = dict(BUILT[0].at)
     del at[M.TOOLKIT]
-    (found,) = summaries([Record(node="x", uid="x", at=at, strategy="built"), BUILT[1]], [By.STRATEGY])
+    (found,) = summaries([ProvisioningRecord(node="x", uid="x", at=at, strategy="built"), BUILT[1]], [By.STRATEGY])
     assert (found.phases["toolkit"].n, found.phases["validated"].n) == (1, 1)
     assert (found.phases["driver"].n, found.totals["total"].n) == (2, 2)
     assert numbers([]) == Numbers(n=0)
 
 
 def test_nodes_that_were_lost_are_counted_and_not_averaged() -> None:
-    lost = Record(node="l", uid="l", at={M.REGISTERED: 0, M.READY: 800}, strategy="built", lost=900)
+    lost = ProvisioningRecord(node="l", uid="l", at={M.REGISTERED: 0, M.READY: 800}, strategy="built", lost=900)
     (found,) = summaries([*BUILT, lost], [By.STRATEGY])
     assert (found.records, found.lost, found.phases["ready"].n) == (6, 1, 5)
 
@@ -61,14 +61,16 @@ def test_nodes_that_were_lost_are_counted_and_not_averaged() -> None:
 def test_the_make_up_of_a_mean_sums_to_it() -> None:
     at = dict(BUILT[0].at)
     del at[M.DRIVER]
-    for found in summaries([*BUILT[1:], Record(node="x", uid="x", at=at, strategy="built")], []):
+    for found in summaries([*BUILT[1:], ProvisioningRecord(node="x", uid="x", at=at, strategy="built")], []):
         assert found.stack is not None
         assert found.stack.mean == pytest.approx(sum(found.stack.phases.values()) + found.stack.unknown)
         assert found.stack.unknown > 0
 
 
 def test_the_part_that_most_nodes_know_is_made_up() -> None:
-    late = [Record(node=f"r{n}", uid=f"r{n}", at={M.REGISTERED: 0.0, M.ALLOCATABLE: 90.0}) for n in range(9)]
+    late = [
+        ProvisioningRecord(node=f"r{n}", uid=f"r{n}", at={M.REGISTERED: 0.0, M.ALLOCATABLE: 90.0}) for n in range(9)
+    ]
     found = summaries([*BUILT, *late], [By.STRATEGY])
     assert {each.stack.part for each in found if each.stack is not None} == {"startup"}
     assert part_text("ready-to-workload") == "node Ready to workload running"
@@ -183,14 +185,14 @@ def test_a_part_of_less_than_a_second_bears_the_same_number_as_its_bar() -> None
 def test_unknown_time_has_a_place_in_the_legend() -> None:
     at = dict(BUILT[0].at)
     del at[M.DRIVER]
-    svg = stacked(summaries([Record(node="x", uid="x", at=at)], []))
+    svg = stacked(summaries([ProvisioningRecord(node="x", uid="x", at=at)], []))
     assert "unknown" in texts(svg)
     assert "url(#unknown-time-860)" in svg
 
 
 def test_without_anything_to_draw_nothing_is_drawn() -> None:
     assert stacked(summaries([], [])) == ""
-    assert stacked(summaries([Record(node="x")], [])) == ""
+    assert stacked(summaries([ProvisioningRecord(node="x")], [])) == ""
     assert bars(RESULTS, "another") == ""
 
 
@@ -320,7 +322,7 @@ def test_red_hats_means_stand_beside_what_the_lab_played() -> None:
 
 def test_nodes_that_stood_there_before_are_counted_and_measured_from_then_on() -> None:
     at = {M.LABELLED: 700.0, M.PULLED: 750.0, M.DRIVER: 780.0, M.ALLOCATABLE: 795.0}
-    (found,) = summaries([Record(node="n", uid="n", at=at, asked=700.0, strategy="built")], [By.STRATEGY])
+    (found,) = summaries([ProvisioningRecord(node="n", uid="n", at=at, asked=700.0, strategy="built")], [By.STRATEGY])
     assert (found.late, found.totals["total-startup"].n, found.totals["total-after-labelled"].mean) == (1, 0, 95)
     assert next(lines([found])) == "built (1 node, 1 there before a driver was asked for)"
     assert any("facts known to cards given out" in each for each in texts(stacked([found])))
@@ -456,8 +458,24 @@ def test_pods_of_a_file_are_bounded_like_nodes() -> None:
 
 WORKLOADS = [
     WorkloadRecord(namespace="a", name="p", uid="p", node="n", fresh=True, simulated=True, at=at)
-    for at in ({Step.CREATED: 0, Step.SCALED_UP: 2, Step.BOUND: 200, Step.PULLED: 210, Step.STARTED: 212},)
-] + [WorkloadRecord(namespace="a", name="q", uid="q", node="n", at={Step.CREATED: 0, Step.BOUND: 1, Step.STARTED: 6})]
+    for at in (
+        {
+            WorkloadStep.CREATED: 0,
+            WorkloadStep.SCALED_UP: 2,
+            WorkloadStep.BOUND: 200,
+            WorkloadStep.PULLED: 210,
+            WorkloadStep.STARTED: 212,
+        },
+    )
+] + [
+    WorkloadRecord(
+        namespace="a",
+        name="q",
+        uid="q",
+        node="n",
+        at={WorkloadStep.CREATED: 0, WorkloadStep.BOUND: 1, WorkloadStep.STARTED: 6},
+    )
+]
 
 
 def test_pods_whose_node_came_up_for_them_stand_apart() -> None:
@@ -471,7 +489,9 @@ def test_pods_whose_node_came_up_for_them_stand_apart() -> None:
 
 
 def test_a_pod_that_started_before_it_was_made_took_an_unknown_time() -> None:
-    odd = WorkloadRecord(namespace="a", name="q", uid="q", node="n", at={Step.CREATED: 100, Step.STARTED: 20})
+    odd = WorkloadRecord(
+        namespace="a", name="q", uid="q", node="n", at={WorkloadStep.CREATED: 100, WorkloadStep.STARTED: 20}
+    )
     (found,) = workload_summaries([odd])
     assert (found.total.n, found.steps["started"].n) == (0, 0)
 

@@ -10,16 +10,16 @@ from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node,
 
 from tessera.api.driver.node_status import Strategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.node_readiness import lack
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.node_readiness import missing_offer
 from tessera.provisioning.options import PREFIXES, STARTUP_TAINT
-from tessera.provisioning.startup.deadline import Patience, judge, startup_taints
+from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup, startup_taints
 
 M = Milestone
 READY = condition("Ready")
 SHARED = condition("GpuSharingApplied")
 LAYOUT = condition("GpuMigLayoutApplied")
-PATIENCE = Patience(deadline=900, began=T0 - 86400, grace=60)
+PATIENCE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
 KEYS = (STARTUP_TAINT,)
 SLICE = msgspec.structs.replace(
     WHOLE, resource="nvidia.com/mig-1g.5gb", kind=OfferKind.SLICE, profile="1g.5gb", count=7
@@ -40,19 +40,19 @@ def node(**more: Any) -> Any:
     return make_node(**{**given, **more})
 
 
-RECORD = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
+RECORD = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
 
 
-def with_(**at: float) -> Record:
+def with_(**at: float) -> ProvisioningRecord:
     return msgspec.structs.replace(RECORD, at={**RECORD.at, **{M(name): T0 + seconds for name, seconds in at.items()}})
 
 
 def test_a_node_that_offers_what_it_should_is_freed() -> None:
-    assert lack(node()) == ""
-    found = judge(node(), with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 132)
-    assert found.free
-    assert found.told is not None
-    assert (found.told.status, found.told.text) == (
+    assert missing_offer(node()) == ""
+    found = judge_startup(node(), with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 132)
+    assert found.remove_taints
+    assert found.condition is not None
+    assert (found.condition.status, found.condition.text) == (
         "True",
         "132 s after it was registered, kubelet gives 1 nvidia.com/gpu",
     )
@@ -93,32 +93,32 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
     ],
 )
 def test_what_is_missing_keeps_the_taint(unlike: dict[str, Any], says: str) -> None:
-    assert lack(node(**unlike)).startswith(says)
-    found = judge(node(**unlike), RECORD, keys=KEYS, patience=PATIENCE, now=T0 + 30)
-    assert (found.free, found.told, found.due) == (False, None, T0 + 900)
+    assert missing_offer(node(**unlike)).startswith(says)
+    found = judge_startup(node(**unlike), RECORD, keys=KEYS, deadline=PATIENCE, now=T0 + 30)
+    assert (found.remove_taints, found.condition, found.due) == (False, None, T0 + 900)
 
 
 def test_a_mig_layout_that_is_half_applied_keeps_the_taint() -> None:
     half = node(annotations=offering(SLICE, LARGE), allocatable={"nvidia.com/mig-1g.5gb": "7"})
-    assert lack(half) == "kubelet gives 0 of 1 nvidia.com/mig-3g.20gb"
+    assert missing_offer(half) == "kubelet gives 0 of 1 nvidia.com/mig-3g.20gb"
     fewer = node(annotations=offering(SLICE), allocatable={"nvidia.com/mig-1g.5gb": "5"})
-    assert lack(fewer) == "kubelet gives 5 of 7 nvidia.com/mig-1g.5gb"
+    assert missing_offer(fewer) == "kubelet gives 5 of 7 nvidia.com/mig-1g.5gb"
 
 
 def test_slices_on_demand_are_there_when_one_of_each_could_be_made() -> None:
-    assert lack(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "1"})) == ""
-    assert lack(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "0"})) != ""
+    assert missing_offer(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "1"})) == ""
+    assert missing_offer(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "0"})) != ""
 
 
 def test_a_dynamic_node_needs_no_layout_condition() -> None:
-    assert lack(node(labels={"nvidia.com/mig.config": "dynamic"})) == ""
+    assert missing_offer(node(labels={"nvidia.com/mig.config": "dynamic"})) == ""
 
 
 def test_startup_taints_of_others_are_theirs() -> None:
     both = node(taints=(f"{PREFIXES[0]}network", STARTUP_TAINT))
     assert [each.key for each in startup_taints(both, KEYS)] == [STARTUP_TAINT]
     others = node(taints=(f"{PREFIXES[0]}network",))
-    assert not judge(others, with_(allocatable=1), keys=KEYS, patience=PATIENCE, now=T0).free
+    assert not judge_startup(others, with_(allocatable=1), keys=KEYS, deadline=PATIENCE, now=T0).remove_taints
 
 
 @pytest.mark.parametrize(
@@ -146,49 +146,49 @@ def test_at_the_deadline_the_blocking_phase_is_named(
     at: dict[str, float], more: dict[str, Any], reason: str, says: str
 ) -> None:
     late = make_node(taints=KEYS, **{"conditions": (READY,), **more})
-    found = judge(late, with_(**at), keys=KEYS, patience=PATIENCE, now=T0 + 900)
-    assert found.told is not None
-    assert (found.told.status, found.told.reason) == ("False", reason)
-    assert says in found.told.text
-    assert not found.free
+    found = judge_startup(late, with_(**at), keys=KEYS, deadline=PATIENCE, now=T0 + 900)
+    assert found.condition is not None
+    assert (found.condition.status, found.condition.reason) == ("False", reason)
+    assert says in found.condition.text
+    assert not found.remove_taints
 
 
 def test_a_node_that_is_not_ready_is_told_so_first() -> None:
-    record = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.PULLED: T0 + 5})
-    found = judge(make_node(), record, keys=KEYS, patience=PATIENCE, now=T0 + 900)
-    assert found.told is not None
-    assert found.told.reason == "NodeNotReady"
+    record = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.PULLED: T0 + 5})
+    found = judge_startup(make_node(), record, keys=KEYS, deadline=PATIENCE, now=T0 + 900)
+    assert found.condition is not None
+    assert found.condition.reason == "NodeNotReady"
 
 
 def test_a_controller_that_starts_after_the_deadline_looks_first() -> None:
-    began = Patience(deadline=900, began=T0 + 5000, grace=60)
+    began = StartupDeadline(seconds=900, began=T0 + 5000, grace=60)
     late = make_node(conditions=(READY,))
-    assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5001).told is None
-    assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5060).told is not None
+    assert judge_startup(late, RECORD, keys=KEYS, deadline=began, now=T0 + 5001).condition is None
+    assert judge_startup(late, RECORD, keys=KEYS, deadline=began, now=T0 + 5060).condition is not None
 
 
 def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
     overdue = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady")
-    found = judge(
-        node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, patience=PATIENCE, now=T0 + 1000
+    found = judge_startup(
+        node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, deadline=PATIENCE, now=T0 + 1000
     )
-    assert found.free
-    assert found.told is not None
-    assert found.told.well
+    assert found.remove_taints
+    assert found.condition is not None
+    assert found.condition.provisioned
 
 
 def test_nothing_is_said_of_a_node_that_lives_on() -> None:
     told = condition(PROVISIONED_CONDITION, "True", reason="Provisioned")
     sick = node(taints=(), conditions=(READY, SHARED, told), allocatable={"nvidia.com/gpu": "0"})
-    found = judge(sick, with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 99999)
-    assert (found.free, found.told, found.due) == (False, None, None)
+    found = judge_startup(sick, with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 99999)
+    assert (found.remove_taints, found.condition, found.due) == (False, None, None)
 
 
 def test_where_others_give_cards_out_nothing_more_is_expected() -> None:
     foreign = node(annotations={}, conditions=(READY,), taints=())
-    found = judge(foreign, with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 99999)
-    assert found.told is not None
-    assert found.told.well
+    found = judge_startup(foreign, with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 99999)
+    assert found.condition is not None
+    assert found.condition.provisioned
 
 
 # Properties
@@ -225,7 +225,7 @@ def test_no_taint_goes_before_all_that_is_offered_is_given(
         allocatable=given_out,
         taints=KEYS if tainted else (),
     )
-    found = judge(some, RECORD, keys=KEYS, patience=PATIENCE, now=T0 + now)
+    found = judge_startup(some, RECORD, keys=KEYS, deadline=PATIENCE, now=T0 + now)
     whole = (
         (ready, sharing) == ("True", "True")
         and layout in {"True", ""}
@@ -239,6 +239,6 @@ def test_no_taint_goes_before_all_that_is_offered_is_given(
             for each in offers
         )
     )
-    assert found.free == (whole and tainted)
-    assert found.told is None or found.told.well == whole
-    assert (found.told is not None) == (whole or now >= 900)
+    assert found.remove_taints == (whole and tainted)
+    assert found.condition is None or found.condition.provisioned == whole
+    assert (found.condition is not None) == (whole or now >= 900)

@@ -10,15 +10,21 @@ from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_n
 
 from tessera.api.driver.node_status import BUILD_PATIENCE, Phase, Strategy
 from tessera.clock import rfc3339
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.startup.deadline import EXTENDED, Judgement, Patience, Told, judge
-from tessera.provisioning.startup.replacement_policy import elsewhere, nothing_said
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.startup.deadline import (
+    EXTENDED,
+    ProvisionedCondition,
+    StartupDeadline,
+    StartupJudgement,
+    judge_startup,
+)
+from tessera.provisioning.startup.replacement_policy import has_no_driver_status, shared_cause
 
 M = Milestone
 READY = condition("Ready")
-PATIENCE = Patience(deadline=900, began=T0 - 86400, grace=60)
+PATIENCE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
 KEYS = (GPU_TAINT,)
-RECORD = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
+RECORD = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
 
 BUILD = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
 WAITING = make_node(
@@ -26,58 +32,58 @@ WAITING = make_node(
 )
 
 
-def late(record: Record, seconds: float, node: Any = WAITING) -> Judgement:
-    return judge(node, record, keys=KEYS, patience=PATIENCE, now=T0 + seconds)
+def late(record: ProvisioningRecord, seconds: float, node: Any = WAITING) -> StartupJudgement:
+    return judge_startup(node, record, keys=KEYS, deadline=PATIENCE, now=T0 + seconds)
 
 
-def waiting(since: float, waited: float = 0.0) -> Record:
+def waiting(since: float, waited: float = 0.0) -> ProvisioningRecord:
     return msgspec.structs.replace(RECORD, waits=T0 + since, waited=waited)
 
 
 def test_at_the_ordinary_deadline_a_node_that_waits_for_the_one_build_is_told_that_it_is_extended() -> None:
-    assert late(waiting(60), 899) == Judgement(due=T0 + 900)
+    assert late(waiting(60), 899) == StartupJudgement(due=T0 + 900)
     found = late(waiting(60), 900)
-    assert found.told is not None
-    assert (found.told.status, found.told.reason, found.told.overdue) == ("False", EXTENDED, False)
+    assert found.condition is not None
+    assert (found.condition.status, found.condition.reason, found.condition.overdue) == ("False", EXTENDED, False)
     latest = rfc3339(T0 + 900 + BUILD_PATIENCE)
-    assert f"the deadline stands still, and is extended to {latest} at most" in found.told.text
-    assert BUILD in found.told.text
+    assert f"the deadline stands still, and is extended to {latest} at most" in found.condition.text
+    assert BUILD in found.condition.text
     assert found.due == T0 + 900 + BUILD_PATIENCE
-    assert late(waiting(60), 1500).told == found.told  # so it is written once
+    assert late(waiting(60), 1500).condition == found.condition  # so it is written once
 
 
 def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
     done = msgspec.structs.replace(RECORD, waited=1140)
     pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.MIRROR))
     found = late(done, 1200, pulling)
-    assert found.told is not None
-    assert found.told.reason == EXTENDED
-    assert "what kept its driver from coming for 1140 s would have kept another node's, too" in found.told.text
+    assert found.condition is not None
+    assert found.condition.reason == EXTENDED
+    assert "what kept its driver from coming for 1140 s would have kept another node's, too" in found.condition.text
     assert found.due == T0 + 900 + 1140
     ended = late(done, 900 + 1140, pulling)
-    assert ended.told is not None
-    assert (ended.told.reason, ended.told.overdue) == ("DriverNotPulled", True)
+    assert ended.condition is not None
+    assert (ended.condition.reason, ended.condition.overdue) == ("DriverNotPulled", True)
 
 
 def test_a_wait_without_end_extends_the_deadline_by_no_more_than_a_build_may_take() -> None:
     for record in (waiting(60), waiting(3000, waited=2000), waiting(60, waited=1e9)):
         found = late(record, 900 + BUILD_PATIENCE)
-        assert found.told is not None
-        assert found.told.reason == "DriverNotPulled"
-        assert BUILD in found.told.text
+        assert found.condition is not None
+        assert found.condition.reason == "DriverNotPulled"
+        assert BUILD in found.condition.text
 
 
 def test_a_wait_that_began_after_the_deadline_takes_nothing_back() -> None:
     found = late(waiting(950), 1000)
-    assert found.told is not None
-    assert found.told.overdue
+    assert found.condition is not None
+    assert found.condition.overdue
 
 
 def test_a_node_that_is_not_even_ready_waits_for_nothing_else() -> None:
-    record = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0}, waits=T0 + 10)
+    record = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0}, waits=T0 + 10)
     found = late(record, 900)
-    assert found.told is not None
-    assert found.told.reason == "NodeNotReady"
+    assert found.condition is not None
+    assert found.condition.reason == "NodeNotReady"
 
 
 @given(
@@ -89,7 +95,7 @@ def test_the_deadline_ends_between_the_ordinary_one_and_the_longest_build_after_
     waits: float | None, waited: float, times: list[float]
 ) -> None:
     record = msgspec.structs.replace(RECORD, waits=None if waits is None else T0 + waits, waited=waited)
-    over = [(told := late(record, each).told) is not None and told.overdue for each in sorted(times)]
+    over = [(told := late(record, each).condition) is not None and told.overdue for each in sorted(times)]
     assert over == sorted(over)
     for each, overdue in zip(sorted(times), over, strict=True):
         assert not (overdue and each < 900)
@@ -99,58 +105,60 @@ def test_the_deadline_ends_between_the_ordinary_one_and_the_longest_build_after_
 def test_what_people_have_to_act_on_is_told_at_the_ordinary_deadline_and_the_time_after_it_is_the_nodes() -> None:
     blocked = driver(Strategy.BLOCKED, phase=Phase.BLOCKED, reason="No image fits.")
     found = late(waiting(60), 900, make_node(taints=KEYS, conditions=(READY,), annotations=blocked))
-    assert found.told is not None
-    assert found.told.reason == "DriverNotPulled"
+    assert found.condition is not None
+    assert found.condition.reason == "DriverNotPulled"
     pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.PRECOMPILED))
     found = late(msgspec.structs.replace(RECORD, waited=1000), 1100, pulling)
-    assert found.told is not None
-    assert found.told.reason == EXTENDED
+    assert found.condition is not None
+    assert found.condition.reason == EXTENDED
     assert found.due == T0 + 1900
 
 
 # Who stood there before anybody asked for a driver
 
-LATE = Record(node="gpu-1", uid="node-uid", asked=T0 + 5000, at={M.LABELLED: T0 + 5000})
+LATE = ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 5000, at={M.LABELLED: T0 + 5000})
 TOLD = condition(PROVISIONED_CONDITION, "False", reason="DriverNotPulled")
 
 
 def test_the_deadline_of_a_node_that_stood_there_before_begins_when_its_driver_is_asked_for() -> None:
     starting = driver(since=T0 + 5000)
     found = late(LATE, 5100, make_node(taints=KEYS, conditions=(READY,), annotations=starting))
-    assert found == Judgement(due=T0 + 5900)
+    assert found == StartupJudgement(due=T0 + 5900)
     ended = late(LATE, 5900, make_node(taints=KEYS, conditions=(READY,), annotations=starting))
-    assert ended.told is not None
-    assert ended.told.overdue
+    assert ended.condition is not None
+    assert ended.condition.overdue
 
 
 def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_more() -> None:
     some = make_node(taints=KEYS, conditions=(READY, TOLD), annotations=driver(since=T0 + 5000))
     found = late(LATE, 5100, some)
-    assert found.told is not None
-    assert found.told.reason == EXTENDED
-    assert found.told.text == (
+    assert found.condition is not None
+    assert found.condition.reason == EXTENDED
+    assert found.condition.text == (
         f"its driver is asked for since {rfc3339(T0 + 5000)} only; the deadline is extended to {rfc3339(T0 + 5900)}"
     )
-    assert elsewhere(some, LATE, overdue("DriverNotPulled"), patience=PATIENCE, now=T0 + 5100)
+    assert shared_cause(some, LATE, overdue("DriverNotPulled"), patience=PATIENCE, now=T0 + 5100)
 
 
 def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver_was_asked_for() -> None:
     """Thirty days before, it was registered; that is nothing that its driver took."""
     old: dict[str, Any] = {"registered": T0 - 30 * 86400, "conditions": (READY,)}
     ended = late(LATE, 5900, make_node(taints=KEYS, annotations=driver(since=T0 + 5000), **old))
-    assert ended.told is not None
-    assert ended.told.text.startswith("900 s after a driver was asked for, no container of a driver has started there")
+    assert ended.condition is not None
+    assert ended.condition.text.startswith(
+        "900 s after a driver was asked for, no container of a driver has started there"
+    )
     gives = make_node(annotations=driver(since=T0 + 5000), allocatable={"nvidia.com/gpu": "1"}, **old)
     came = late(msgspec.structs.replace(LATE, at={**LATE.at, M.ALLOCATABLE: T0 + 5120}), 5120, gives)
-    assert came.told is not None
-    assert came.told.text == "120 s after a driver was asked for, kubelet gives 1 nvidia.com/gpu"
+    assert came.condition is not None
+    assert came.condition.text == "120 s after a driver was asked for, kubelet gives 1 nvidia.com/gpu"
 
 
 # Whether another node would help
 
 
-def overdue(reason: str) -> Told:
-    return Told(well=False, reason=reason, text="")
+def overdue(reason: str) -> ProvisionedCondition:
+    return ProvisionedCondition(provisioned=False, reason=reason, text="")
 
 
 @pytest.mark.parametrize(
@@ -171,12 +179,12 @@ def test_another_node_would_help_where_the_driver_is_kept_by_something_of_this_o
     some = make_node(annotations=said)
 
     def why(reason: str) -> str:
-        return elsewhere(some, RECORD, overdue(reason), patience=PATIENCE, now=T0 + 5000)
+        return shared_cause(some, RECORD, overdue(reason), patience=PATIENCE, now=T0 + 5000)
 
     assert (why("DriverNotPulled") == "") == helps
     assert why("NodeNotReady") == ""
     assert why("NotAllocatable") == ""
-    assert nothing_said(some, overdue("DriverNotPulled")) == (not said)
+    assert has_no_driver_status(some, overdue("DriverNotPulled")) == (not said)
 
 
 def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_its_place() -> None:
@@ -184,8 +192,8 @@ def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_it
     record = msgspec.structs.replace(RECORD, waited=7200)
     for seconds, kept in ((7300, True), (8099, True), (8100, False)):
         found = late(record, seconds, pulling)
-        assert found.told is not None
-        assert found.told.overdue  # that has been said for long
-        text = elsewhere(pulling, record, found.told, patience=PATIENCE, now=T0 + seconds)
+        assert found.condition is not None
+        assert found.condition.overdue  # that has been said for long
+        text = shared_cause(pulling, record, found.condition, patience=PATIENCE, now=T0 + seconds)
         assert bool(text) == kept
         assert not kept or f"it has until {rfc3339(T0 + 8100)}" in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.provisioning.tracking.node_groups import group_of
+from tessera.provisioning.tracking.node_groups import node_group
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from tessera.provisioning.tracking.node_groups import group_of
 def test_the_group_is_read_from_labels_then_annotations(
     labels: dict[str, str], annotations: dict[str, str], group: str
 ) -> None:
-    assert group_of(labels, annotations) == group
+    assert node_group(labels, annotations) == group

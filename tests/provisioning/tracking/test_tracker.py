@@ -11,11 +11,11 @@ from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_A
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record, Step
-from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.tracking.machines import request_of
-from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
-from tessera.provisioning.tracking.tracker import Keep, KeepWorkload, Tracker
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord, WorkloadStep
+from tessera.provisioning.phases import Span, node_phases, span_seconds
+from tessera.provisioning.tracking.machines import read_machine
+from tessera.provisioning.tracking.timestamps import read_node, read_pod
+from tessera.provisioning.tracking.tracker import SaveRecord, SaveWorkload, Tracker
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}
@@ -29,15 +29,15 @@ class World:
         self.tracker = Tracker()
 
     def node(self, now: float, *, live: bool = True, **node: Any) -> None:
-        self.tracker.see_node(node_sighting(make_node(**node)), T0 + now, live=live)
+        self.tracker.observe_node(read_node(make_node(**node)), T0 + now, live=live)
 
     def pod(self, pod: Pod, now: float = 0) -> None:
-        found = pod_sighting(pod)
+        found = read_pod(pod)
         assert found is not None
-        self.tracker.see_pod(found, T0 + now)
+        self.tracker.observe_pod(found, T0 + now)
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ProvisioningRecord:
         return self.tracker.records["gpu-1"]
 
     def at(self, milestone: Milestone) -> float | None:
@@ -88,7 +88,7 @@ def test_every_milestone_of_a_way_that_was_watched_is_known(world: World) -> Non
 
 def test_the_record_says_what_it_came_to_and_is_kept(world: World) -> None:
     whole_way(world)
-    kept = [each.record for each in world.tracker.take() if isinstance(each, Keep)]
+    kept = [each.record for each in world.tracker.pop_saves() if isinstance(each, SaveRecord)]
     assert kept[-1] == world.record
     assert M.WORKLOAD not in kept[0].at
 
@@ -119,15 +119,15 @@ def test_what_objects_say_is_not_lost_by_a_controller_that_starts_in_between(wor
 
 
 def test_the_annotation_carries_what_nobody_else_knows_over_a_restart(world: World) -> None:
-    kept = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.LABELLED: T0 + 3})
+    kept = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.LABELLED: T0 + 3})
     world.node(7200, live=False, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})
     assert world.at(M.LABELLED) == 3
 
 
 def test_a_way_that_is_over_by_the_annotation_is_kept_by_whoever_reads_it(world: World) -> None:
-    kept = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.ALLOCATABLE: T0 + 3})
+    kept = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.ALLOCATABLE: T0 + 3})
     world.node(7200, live=False, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})
-    assert world.tracker.take() == [Keep(kept)]
+    assert world.tracker.pop_saves() == [SaveRecord(kept)]
 
 
 def waiting(since: float) -> dict[str, str]:
@@ -215,11 +215,11 @@ def test_the_way_of_a_node_that_nobody_asked_a_driver_for_begins_when_somebody_d
     assert {each: moment - T0 for each, moment in world.record.at.items()} == {
         M.LABELLED: 600, M.PULLED: 640, M.DRIVER: 680, M.TOOLKIT: 680, M.VALIDATED: 680, M.ALLOCATABLE: 695,
     }  # fmt: skip
-    assert [span(world.record, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
-    assert span(world.record, Span.AFTER_LABELLED) == 95
+    assert [span_seconds(world.record, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
+    assert span_seconds(world.record, Span.AFTER_LABELLED) == 95
     (times,) = from_records([world.record])
     assert (times.provision, times.startup, times.ready) == ((), (), ()), "no timer of an autoscaler waits for that"
-    (kept,) = [each.record for each in world.tracker.take() if isinstance(each, Keep)]
+    (kept,) = [each.record for each in world.tracker.pop_saves() if isinstance(each, SaveRecord)]
     assert kept == world.record
 
 
@@ -256,8 +256,8 @@ def test_when_a_driver_was_asked_for_while_nobody_looked_the_part_before_is_unkn
     assert later.record.late
     assert {each: moment - T0 for each, moment in later.record.at.items()} == {M.PULLED: 640}
     comes_up(later, 600, annotations=asked(630))
-    assert [span(later.record, part) for part in Span] == [None] * len(Span)
-    assert phases_of(later.record).seconds[M.DRIVER] == 40
+    assert [span_seconds(later.record, part) for part in Span] == [None] * len(Span)
+    assert node_phases(later.record).seconds[M.DRIVER] == 40
 
 
 def test_a_way_that_began_later_goes_on_where_the_annotation_says_that_it_stood(world: World) -> None:
@@ -283,7 +283,7 @@ def test_a_node_that_is_left_alone_brings_its_driver_itself(world: World) -> Non
     told = (READY, condition("GpuSharingApplied", at=T0 + 12))
     world.node(14, annotations=LEFT_OUT | offering(), conditions=told, allocatable=GPU)
     assert [world.at(each) for each in (M.LABELLED, M.PULLED, M.DRIVER, M.ALLOCATABLE)] == [0, 0, 0, 14]
-    assert span(world.record, Span.STARTUP) == 14
+    assert span_seconds(world.record, Span.STARTUP) == 14
 
 
 def test_a_way_that_is_over_does_not_begin_anew(world: World) -> None:
@@ -307,7 +307,7 @@ def test_a_driver_of_others_is_asked_for_when_its_pod_is_made(world: World) -> N
 
 
 def test_a_record_of_another_life_of_the_node_is_not_taken_up(world: World) -> None:
-    kept = Record(node="gpu-1", uid="another", at={M.REGISTERED: 1.0})
+    kept = ProvisioningRecord(node="gpu-1", uid="another", at={M.REGISTERED: 1.0})
     world.node(1, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})
     assert world.at(M.REGISTERED) == 0
 
@@ -317,9 +317,9 @@ def test_cards_that_were_given_out_while_nobody_looked_came_at_an_unknown_time(w
     world.node(600, live=False, annotations=offering(), conditions=ready, allocatable=GPU)
     world.node(700, annotations=offering(), conditions=ready, allocatable=GPU)
     assert world.at(M.ALLOCATABLE) is None
-    assert phases_of(world.record).seconds[M.ALLOCATABLE] is None
+    assert node_phases(world.record).seconds[M.ALLOCATABLE] is None
     assert world.record.unseen
-    assert [each.record for each in world.tracker.take() if isinstance(each, Keep)][-1] == world.record
+    assert [each.record for each in world.tracker.pop_saves() if isinstance(each, SaveRecord)][-1] == world.record
 
 
 def test_cards_that_go_and_come_back_came_up_before(world: World) -> None:
@@ -336,7 +336,7 @@ def test_a_workload_that_was_there_before_the_node_ends_a_way_that_nobody_saw_to
     world.node(600, live=False, annotations=offering(), conditions=ready, allocatable=GPU)
     world.pod(make_pod("job", created=T0 - 60, limits=GPU, started=T0 + 300), 600)
     assert world.at(M.WORKLOAD) == 300
-    assert span(world.record, Span.READY_TO_WORKLOAD) == 290
+    assert span_seconds(world.record, Span.READY_TO_WORKLOAD) == 290
 
 
 def test_a_node_that_has_been_there_for_long_has_no_way(world: World) -> None:
@@ -384,7 +384,7 @@ def test_a_tenants_pod_with_the_labels_of_drivers_is_no_driver(
 ) -> None:
     pod = operators_pod("mine", started=1, ready=2, namespace="tenant", labels=labels, limits=asks)
     plain = operators_pod("mine", started=1, ready=2, namespace="tenant", labels={}, limits=asks)
-    assert pod_sighting(pod) == pod_sighting(plain), "labels are free to everybody"
+    assert read_pod(pod) == read_pod(plain), "labels are free to everybody"
 
 
 def test_nvidias_operator_is_measured_as_well(world: World) -> None:
@@ -439,20 +439,20 @@ def test_a_workload_that_came_later_does_not_end_the_way(world: World) -> None:
 )
 def test_machines_say_when_a_node_was_asked_for(world: World, resource: Any, status: dict[str, Any]) -> None:
     world.node(0.1)
-    world.tracker.see_request(request_of(machine(status=status), resource))
+    world.tracker.observe_machine(read_machine(machine(status=status), resource))
     assert (world.at(M.REQUESTED), world.at(M.VM)) == (-120, -30)
     assert world.record.group == "gpus"
 
 
 def test_a_machine_is_known_by_its_virtual_machine_before_it_names_its_node(world: World) -> None:
-    seen = request_of(machine(spec={"providerID": "aws:///i-1"}), CAPI_MACHINES)
-    world.tracker.see_request(seen)
+    seen = read_machine(machine(spec={"providerID": "aws:///i-1"}), CAPI_MACHINES)
+    world.tracker.observe_machine(seen)
     world.node(0.1, providerID="aws:///i-1")
     assert world.at(M.REQUESTED) == -120
 
 
 def test_a_scale_up_that_the_autoscaler_told_is_the_request(world: World) -> None:
-    world.tracker.see_scale_up("uid-job", T0 - 98)
+    world.tracker.observe_scale_up("uid-job", T0 - 98)
     whole_way(world)
     assert world.at(M.REQUESTED) == -98
 
@@ -468,22 +468,22 @@ def test_a_pod_that_waited_for_something_else_asked_for_no_node(world: World) ->
 
 def test_a_node_that_goes_before_its_cards_could_be_used_is_told_as_lost(world: World) -> None:
     world.node(0.1)
-    world.tracker.lose_node("gpu-1", T0 + 900)
-    (kept,) = world.tracker.take()
-    assert isinstance(kept, Keep)
+    world.tracker.remove_node("gpu-1", T0 + 900)
+    (kept,) = world.tracker.pop_saves()
+    assert isinstance(kept, SaveRecord)
     assert kept.record.lost == T0 + 900
 
 
 def test_a_pods_own_way_is_linked_to_its_nodes(world: World) -> None:
     whole_way(world)
-    (told,) = [each.record for each in world.tracker.take() if isinstance(each, KeepWorkload)]
+    (told,) = [each.record for each in world.tracker.pop_saves() if isinstance(each, SaveWorkload)]
     assert (told.node, told.node_uid, told.fresh, told.strategy) == ("gpu-1", "node-uid", True, "built")
-    assert told.at == {Step.CREATED: T0 - 100, Step.STARTED: T0 + 300}
+    assert told.at == {WorkloadStep.CREATED: T0 - 100, WorkloadStep.STARTED: T0 + 300}
 
 
 def test_a_pod_whose_start_is_an_old_story_is_not_told(world: World) -> None:
     world.pod(make_pod("old", limits=GPU, started=T0), 86400)
-    assert world.tracker.take() == []
+    assert world.tracker.pop_saves() == []
 
 
 # Replay of what the article measured; the figures are Red Hat's, the samples around them are made for this test.
@@ -498,10 +498,10 @@ def test_a_replay_of_the_articles_autoscaling_returns_its_means(scenario: str, m
         world = World()
         whole_way(world, allocatable=70 + mean + wobble - 8.5, workload=70 + mean + wobble)
         records.append(world.record)
-    measured = [took for each in records if (took := span(each, Span.READY_TO_WORKLOAD)) is not None]
+    measured = [took for each in records if (took := span_seconds(each, Span.READY_TO_WORKLOAD)) is not None]
     assert fmean(measured) == pytest.approx(mean, abs=1)
     for each in records:
-        found = phases_of(each)
+        found = node_phases(each)
         known = sum(seconds for seconds in found.seconds.values() if seconds is not None)
         assert found.total == pytest.approx(known + (found.unattributed or 0), abs=1)
 
@@ -523,7 +523,9 @@ def test_moments_that_stand_in_objects_do_not_depend_on_the_order_in_which_they_
         lambda: world.pod(role_pod(DRIVER_APP, started=T0 + 60, ready=T0 + 150), 200),
         lambda: world.pod(role_pod(TOOLKIT_APP, started=T0 + 155, ready=T0 + 160), 200),
         lambda: world.pod(role_pod(VALIDATION_APP, started=T0 + 162, ended=T0 + 170), 200),
-        lambda: world.tracker.see_request(request_of(machine(status={"nodeRef": {"name": "gpu-1"}}), CAPI_MACHINES)),
+        lambda: world.tracker.observe_machine(
+            read_machine(machine(status={"nodeRef": {"name": "gpu-1"}}), CAPI_MACHINES)
+        ),
         lambda: world.pod(make_pod("x", limits=GPU), 200),
     ]
     for number in order:
@@ -536,7 +538,7 @@ def test_moments_that_stand_in_objects_do_not_depend_on_the_order_in_which_they_
 def test_an_object_of_anything_breaks_nothing() -> None:
     node = msgspec.convert({"metadata": {"name": "x", "uid": "u", "creationTimestamp": "yesterday"}}, Node)
     tracker = Tracker()
-    tracker.see_node(node_sighting(node), T0)
+    tracker.observe_node(read_node(node), T0)
     assert tracker.records == {}
 
 
@@ -569,7 +571,9 @@ STORY += [
 ]
 
 
-def play(restarts: set[int], written: set[int], story: list[tuple[float, dict[str, Any], list[Pod]]] = STORY) -> Record:
+def play(
+    restarts: set[int], written: set[int], story: list[tuple[float, dict[str, Any], list[Pod]]] = STORY
+) -> ProvisioningRecord:
     """The story as a controller sees it that dies before some steps, and wrote the annotation after some."""
     world, kept = World(), ""
     for number, (now, node, pods) in enumerate(story):
@@ -635,5 +639,5 @@ def test_no_controller_that_dies_makes_time_to_a_gpu_of_the_time_before(restarts
     assert whole.late
     assert found.late
     assert found.at.items() <= whole.at.items()
-    assert all(span(found, part) is None for part in Span if part is not Span.AFTER_LABELLED)
-    assert span(found, Span.AFTER_LABELLED) in (None, span(whole, Span.AFTER_LABELLED))
+    assert all(span_seconds(found, part) is None for part in Span if part is not Span.AFTER_LABELLED)
+    assert span_seconds(found, Span.AFTER_LABELLED) in (None, span_seconds(whole, Span.AFTER_LABELLED))

@@ -33,10 +33,10 @@ from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
-from tessera.provisioning.history import Book
-from tessera.provisioning.milestones import Record
+from tessera.provisioning.history import ProvisioningHistory
+from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording.history_store import RECORDS_NAME
-from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL, group_of
+from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL, node_group
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 
@@ -120,13 +120,13 @@ async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     )
 
 
-async def _records(client: Client) -> tuple[Record, ...]:
+async def _records(client: Client) -> tuple[ProvisioningRecord, ...]:
     try:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
     except NotFound:
         return ()
-    book = Book(SAMPLE_ROWS)
-    book.read(found.data)
+    book = ProvisioningHistory(SAMPLE_ROWS)
+    book.load(found.data)
     return book.nodes.values()
 
 
@@ -217,7 +217,7 @@ def _unmanaged(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> Iterator[
 
 
 def _group(node: Node) -> str:
-    return group_of(node.metadata.labels, node.metadata.annotations)
+    return node_group(node.metadata.labels, node.metadata.annotations)
 
 
 def _accelerator(node: Node) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.api.documents import FileRefused, Gathered
 from tessera.limits import ECHOED, SAMPLE_ROWS, SAMPLE_TIME
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 DURATIONS = ("provision", "startup", "ready")
 #: Where each duration begins; all end with usable cards.
@@ -49,7 +49,7 @@ class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
 
 
-def from_records(records: Iterable[Record]) -> tuple[GroupTimes, ...]:
+def from_records(records: Iterable[ProvisioningRecord]) -> tuple[GroupTimes, ...]:
     """The times in provisioning records, by group."""
     rows: list[dict[str, Any]] = []
     for record in records:

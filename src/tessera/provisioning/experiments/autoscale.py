@@ -15,7 +15,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Event, EventKind, Informer
-from tessera.provisioning.tracking.timestamps import node_sighting
+from tessera.provisioning.tracking.timestamps import read_node
 
 #: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
 PATIENCE = 4 * 3600.0
@@ -116,7 +116,7 @@ class Autoscale:
                 await self._until(lambda: node in self._ready, f"node {node} is seen to be Ready")
             taken = max(0.0, now - self._ready[node])
             made = self._nodes.cache.get(node)
-            self.simulated |= made is not None and node_sighting(made).simulated
+            self.simulated |= made is not None and read_node(made).simulated
         finally:
             await self._remove()
         await self._until(lambda: node not in self._nodes.cache, f"the autoscaler has removed node {node}")

@@ -21,7 +21,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
-from tessera.provisioning.tracking.timestamps import node_sighting
+from tessera.provisioning.tracking.timestamps import read_node
 
 #: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.
 PATIENCE = 3600.0
@@ -122,7 +122,7 @@ class PolicyReset:
         node = self._nodes.cache.get(self._node)
         if node is None:
             raise ValueError(f"node {self._node}: there is none of that name; kubectl get nodes lists them")
-        self.simulated = node_sighting(node).simulated
+        self.simulated = read_node(node).simulated
         using = sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"
             for pod in self._pods.cache.values()

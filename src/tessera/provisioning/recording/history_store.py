@@ -13,14 +13,14 @@ from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.persistent_config_map import KeptMap
 from tessera.kube.resources import CONFIGMAPS
-from tessera.provisioning.history import BROKEN_KEY, Book
+from tessera.provisioning.history import BROKEN_KEY, ProvisioningHistory
 
 _log = logging.getLogger(__name__)
 
 RECORDS_NAME = "provisioning-records"
 
 
-class BookStore:
+class HistoryStore:
     """Keeps a book in the cluster.
 
     Args:
@@ -47,16 +47,22 @@ class BookStore:
         rng: random.Random,
         may_act: Callable[[], bool],
     ) -> None:
-        self.book = Book(most)
+        self.history = ProvisioningHistory(most)
         self._namespace = namespace
         self._events = events
         self._map = KeptMap(
-            client, clock, namespace=namespace, name=RECORDS_NAME, data=self.book.data, rng=rng, may_act=may_act
+            client,
+            clock,
+            namespace=namespace,
+            name=RECORDS_NAME,
+            data=self.history.config_map_data,
+            rng=rng,
+            may_act=may_act,
         )
 
     async def load(self) -> None:
         """Reads what is kept; insists until the server answers. Without the right to read, begins empty."""
-        self._tell(self.book.read(await self._map.load()))
+        self._report_faults(self.history.load(await self._map.load()))
 
     def changed(self) -> None:
         """The book is to be written."""
@@ -75,7 +81,7 @@ class BookStore:
         """
         await self._map.flush()
 
-    def _tell(self, faults: list[str]) -> None:
+    def _report_faults(self, faults: list[str]) -> None:
         if not faults:
             return
         text = f"{len(faults)} records cannot be read and are set aside under {BROKEN_KEY}; the first: {faults[0]}"

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 SETTLE = 1.0
 
 
-class Annotating:
+class NodeAnnotator:
     """Writes the annotations.
 
     Args:
@@ -55,7 +55,7 @@ class Annotating:
         self._backoff = Backoff(rng)
         self._changed = asyncio.Event()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Something was seen: records may have changed."""
         if self._tracker.changed:
             self._changed.set()
@@ -88,7 +88,7 @@ class Annotating:
         except (NotFound, Conflict):
             return True  # the node is gone, or another one
         except (ApiError, ConnectionError, TimeoutError) as error:
-            self._metrics.failed("annotation")
+            self._metrics.write_failed("annotation")
             _log.info("node %s: its record cannot be written, it is tried again: %s", name, error)
             return False
         return True

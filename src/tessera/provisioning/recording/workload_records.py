@@ -15,13 +15,13 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import EVENTS
 from tessera.limits import WAITING_RECORDS
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import Step, WorkloadRecord
+from tessera.provisioning.milestones import WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ROUNDED
-from tessera.provisioning.recording.history_store import BookStore
-from tessera.provisioning.tracking.timestamps import moment
+from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.tracking.timestamps import parse_time
 
 
-class Workloads:
+class WorkloadRecorder:
     """Keeps the records.
 
     Args:
@@ -30,29 +30,29 @@ class Workloads:
         metrics: counts.
     """
 
-    def __init__(self, client: Client, *, store: BookStore, metrics: ProvisioningMetrics) -> None:
+    def __init__(self, client: Client, *, store: HistoryStore, metrics: ProvisioningMetrics) -> None:
         self._client = client
         self._store = store
         self._metrics = metrics
         self._waiting: deque[WorkloadRecord] = deque(maxlen=WAITING_RECORDS)
-        self._come = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    def keep(self, record: WorkloadRecord) -> None:
+    def add(self, record: WorkloadRecord) -> None:
         """A pod has started; what the book has already is passed over."""
-        if self._store.book.workloads.get(record.uid) is None:
+        if self._store.history.workloads.get(record.uid) is None:
             self._waiting.append(record)
-            self._come.set()
+            self._woken.set()
 
     async def run(self) -> None:
         """Keeps records until cancelled."""
         while True:
-            await self._come.wait()
-            self._come.clear()
+            await self._woken.wait()
+            self._woken.clear()
             while self._waiting:
                 record = self._waiting.popleft()
                 if record.fresh:
                     record = await self._with_pull(record)
-                if self._store.book.workloads.put(record):
+                if self._store.history.workloads.put(record):
                     self._metrics.started(record)
                     self._store.changed()
 
@@ -62,9 +62,9 @@ class Workloads:
             found = (await self._client.list(EVENTS, record.namespace, field_selector=fields)).items
         except (ApiError, ConnectionError, TimeoutError):
             return record
-        times = [moment(each.first_timestamp) or moment(each.event_time) for each in found]
-        started = record.at[Step.STARTED]
+        times = [parse_time(each.first_timestamp) or parse_time(each.event_time) for each in found]
+        started = record.at[WorkloadStep.STARTED]
         before = [each for each in times if each is not None and each <= started + ROUNDED]
         if not before:
             return record
-        return msgspec.structs.replace(record, at={**record.at, Step.PULLED: min(max(before), started)})
+        return msgspec.structs.replace(record, at={**record.at, WorkloadStep.PULLED: min(max(before), started)})

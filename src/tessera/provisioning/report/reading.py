@@ -17,12 +17,12 @@ from tessera.api.documents import FileRefused, load
 from tessera.limits import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
-from tessera.provisioning.milestones import Record, WorkloadRecord
+from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 
 _TOO_DEEP = "is nested too deeply to be records or results"
 
 
-def read_records(text: str, name: str) -> tuple[Record, ...]:
+def read_records(text: str, name: str) -> tuple[ProvisioningRecord, ...]:
     """The records in a file.
 
     Args:

@@ -11,8 +11,8 @@ from statistics import fmean
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
-from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span, steps_of, waited
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
+from tessera.provisioning.phases import ORDER, TOTALS, Span, node_phases, span_seconds, workload_steps, workload_wait
 from tessera.provisioning.statistics import needed, quantile
 
 #: Shares of the quantiles that are told.
@@ -106,7 +106,7 @@ def numbers(values: Sequence[float]) -> Numbers:
     return Numbers(n=len(values), mean=fmean(values), p50=p50, p90=p90, p99=p99, supported=supported)
 
 
-def summaries(records: Iterable[Record], by: Sequence[By], part: Span | None = None) -> tuple[Summary, ...]:
+def summaries(records: Iterable[ProvisioningRecord], by: Sequence[By], part: Span | None = None) -> tuple[Summary, ...]:
     """The records in groups, the largest first.
 
     Args:
@@ -114,7 +114,7 @@ def summaries(records: Iterable[Record], by: Sequence[By], part: Span | None = N
         by: what the records of a group have in common; without any, all are one group.
         part: of which part of the way the make-up is told; None takes the one that is known of most records.
     """
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    groups: dict[tuple[str, ...], list[ProvisioningRecord]] = {}
     every = list(records)
     for record in every:
         groups.setdefault(tuple(_named(record, each) for each in by), []).append(record)
@@ -155,31 +155,34 @@ def workload_summaries(records: Iterable[WorkloadRecord]) -> tuple[WorkloadSumma
 
 
 def _workload_summary(fresh: bool, records: Sequence[WorkloadRecord]) -> WorkloadSummary:
-    ways = [steps_of(each) for each in records]
+    ways = [workload_steps(each) for each in records]
     return WorkloadSummary(
         fresh=fresh,
         pods=len(records),
         simulated=sum(1 for each in records if each.simulated),
-        steps={each.value: numbers([s for way in ways if (s := way.get(each)) is not None]) for each in list(Step)[1:]},
-        total=numbers([took for each in records if (took := waited(each)) is not None]),
+        steps={
+            each.value: numbers([s for way in ways if (s := way.get(each)) is not None])
+            for each in list(WorkloadStep)[1:]
+        },
+        total=numbers([took for each in records if (took := workload_wait(each)) is not None]),
     )
 
 
-def best_span(records: Sequence[Record]) -> Span:
+def best_span(records: Sequence[ProvisioningRecord]) -> Span:
     """The part of the way that is known of most records; of several, the longest."""
     order = (Span.TOTAL, Span.PROVISIONED, Span.READY_TO_WORKLOAD, Span.STARTUP, Span.AFTER_LABELLED)
-    return max(order, key=lambda part: sum(1 for each in records if span(each, part) is not None))
+    return max(order, key=lambda part: sum(1 for each in records if span_seconds(each, part) is not None))
 
 
-def _named(record: Record, by: By) -> str:
+def _named(record: ProvisioningRecord, by: By) -> str:
     if by is By.IMAGE:
         return record.short_image
     return str(getattr(record, by.value)) or UNKNOWN
 
 
-def _summary(name: Mapping[str, str], records: Sequence[Record], part: Span) -> Summary:
+def _summary(name: Mapping[str, str], records: Sequence[ProvisioningRecord], part: Span) -> Summary:
     whole = [each for each in records if each.lost is None]
-    phases = [phases_of(each).seconds for each in whole]
+    phases = [node_phases(each).seconds for each in whole]
     return Summary(
         name=name,
         records=len(records),
@@ -188,20 +191,20 @@ def _summary(name: Mapping[str, str], records: Sequence[Record], part: Span) -> 
         late=sum(1 for each in records if each.late),
         phases={each.value: numbers([s for one in phases if (s := one[each]) is not None]) for each in ORDER[1:]},
         totals={
-            title: numbers([s for each in whole if (s := span(each, sums)) is not None])
+            title: numbers([s for each in whole if (s := span_seconds(each, sums)) is not None])
             for title, sums in TOTALS.items()
         },
         stack=_stack(whole, part),
     )
 
 
-def _stack(records: Sequence[Record], part: Span) -> Stack | None:
-    took = [(each, seconds) for each in records if (seconds := span(each, part)) is not None]
+def _stack(records: Sequence[ProvisioningRecord], part: Span) -> Stack | None:
+    took = [(each, seconds) for each in records if (seconds := span_seconds(each, part)) is not None]
     if not took:
         return None
     first, last = (ORDER.index(each) for each in part.value)
     between = ORDER[first + 1 : last + 1]
-    known = [phases_of(each).seconds for each, _ in took]
+    known = [node_phases(each).seconds for each, _ in took]
     means = {each: sum(one[each] or 0.0 for one in known) / len(took) for each in between}
     mean = fmean(seconds for _, seconds in took)
     return Stack(

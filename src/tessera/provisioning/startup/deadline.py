@@ -24,15 +24,15 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
 from tessera.limits import CONDITION_MESSAGE
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import (
+    allocatable_text,
     condition_of,
     driver_status,
     driver_text,
-    given_text,
-    lack,
+    missing_offer,
 )
-from tessera.provisioning.phases import now_in
+from tessera.provisioning.phases import current_phase
 
 #: By the phase that blocks: reason of the condition, and what is awaited.
 BLOCKING = {
@@ -53,7 +53,7 @@ PROVISIONED = "Provisioned"
 EXTENDED = "DeadlineExtended"
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ProvisionedCondition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition ``GpuProvisioned`` of a node.
 
     Attributes:
@@ -62,22 +62,22 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         text: the same for people, with what is known of it.
     """
 
-    well: bool
+    provisioned: bool
     reason: str
     text: str
 
     @property
     def status(self) -> Literal["True", "False"]:
         """As conditions have it."""
-        return "True" if self.well else "False"
+        return "True" if self.provisioned else "False"
 
     @property
     def overdue(self) -> bool:
         """Whether its deadline is over."""
-        return not self.well and self.reason != EXTENDED
+        return not self.provisioned and self.reason != EXTENDED
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class StartupJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done about a node that starts.
 
     Attributes:
@@ -86,12 +86,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         due: when it is overdue, seconds since 1970; None if nothing is awaited.
     """
 
-    free: bool = False
-    told: Told | None = None
+    remove_taints: bool = False
+    condition: ProvisionedCondition | None = None
     due: float | None = None
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class StartupDeadline(msgspec.Struct, frozen=True, kw_only=True):
     """How long a node may take; seconds.
 
     Attributes:
@@ -100,13 +100,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         grace: after that, for a node that is overdue by then.
     """
 
-    deadline: float
+    seconds: float
     began: float
     grace: float
 
     def due(self, registered: float, still: float = 0.0) -> float:
         """When a node is overdue whose deadline stood still for so many seconds, seconds since 1970."""
-        return max(registered + self.deadline + still, self.began + min(self.grace, self.deadline))
+        return max(registered + self.seconds + still, self.began + min(self.grace, self.seconds))
 
 
 def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
@@ -117,14 +117,16 @@ def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
 # The deadline
 
 
-def judge(node: Node, record: Record | None, *, keys: Collection[str], patience: Patience, now: float) -> Judgement:
-    """What is to be done about a node.
+def judge_startup(
+    node: Node, record: ProvisioningRecord | None, *, keys: Collection[str], deadline: StartupDeadline, now: float
+) -> StartupJudgement:
+    """Judges the startup of one node.
 
     Args:
-        node: as it is now.
-        record: its way; None if it has none.
-        keys: of the taints that are taken off.
-        patience: how long it may take.
+        node: the Node as it is now.
+        record: its provisioning record; None if it has none.
+        keys: keys of the startup taints that Tessera removes.
+        deadline: how long the node may take.
         now: seconds since 1970.
     """
     tainted = bool(startup_taints(node, keys))
@@ -132,62 +134,68 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     shown = condition_of(node, PROVISIONED_CONDITION)
     untold = came and shown is None
     if not (tainted or untold or (record is not None and not came) or (shown is not None and shown.status != "True")):
-        return Judgement()
-    missing = lack(node)
+        return StartupJudgement()
+    missing = missing_offer(node)
     # Where no agent runs, another device plugin gives cards out, and nothing more is expected of it.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
-        told = Told(
-            well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {given_text(node)}"[:CONDITION_MESSAGE]
+        told = ProvisionedCondition(
+            provisioned=True,
+            reason=PROVISIONED,
+            text=f"{_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE],
         )
-        return Judgement(free=tainted, told=None if record is None and shown is None else told)
-    began, status = begun(node, record, now), driver_status(node)
-    due, later = patience.due(began), patience.due(began, _stood_still(record, now))
+        return StartupJudgement(remove_taints=tainted, condition=None if record is None and shown is None else told)
+    began, status = deadline_began(node, record, now), driver_status(node)
+    due, later = deadline.due(began), deadline.due(began, _stopped_seconds(record, now))
     if now < due:
         again = record is not None and record.late and shown is not None
         text = f"its driver is asked for since {rfc3339(began)} only; the deadline is extended to {rfc3339(due)}"
-        return Judgement(told=Told(well=False, reason=EXTENDED, text=text) if again else None, due=due)
+        return StartupJudgement(
+            condition=ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text) if again else None, due=due
+        )
     if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
         # It goes on to stand still for as long as it waits; that it does no more is seen.
-        later = patience.due(began, BUILD_PATIENCE) if status.awaits_shared else later
-        return Judgement(told=_extended(node, status, record, later), due=later)
-    return Judgement(told=_overdue(node, record, missing, now), due=due)
+        later = deadline.due(began, BUILD_PATIENCE) if status.awaits_shared else later
+        return StartupJudgement(condition=_extended_condition(node, status, record, later), due=later)
+    return StartupJudgement(condition=_overdue_condition(node, record, missing, now), due=due)
 
 
-def _stood_still(record: Record | None, now: float) -> float:
+def _stopped_seconds(record: ProvisioningRecord | None, now: float) -> float:
     """Seconds for which a node's deadline stood still until now; none for one that is not even Ready."""
-    if record is None or now_in(record) is Milestone.READY:
+    if record is None or current_phase(record) is Milestone.READY:
         return 0.0
     waits = max(0.0, now - record.waits) if record.waits is not None else 0.0
     return min(record.waited + waits, BUILD_PATIENCE)
 
 
-def _extended(node: Node, status: DriverStatus, record: Record, until: float) -> Told:
-    text = f"{kept_back(record)}; the deadline is extended to {rfc3339(until)}"
+def _extended_condition(
+    node: Node, status: DriverStatus, record: ProvisioningRecord, until: float
+) -> ProvisionedCondition:
+    text = f"{held_back_text(record)}; the deadline is extended to {rfc3339(until)}"
     if status.awaits_shared:
         text = (
             f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
             f"another node's would wait for, too: {driver_text(node)}"
         )
-    return Told(well=False, reason=EXTENDED, text=text[:CONDITION_MESSAGE])
+    return ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text[:CONDITION_MESSAGE])
 
 
-def kept_back(record: Record) -> str:
+def held_back_text(record: ProvisioningRecord) -> str:
     """For how long a driver was kept from coming by what would have kept another node's, in a sentence."""
     return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
 
 
-def begun(node: Node, record: Record | None, now: float) -> float:
+def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) -> float:
     """When a node's deadline began to run, seconds since 1970: its registration, or when its driver was asked for."""
     if record is not None and record.late and record.asked is not None:
         return record.asked
     return _registered(node, now)
 
 
-def _elapsed(node: Node, record: Record | None, now: float) -> str:
+def _elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
     """For how long a node's deadline has been running, and since what."""
     event = "a driver was asked for" if record is not None and record.late else "it was registered"
-    return f"{now - begun(node, record, now):.0f} s after {event}"
+    return f"{now - deadline_began(node, record, now):.0f} s after {event}"
 
 
 def _registered(node: Node, now: float) -> float:
@@ -197,10 +205,12 @@ def _registered(node: Node, now: float) -> float:
         return now
 
 
-def _overdue(node: Node, record: Record | None, missing: str, now: float) -> Told:
-    phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
+def _overdue_condition(node: Node, record: ProvisioningRecord | None, missing: str, now: float) -> ProvisionedCondition:
+    phase = current_phase(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
     told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
-    return Told(well=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE])
+    return ProvisionedCondition(
+        provisioned=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE]
+    )

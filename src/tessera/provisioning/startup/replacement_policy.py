@@ -14,9 +14,15 @@ import msgspec
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node
 from tessera.phrasing import count_noun
-from tessera.provisioning.milestones import Record
+from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.node_readiness import driver_status, driver_text
-from tessera.provisioning.startup.deadline import DRIVER_REASONS, Patience, Told, begun, kept_back
+from tessera.provisioning.startup.deadline import (
+    DRIVER_REASONS,
+    ProvisionedCondition,
+    StartupDeadline,
+    deadline_began,
+    held_back_text,
+)
 
 #: Seconds in which replacements of a group are counted.
 HOUR = 3600.0
@@ -31,7 +37,7 @@ PROTECTING: Mapping[str, frozenset[str] | None] = {
 }
 
 
-class Answer(Enum):
+class ReplacementAnswer(Enum):
     """What becomes of a node that is overdue."""
 
     #: Replacement is off, or under way.
@@ -41,67 +47,73 @@ class Answer(Enum):
     HELD = "held"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ReplacementDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The answer, and why in a sentence."""
 
-    answer: Answer
+    answer: ReplacementAnswer
     text: str = ""
 
 
-def elsewhere(node: Node, record: Record, told: Told, *, patience: Patience, now: float) -> str:
+def shared_cause(
+    node: Node, record: ProvisioningRecord, told: ProvisionedCondition, *, patience: StartupDeadline, now: float
+) -> str:
     """Why another node in the place of one that is overdue would have come no further; empty if it might have."""
-    status, until = driver_status(node), patience.due(begun(node, record, now), record.waited)
+    status, until = driver_status(node), patience.due(deadline_began(node, record, now), record.waited)
     if status is not None and status.shared and told.reason in DRIVER_REASONS:
         return f"another node in its place would be told the same of its driver: {driver_text(node)}"
-    return f"{kept_back(record)}; it has until {rfc3339(until)}" if now < until else ""
+    return f"{held_back_text(record)}; it has until {rfc3339(until)}" if now < until else ""
 
 
-def nothing_said(node: Node, told: Told) -> bool:
+def has_no_driver_status(node: Node, told: ProvisionedCondition) -> bool:
     """Whether a node that is overdue has no driver, and nothing says what becomes of it."""
     return told.reason in DRIVER_REASONS and driver_status(node) is None
 
 
-def decide(
-    record: Record,
-    kept: Iterable[Record],
+def decide_replacement(
+    record: ProvisioningRecord,
+    history: Iterable[ProvisioningRecord],
     *,
     limit: int,
     now: float,
-    going: bool,
+    deleting: bool,
     cordoned: bool,
-    elsewhere: str,
+    shared_cause: str,
     annotations: Sequence[Mapping[str, str]],
-) -> Decision:
-    """What becomes of a node that is overdue.
+) -> ReplacementDecision:
+    """Decides whether an overdue node is replaced.
 
     Args:
-        record: its way.
-        kept: the book.
-        limit: how many of one group are replaced in an hour; 0 for none.
+        record: the node's provisioning record.
+        history: the records that are kept.
+        limit: how many nodes of one group may be replaced in an hour; 0 for none.
         now: seconds since 1970.
-        going: it or what it was made from is being deleted.
-        cordoned: somebody took it out of scheduling.
-        elsewhere: why another node in its place would come no further; empty if it might.
-        annotations: of the node, and of what it was made from.
+        deleting: the node or its Machine is being deleted.
+        cordoned: somebody cordoned the node.
+        shared_cause: why another node in its place would fail too; empty if it might not.
+        annotations: of the node, and of its Machine.
     """
-    if limit <= 0 or going or record.usable:
-        return Decision(answer=Answer.NOTHING)
+    if limit <= 0 or deleting or record.usable:
+        return ReplacementDecision(answer=ReplacementAnswer.NOTHING)
     if cordoned:
-        return Decision(answer=Answer.HELD, text="somebody cordoned it")
+        return ReplacementDecision(answer=ReplacementAnswer.HELD, text="somebody cordoned it")
     for name, values in PROTECTING.items():
         if any(name in each and (values is None or each[name] in values) for each in annotations):
-            return Decision(answer=Answer.HELD, text=f"its annotation {name} forbids it")
-    if elsewhere:
-        return Decision(answer=Answer.HELD, text=elsewhere)
+            return ReplacementDecision(answer=ReplacementAnswer.HELD, text=f"its annotation {name} forbids it")
+    if shared_cause:
+        return ReplacementDecision(answer=ReplacementAnswer.HELD, text=shared_cause)
     if record.replaced is not None:
-        return Decision(answer=Answer.REPLACE)  # it counts already, and the deletion did not come through
-    recent = sum(1 for each in kept if _counts(each, record, now))
+        return ReplacementDecision(
+            answer=ReplacementAnswer.REPLACE
+        )  # it counts already, and the deletion did not come through
+    recent = sum(1 for each in history if _counts(each, record, now))
     if recent >= limit:
         group = f"group {record.group}" if record.group else "no known group"
         most = f"{count_noun(limit, 'node')} of {group} in an hour"
-        return Decision(answer=Answer.HELD, text=f"{most} were replaced already, which is the limit")
-    return Decision(answer=Answer.REPLACE)
+        return ReplacementDecision(
+            answer=ReplacementAnswer.HELD, text=f"{most} were replaced already, which is the limit"
+        )
+    return ReplacementDecision(answer=ReplacementAnswer.REPLACE)
 
 
-def _counts(other: Record, record: Record, now: float) -> bool:
+def _counts(other: ProvisioningRecord, record: ProvisioningRecord, now: float) -> bool:
     return other.group == record.group and other.replaced is not None and now - other.replaced < HOUR

@@ -16,9 +16,9 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.kube.watch.cache import Cache
 from tessera.phrasing import list_names
-from tessera.provisioning.recording.history_store import BookStore
-from tessera.provisioning.tracking.machines import Request
-from tessera.provisioning.tracking.timestamps import own_app
+from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.tracking.machines import MachineRequest
+from tessera.provisioning.tracking.timestamps import tessera_app
 from tessera.provisioning.tracking.tracker import Tracker
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -36,7 +36,7 @@ class Replacer:
         tracker: the nodes' ways.
         store: where replacements are counted.
         served: a kind of machine at the version at which it is served; see
-            :class:`~tessera.provisioning.tracking.optional_kind.Followed`.
+            :class:`~tessera.provisioning.tracking.optional_kind.OptionalKind`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Replacer:
         *,
         pods: Cache[Pod],
         tracker: Tracker,
-        store: BookStore,
+        store: HistoryStore,
         served: Callable[[Resource[Machine]], Resource[Machine]],
     ) -> None:
         self._client = client
@@ -56,14 +56,16 @@ class Replacer:
         self._store = store
         self._served = served
 
-    def obstacle(self, node: Node, request: Request | None) -> str:
+    def obstacle(self, node: Node, request: MachineRequest | None) -> str:
         """Why a node must not be deleted now; empty if it may be."""
         if request is not None:
             return ""
-        found = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self._running_on(node.metadata.name))
+        found = sorted(
+            f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self._blocking_pods(node.metadata.name)
+        )
         return f"no Machine or NodeClaim is known, and pods run on it: {list_names(found, 3)}" if found else ""
 
-    async def refused_policy(self) -> str:
+    async def invalid_policy(self) -> str:
         """Which policy has mistakes, so that no node is given a driver; empty if none has.
 
         Raises:
@@ -82,7 +84,7 @@ class Replacer:
                     return f"{name} has mistakes, so that another node in its place would be given no driver either"
         return ""
 
-    async def replace(self, node: Node, request: Request | None, now: float) -> str:
+    async def replace(self, node: Node, request: MachineRequest | None, now: float) -> str:
         """Counts the replacement and asks for it.
 
         Returns:
@@ -93,16 +95,16 @@ class Replacer:
             ConnectionError: there was no answer.
         """
         name = node.metadata.name
-        record = self._tracker.replaced(name, now)
+        record = self._tracker.mark_replaced(name, now)
         if record is not None:  # else it counts already
-            self._store.book.nodes.put(record)
+            self._store.history.nodes.put(record)
             await self._store.flush()
         try:
             return await self._delete(node, request)
         except NotFound:
             return f"Node {name}, which is gone already"
 
-    async def _delete(self, node: Node, request: Request | None) -> str:
+    async def _delete(self, node: Node, request: MachineRequest | None) -> str:
         if request is None:
             await self._client.delete(NODES, node.metadata.name, uid=node.metadata.uid)
             return f"Node {node.metadata.name}"
@@ -116,10 +118,10 @@ class Replacer:
             await self._client.delete(self._served(CAPI_MACHINES), request.name, request.namespace, uid=request.uid)
         return f"{request.resource} {request.namespace}/{request.name}".replace(" /", " ")
 
-    def _running_on(self, node: str) -> Iterable[Pod]:
+    def _blocking_pods(self, node: str) -> Iterable[Pod]:
         for pod in self._pods.values():
             daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
-            own = own_app(pod).startswith("tessera-")
+            own = tessera_app(pod).startswith("tessera-")
             over = pod.status.phase in {"Succeeded", "Failed"}
             if pod.spec.node_name == node and not (daemon or own or over or _MIRROR in pod.metadata.annotations):
                 yield pod

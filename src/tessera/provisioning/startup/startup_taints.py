@@ -21,11 +21,23 @@ from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording.history_store import BookStore
-from tessera.provisioning.startup.deadline import EXTENDED, Judgement, Patience, Told, judge, startup_taints
-from tessera.provisioning.startup.replacement_policy import Answer, decide, elsewhere, nothing_said
+from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.startup.deadline import (
+    EXTENDED,
+    ProvisionedCondition,
+    StartupDeadline,
+    StartupJudgement,
+    judge_startup,
+    startup_taints,
+)
+from tessera.provisioning.startup.replacement_policy import (
+    ReplacementAnswer,
+    decide_replacement,
+    has_no_driver_status,
+    shared_cause,
+)
 from tessera.provisioning.startup.replacer import Replacer
 from tessera.provisioning.tracking.tracker import Tracker
 from tessera.text import one_line
@@ -38,7 +50,7 @@ _AGAIN = 60.0
 FIELD_MANAGER = "tessera-provisioning"
 
 
-class StartupGate:
+class StartupController:
     """Looks after nodes that start.
 
     Args:
@@ -62,7 +74,7 @@ class StartupGate:
         *,
         nodes: Cache[Node],
         tracker: Tracker,
-        store: BookStore,
+        store: HistoryStore,
         replacer: Replacer,
         events: EventRecorder,
         metrics: ProvisioningMetrics,
@@ -82,23 +94,23 @@ class StartupGate:
         self._options = options
         self._may_act = may_act
         self._backoff = Backoff(rng)
-        self._patience = Patience(deadline=options.deadline, began=clock.now(), grace=options.grace)
+        self._deadline = StartupDeadline(seconds=options.deadline, began=clock.now(), grace=options.grace)
         self._due: dict[str, float] = {}
-        self._freed: dict[str, str] = {}
-        self._told: dict[str, _Said] = {}
-        self._held: dict[str, str] = {}
+        self._taints_removed: dict[str, str] = {}
+        self._written: dict[str, _ConditionText] = {}
+        self._reported_held: dict[str, str] = {}
 
     def next_due(self) -> float | None:
         """When to look again at the latest, seconds since 1970; None for not before something changes."""
         return min(self._due.values(), default=None)
 
-    def forget(self, name: str, uid: str) -> None:
+    def remove_node(self, name: str, uid: str) -> None:
         """A node is gone."""
         self._due.pop(name, None)
-        for known in (self._freed, self._told, self._held):
+        for known in (self._taints_removed, self._written, self._reported_held):
             known.pop(uid, None)
 
-    async def look(self, changed: Collection[str]) -> None:
+    async def check_nodes(self, changed: Collection[str]) -> None:
         """Judges the nodes that changed and those that are due, and does what follows."""
         now = self._clock.now()
         late = [name for name, due in self._due.items() if due <= now]
@@ -108,12 +120,12 @@ class StartupGate:
             if node is None or not self._may_act():
                 continue
             try:
-                await self._look_at(node, now)
+                await self._check_node(node, now)
             except (NotFound, Conflict):
                 continue  # it changed meanwhile, and that is seen
             except (ApiError, ConnectionError, TimeoutError) as error:
                 pause = self._backoff.next()
-                self._metrics.failed("startup")
+                self._metrics.write_failed("startup")
                 self._due[name] = now + pause
                 _log.warning(
                     "node %s: what is due at its start cannot be written, again in %.1f s: %s", name, pause, error
@@ -121,41 +133,43 @@ class StartupGate:
             else:
                 self._backoff.reset()
 
-    async def _look_at(self, node: Node, now: float) -> None:
+    async def _check_node(self, node: Node, now: float) -> None:
         record = self._tracker.records.get(node.metadata.name)
         if record is not None and record.uid != node.metadata.uid:
             return  # the tracker has not seen this node yet, and tells when it has
-        found = judge(node, record, keys=self._options.startup_taints, patience=self._patience, now=now)
+        found = judge_startup(node, record, keys=self._options.startup_taints, deadline=self._deadline, now=now)
         if found.due is not None and found.due > now:
             self._due[node.metadata.name] = found.due
-        if found.free:
-            await self._free(node)
-        if found.told is not None:
-            await self._tell(node, found.told, now)
-            if found.told.overdue:
+        if found.remove_taints:
+            await self._remove_taints(node)
+        if found.condition is not None:
+            await self._write_condition(node, found.condition, now)
+            if found.condition.overdue:
                 await self._replace(node, found, now)
 
-    async def _free(self, node: Node) -> None:
+    async def _remove_taints(self, node: Node) -> None:
         """Takes the startup taints off, and leaves all others as they are."""
         meta = node.metadata
-        if self._freed.get(meta.uid) == meta.resource_version:
+        if self._taints_removed.get(meta.uid) == meta.resource_version:
             return
         keys = self._options.startup_taints
         stay = [msgspec.to_builtins(each) for each in node.spec.taints if each.key not in keys]
         gone = ", ".join(each.key for each in startup_taints(node, keys))
         patch = {"spec": {"taints": stay or None}}
         await self._client.merge_patch(NODES, meta.name, patch, uid=meta.uid, resource_version=meta.resource_version)
-        self._freed[meta.uid] = meta.resource_version
-        self._metrics.freed()
+        self._taints_removed[meta.uid] = meta.resource_version
+        self._metrics.taint_removed()
         self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
 
-    async def _tell(self, node: Node, told: Told, now: float) -> None:
+    async def _write_condition(self, node: Node, told: ProvisionedCondition, now: float) -> None:
         """Writes the condition if what it says changes, and an Event if its reason does."""
         meta, told = node.metadata, msgspec.structs.replace(told, text=one_line(told.text, CONDITION_MESSAGE))
         shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
-        before = _Said(shown.status, shown.reason, _lasting(shown.reason, shown.message)) if shown else None
-        says = _Said(told.status, told.reason, _lasting(told.reason, told.text))
-        if says in {self._told.get(meta.uid), before}:
+        before = (
+            _ConditionText(shown.status, shown.reason, _stable_text(shown.reason, shown.message)) if shown else None
+        )
+        says = _ConditionText(told.status, told.reason, _stable_text(told.reason, told.text))
+        if says in {self._written.get(meta.uid), before}:
             return
         stands = shown is not None and shown.status == told.status and shown.last_transition_time
         condition = {
@@ -168,66 +182,66 @@ class StartupGate:
         }
         body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
         await self._conditions.apply(NODES, meta.name, body, subresource="status")
-        self._told[meta.uid] = says
+        self._written[meta.uid] = says
         if told.overdue:
             self._metrics.overdue(told.reason)
             self._events.record(_about(node), told.reason, f"overdue: {told.text}", type="Warning")
         elif told.reason == EXTENDED and (before is None or before.reason != EXTENDED):
             self._events.record(_about(node), "StartupDeadlineExtended", told.text)
 
-    async def _replace(self, node: Node, found: Judgement, now: float) -> None:
+    async def _replace(self, node: Node, found: StartupJudgement, now: float) -> None:
         """Replaces a node that is overdue, if that is allowed and there were not enough."""
         name, record = node.metadata.name, self._tracker.records.get(node.metadata.name)
-        if record is None or found.told is None:
+        if record is None or found.condition is None:
             return
-        request = self._tracker.request(name)
-        decision = decide(
+        request = self._tracker.machine_request(name)
+        decision = decide_replacement(
             record,
-            self._store.book.nodes.values(),
+            self._store.history.nodes.values(),
             limit=self._options.replace_failed,
             now=now,
-            going=node.metadata.deletion_timestamp is not None or (request is not None and request.going),
+            deleting=node.metadata.deletion_timestamp is not None or (request is not None and request.deleting),
             cordoned=node.spec.unschedulable,
-            elsewhere=elsewhere(node, record, found.told, patience=self._patience, now=now),
+            shared_cause=shared_cause(node, record, found.condition, patience=self._deadline, now=now),
             annotations=(node.metadata.annotations, *([request.annotations] if request is not None else [])),
         )
         why = decision.text
-        if decision.answer is Answer.REPLACE:
-            why = self._replacer.obstacle(node, request) or await self._without_policy(node, record, found.told)
+        if decision.answer is ReplacementAnswer.REPLACE:
+            why = self._replacer.obstacle(node, request) or await self._missing_policy(node, record, found.condition)
         if why:
-            self._hold(node, why, now)
-        elif decision.answer is Answer.REPLACE:
+            self._report_held(node, why, now)
+        elif decision.answer is ReplacementAnswer.REPLACE:
             self._due[name] = now + _AGAIN
             try:
                 what = await self._replacer.replace(node, request, now)
             except Forbidden as error:
-                self._hold(node, f"the controller lacks a right that this takes ({error.message})", now)
+                self._report_held(node, f"the controller lacks a right that this takes ({error.message})", now)
                 return
             if record.replaced is None:
                 self._metrics.replaced()
-                note = f"{found.told.text}; {what} is deleted"
+                note = f"{found.condition.text}; {what} is deleted"
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
-    async def _without_policy(self, node: Node, record: Record, told: Told) -> str:
+    async def _missing_policy(self, node: Node, record: ProvisioningRecord, told: ProvisionedCondition) -> str:
         """Why no policy brings a driver, to this node or another; empty if none needs to.
 
         Where there is no policy at all, the host is to have its driver, and another one might.
         """
-        if not nothing_said(node, told):
+        if not has_no_driver_status(node, told):
             return ""
-        refused = await self._replacer.refused_policy()
+        refused = await self._replacer.invalid_policy()
         gone = "no policy says any more how its driver comes, nor how another node's would"
         return refused or (gone if record.waits is not None else "")
 
-    def _hold(self, node: Node, why: str, now: float) -> None:
+    def _report_held(self, node: Node, why: str, now: float) -> None:
         """Says once why a node is not replaced, and looks again later: limits are per hour, and people may agree."""
         self._due[node.metadata.name] = now + _AGAIN
-        if self._held.get(node.metadata.uid) != why:
-            self._held[node.metadata.uid] = why
+        if self._reported_held.get(node.metadata.uid) != why:
+            self._reported_held[node.metadata.uid] = why
             self._events.record(_about(node), "GpuReplacementHeld", f"is not replaced: {why}", type="Warning")
 
 
-class _Said(NamedTuple):
+class _ConditionText(NamedTuple):
     """What a condition says, as far as it is worth a write."""
 
     status: str
@@ -235,7 +249,7 @@ class _Said(NamedTuple):
     text: str
 
 
-def _lasting(reason: str, text: str) -> str:
+def _stable_text(reason: str, text: str) -> str:
     """The text of a deadline that is extended, which changes with what is awaited; others have seconds in them."""
     return text if reason == EXTENDED else ""
 

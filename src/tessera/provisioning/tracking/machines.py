@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.kube.resources import Machine, Resource
 from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL
-from tessera.provisioning.tracking.timestamps import moment, since
+from tessera.provisioning.tracking.timestamps import parse_time, true_since
 
 #: Labels of machines that name their node group: Karpenter, Cluster API (two), OpenShift.
 _GROUPS = (
@@ -19,7 +19,7 @@ _GROUPS = (
 _VM_CONDITIONS = frozenset({"InfrastructureReady", "InstanceExists", "Launched"})
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class MachineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a node was made from.
 
     Attributes:
@@ -43,28 +43,30 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     provider_id: str = ""
     requested: float | None = None
-    vm: float | None = None
+    vm_created: float | None = None
     group: str = ""
     annotations: Mapping[str, str] = {}
-    going: bool = False
+    deleting: bool = False
 
 
-def request_of(machine: Machine, resource: Resource[Machine]) -> Request:
+def read_machine(machine: Machine, resource: Resource[Machine]) -> MachineRequest:
     """What a Machine or NodeClaim says."""
     status, labels = machine.status, machine.metadata.labels
     newer = status.v1beta2.conditions if status.v1beta2 is not None else ()
     conditions = (*(status.conditions or ()), *(newer or ()))
     node = status.node_ref.name if status.node_ref is not None else status.node_name
-    return Request(
+    return MachineRequest(
         resource=resource.label,
         namespace=machine.metadata.namespace,
         name=machine.metadata.name,
         uid=machine.metadata.uid,
         node=node or "",
         provider_id=machine.spec.provider_id or status.provider_id or "",
-        requested=moment(machine.metadata.creation_timestamp),
-        vm=next((since(conditions, name) for name in _VM_CONDITIONS if since(conditions, name) is not None), None),
+        requested=parse_time(machine.metadata.creation_timestamp),
+        vm_created=next(
+            (true_since(conditions, name) for name in _VM_CONDITIONS if true_since(conditions, name) is not None), None
+        ),
         group=next((labels[name] for name in _GROUPS if labels.get(name)), ""),
         annotations=machine.metadata.annotations,
-        going=machine.metadata.deletion_timestamp is not None,
+        deleting=machine.metadata.deletion_timestamp is not None,
     )

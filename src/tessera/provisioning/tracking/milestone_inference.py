@@ -21,13 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.phases import ROUNDED
-from tessera.provisioning.tracking.machines import Request
-from tessera.provisioning.tracking.timestamps import NodeSighting, PodSighting
+from tessera.provisioning.tracking.machines import MachineRequest
+from tessera.provisioning.tracking.timestamps import NodeTimestamps, PodTimestamps
 
 #: Seconds within which two moments may be taken for one; times in objects are whole seconds.
-AT_ONCE = 5.0
+SAME_MOMENT = 5.0
 #: Seconds after which a node's driver is asked for where a policy is in force, from its registration, or from when its
 #: labels say that it has a card: a controller that was there looked at once, another took over within half a minute.
 PROMPTLY = 30.0
@@ -41,7 +41,7 @@ _OF_THE_NODE = _BEFORE | {Milestone.REGISTERED, Milestone.READY}
 Found = tuple[Milestone, float | None]
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Observations(msgspec.Struct, frozen=True, kw_only=True):
     """All that is seen of a node's way; pods in the order in which they were made.
 
     Attributes:
@@ -57,67 +57,75 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         card: since when something says that the node has a card; None for as long as it is known.
     """
 
-    node: NodeSighting
-    request: Request | None = None
-    drivers: Sequence[PodSighting] = ()
-    toolkits: Sequence[PodSighting] = ()
-    validations: Sequence[PodSighting] = ()
-    workloads: Sequence[PodSighting] = ()
-    asked: Mapping[str, float] = {}
+    node: NodeTimestamps
+    request: MachineRequest | None = None
+    drivers: Sequence[PodTimestamps] = ()
+    toolkits: Sequence[PodTimestamps] = ()
+    validations: Sequence[PodTimestamps] = ()
+    workloads: Sequence[PodTimestamps] = ()
+    node_wanted_since: Mapping[str, float] = {}
     witnessed: Mapping[Milestone, float | None] = {}
-    anew: bool = False
-    card: float | None = None
+    newly_requested: bool = False
+    gpu_since: float | None = None
 
 
-def advanced(record: Record, seen: Evidence) -> Record:
+def infer_milestones(record: ProvisioningRecord, observed: Observations) -> ProvisioningRecord:
     """The record with what is known by now."""
     if not record.usable:
-        record = asked_for(record, seen)
+        record = infer_request(record, observed)
     at = dict(record.at)
-    _add(at, (found for found in (*seen.witnessed.items(), *_stated(seen)) if _counts(found, record)), record)
+    _add_milestones(
+        at,
+        (found for found in (*observed.witnessed.items(), *_from_objects(observed)) if _counts(found, record)),
+        record,
+    )
     if Milestone.ALLOCATABLE not in record.at:
-        _add(at, _came_along(seen, at, usable=record.usable), record)
+        _add_milestones(at, _preinstalled_milestones(observed, at, usable=record.usable), record)
     if Milestone.WORKLOAD not in record.at:
-        _add(at, _after_all(seen, at, unseen=record.unseen), record)
-    return msgspec.structs.replace(record, at=at, **_waited(record, seen.node), **_named(record, seen))
+        _add_milestones(at, _workload_milestones(observed, at, unseen=record.unseen), record)
+    return msgspec.structs.replace(
+        record, at=at, **_held_back_seconds(record, observed.node), **_descriptions(record, observed)
+    )
 
 
-def asked_for(record: Record, seen: Evidence) -> Record:
+def infer_request(record: ProvisioningRecord, observed: Observations) -> ProvisioningRecord:
     """The record with the moment from which on somebody asks for the node's driver; see rule 6.
 
     Nobody may have seen it, but only something that followed: then it is not known when the node's facts were.
     """
-    if record.asked is not None and not seen.anew:
+    if record.asked is not None and not observed.newly_requested:
         return record
-    asked = min(_shown(seen), default=None)
+    asked = min(_request_times(observed), default=None)
     if asked is None:
         return record
-    if asked <= _by_then(record, seen):
+    if asked <= _latest_prompt_request(record, observed):
         return record if record.asked is not None else msgspec.structs.replace(record, asked=asked)
-    known = seen.anew and seen.node.facts if seen.node.wanted else Milestone.LABELLED in record.at
+    known = (
+        observed.newly_requested and observed.node.facts if observed.node.wanted else Milestone.LABELLED in record.at
+    )
     at = {Milestone.LABELLED: asked} if known else {}
     return msgspec.structs.replace(record, asked=asked, at=at, pool="", strategy="", image="")
 
 
-def _shown(seen: Evidence) -> Iterator[float]:
+def _request_times(observed: Observations) -> Iterator[float]:
     """Moments by which a driver was asked for; none if nobody asks."""
-    if seen.node.wanted and seen.node.driver_since is not None:
-        yield seen.node.driver_since
-    if not seen.anew and (seen.node.wanted or not seen.node.managed):
-        yield from (each.created for each in seen.drivers if each.created is not None)
+    if observed.node.wanted and observed.node.driver_since is not None:
+        yield observed.node.driver_since
+    if not observed.newly_requested and (observed.node.wanted or not observed.node.managed):
+        yield from (each.created for each in observed.drivers if each.created is not None)
 
 
-def _by_then(record: Record, seen: Evidence) -> float:
+def _latest_prompt_request(record: ProvisioningRecord, observed: Observations) -> float:
     """Until when a driver is asked for of a node that did not stand there before."""
-    registered = seen.node.registered
+    registered = observed.node.registered
     if registered is None:
         return math.inf
-    if seen.node.wanted:
-        return (registered if seen.card is None else seen.card) + PROMPTLY
-    return max(registered, record.at.get(Milestone.READY, seen.node.ready or registered)) + LABELS_TAKE
+    if observed.node.wanted:
+        return (registered if observed.gpu_since is None else observed.gpu_since) + PROMPTLY
+    return max(registered, record.at.get(Milestone.READY, observed.node.ready or registered)) + LABELS_TAKE
 
 
-def _add(at: dict[Milestone, float], found: Iterable[Found], record: Record) -> None:
+def _add_milestones(at: dict[Milestone, float], found: Iterable[Found], record: ProvisioningRecord) -> None:
     """Takes in what was not known before, and is not from before the way began."""
     for milestone, moment in found:
         if moment is None or (record.late and (milestone in _OF_THE_NODE or moment < (record.asked or 0.0) - ROUNDED)):
@@ -125,84 +133,84 @@ def _add(at: dict[Milestone, float], found: Iterable[Found], record: Record) -> 
         at.setdefault(milestone, moment)
 
 
-def _counts(found: Found, record: Record) -> bool:
+def _counts(found: Found, record: ProvisioningRecord) -> bool:
     """Whether a moment can be of the record's way, neither of something's later life nor of an earlier node."""
     milestone, moment = found
     if moment is None or milestone in _BEFORE:
         return True
     usable, registered = record.at.get(Milestone.ALLOCATABLE), record.at.get(Milestone.REGISTERED)
-    if registered is not None and moment < registered - AT_ONCE:
+    if registered is not None and moment < registered - SAME_MOMENT:
         return False
-    return usable is None or (Milestone.WORKLOAD not in record.at and moment <= usable + AT_ONCE)
+    return usable is None or (Milestone.WORKLOAD not in record.at and moment <= usable + SAME_MOMENT)
 
 
-def _stated(seen: Evidence) -> Iterator[Found]:
+def _from_objects(observed: Observations) -> Iterator[Found]:
     """Moments that stand in objects."""
-    yield Milestone.REGISTERED, seen.node.registered
-    yield Milestone.READY, seen.node.ready
-    if seen.request is not None:
-        yield Milestone.REQUESTED, seen.request.requested
-        yield Milestone.VM, seen.request.vm
-    for pod in seen.drivers:
+    yield Milestone.REGISTERED, observed.node.registered
+    yield Milestone.READY, observed.node.ready
+    if observed.request is not None:
+        yield Milestone.REQUESTED, observed.request.requested
+        yield Milestone.VM, observed.request.vm_created
+    for pod in observed.drivers:
         yield Milestone.PULLED, pod.started
         yield Milestone.DRIVER, pod.done
-    for pod in seen.toolkits:
+    for pod in observed.toolkits:
         yield Milestone.TOOLKIT, pod.done
-    for pod in seen.validations:
+    for pod in observed.validations:
         yield Milestone.VALIDATED, pod.done
 
 
-def _came_along(seen: Evidence, at: Mapping[Milestone, float], *, usable: bool) -> Iterator[Found]:
+def _preinstalled_milestones(observed: Observations, at: Mapping[Milestone, float], *, usable: bool) -> Iterator[Found]:
     """What nobody brought to a node; see rule 2."""
-    if seen.node.agent is None and not usable and Milestone.ALLOCATABLE not in at:
+    if observed.node.agent is None and not usable and Milestone.ALLOCATABLE not in at:
         return
     registered = at.get(Milestone.REGISTERED)
-    if not seen.node.managed and not seen.drivers:
+    if not observed.node.managed and not observed.drivers:
         for milestone in (Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER):
             yield milestone, registered
-    if not seen.toolkits:
-        driver = registered if not seen.node.managed and not seen.drivers else None
+    if not observed.toolkits:
+        driver = registered if not observed.node.managed and not observed.drivers else None
         yield Milestone.TOOLKIT, at.get(Milestone.DRIVER, driver)
-    if not seen.validations:
-        yield Milestone.VALIDATED, seen.node.agent
+    if not observed.validations:
+        yield Milestone.VALIDATED, observed.node.agent
 
 
-def _after_all(seen: Evidence, at: Mapping[Milestone, float], *, unseen: bool) -> Iterator[Found]:
+def _workload_milestones(observed: Observations, at: Mapping[Milestone, float], *, unseen: bool) -> Iterator[Found]:
     """What only the first workload shows; see rules 3 and 4."""
-    registered = at.get(Milestone.REGISTERED, seen.node.registered)
+    registered = at.get(Milestone.REGISTERED, observed.node.registered)
     # Who was there before the node waited for it, whenever its cards could be used.
     usable = at.get(Milestone.ALLOCATABLE, registered if unseen else None)
     if usable is None:
         return
-    started = [each for each in seen.workloads if each.started is not None]
+    started = [each for each in observed.workloads if each.started is not None]
     waited = [each for each in started if each.created is not None and each.created <= usable]
     own = [each for each in waited if registered is None or (each.started or 0.0) >= registered]
     first = min(own, key=lambda each: each.started or 0.0, default=None)
     if first is None:
         return
     yield Milestone.WORKLOAD, first.started
-    asked = seen.asked.get(first.uid)
+    asked = observed.node_wanted_since.get(first.uid)
     if asked is not None and registered is not None and asked <= registered:
         yield Milestone.REQUESTED, asked
 
 
-def _waited(record: Record, node: NodeSighting) -> dict[str, float | None]:
+def _held_back_seconds(record: ProvisioningRecord, node: NodeTimestamps) -> dict[str, float | None]:
     """How long its driver was kept from coming by what would have kept another node's, too; see rule 7."""
     said, began = node.driver_since, record.waits
     if said is None or record.usable:
         return {}
-    if node.kept_back:
+    if node.held_back:
         return {"waits": said if began is None else began}
     return {} if began is None else {"waits": None, "waited": record.waited + max(0.0, said - began)}
 
 
-def _named(record: Record, seen: Evidence) -> dict[str, str | bool]:
+def _descriptions(record: ProvisioningRecord, observed: Observations) -> dict[str, str | bool]:
     """What the record says besides moments. The driver that counts is the one with which the cards came up."""
-    node, request = seen.node, seen.request
+    node, request = observed.node, observed.request
     now = {
         "pool": node.pool,
-        "strategy": node.strategy or _strategy(seen.drivers),
-        "image": node.image or (seen.drivers[0].image if seen.drivers else ""),
+        "strategy": node.strategy or _strategy(observed.drivers),
+        "image": node.image or (observed.drivers[0].image if observed.drivers else ""),
     }
     before = {"pool": record.pool, "strategy": record.strategy, "image": record.image}
     first, second = (before, now) if record.usable else (now, before)
@@ -213,7 +221,7 @@ def _named(record: Record, seen: Evidence) -> dict[str, str | bool]:
     }
 
 
-def _strategy(drivers: Sequence[PodSighting]) -> str:
+def _strategy(drivers: Sequence[PodTimestamps]) -> str:
     """Of drivers that others bring."""
     if not drivers:
         return ""

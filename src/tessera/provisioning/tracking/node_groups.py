@@ -24,7 +24,7 @@ _OWNER_KIND = "cluster.x-k8s.io/owner-kind"
 _OPENSHIFT_MACHINE = "machine.openshift.io/machine"
 
 
-def group_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+def node_group(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
     """The node group's name; empty if nothing says it."""
     for name in _LABELS:
         if labels.get(name):

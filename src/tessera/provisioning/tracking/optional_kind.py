@@ -37,7 +37,7 @@ class _Group(msgspec.Struct, frozen=True, rename="camel"):
     preferred_version: _Version = _Version()
 
 
-class Followed(Generic[T]):
+class OptionalKind(Generic[T]):
     """One kind that may be there.
 
     Args:

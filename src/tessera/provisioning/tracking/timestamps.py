@@ -19,9 +19,9 @@ from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits import RECORD_TEXT
 from tessera.provisioning.history import decode_record
-from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Record
-from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, gives_cards, lack
-from tessera.provisioning.tracking.node_groups import group_of
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
+from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, missing_offer, offers_gpus
+from tessera.provisioning.tracking.node_groups import node_group
 
 #: What a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
@@ -30,7 +30,7 @@ _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 _DRIVER_CONTAINERS = ("nvidia-driver-ctr", "driver")
 
 
-class Role(Enum):
+class PodRole(Enum):
     """What a pod has to do with a node's way."""
 
     DRIVER = "driver"
@@ -40,15 +40,15 @@ class Role(Enum):
 
 
 _NAME_LABEL = "app.kubernetes.io/name"
-_OURS = {DRIVER_APP: Role.DRIVER, TOOLKIT_APP: Role.TOOLKIT, VALIDATION_APP: Role.VALIDATION}
+_OURS = {DRIVER_APP: PodRole.DRIVER, TOOLKIT_APP: PodRole.TOOLKIT, VALIDATION_APP: PodRole.VALIDATION}
 _UPSTREAM = {
-    "nvidia-driver-daemonset": Role.DRIVER,
-    "nvidia-container-toolkit-daemonset": Role.TOOLKIT,
-    "nvidia-operator-validator": Role.VALIDATION,
+    "nvidia-driver-daemonset": PodRole.DRIVER,
+    "nvidia-container-toolkit-daemonset": PodRole.TOOLKIT,
+    "nvidia-operator-validator": PodRole.VALIDATION,
 }
 
 
-class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTimestamps(msgspec.Struct, frozen=True, kw_only=True):
     """A node, as far as its way is concerned.
 
     Attributes:
@@ -82,19 +82,19 @@ class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
     managed: bool = False
     usable: bool = False
     agent: float | None = None
-    kept: Record | None = None
+    record: ProvisioningRecord | None = None
     group: str = ""
     pool: str = ""
     strategy: str = ""
     image: str = ""
     driver_since: float | None = None
-    kept_back: bool = False
+    held_back: bool = False
     wanted: bool = False
     provider_id: str = ""
     simulated: bool = False
 
 
-class PodSighting(msgspec.Struct, frozen=True, kw_only=True):
+class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
     """A pod, as far as a node's way is concerned; moments in seconds since 1970, None if unknown or not there yet.
 
     Attributes:
@@ -115,7 +115,7 @@ class PodSighting(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     namespace: str
     name: str
-    role: Role
+    role: PodRole
     node: str = ""
     created: float | None = None
     unschedulable: float | None = None
@@ -126,49 +126,49 @@ class PodSighting(msgspec.Struct, frozen=True, kw_only=True):
     precompiled: bool | None = None
 
 
-def node_sighting(node: Node) -> NodeSighting:
+def read_node(node: Node) -> NodeTimestamps:
     """What a Node says."""
     labels, told = node.metadata.labels, driver_status(node)
     sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
     preinstalled = told is not None and told.strategy is Strategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
-    managed = told is not None and not preinstalled and not _left_out(told)
+    managed = told is not None and not preinstalled and not _is_left_alone(told)
     wanted = managed and told is not None and not told.leaving
-    return NodeSighting(
+    return NodeTimestamps(
         name=node.metadata.name,
         uid=node.metadata.uid,
-        registered=moment(node.metadata.creation_timestamp),
-        ready=since(node.status.conditions, "Ready"),
+        registered=parse_time(node.metadata.creation_timestamp),
+        ready=true_since(node.status.conditions, "Ready"),
         gpu=_has_gpu(node, labels),
         facts=preinstalled or (wanted and bool(told.pool))
         if told is not None
         else _NFD_KERNEL in labels and _has_gpu(node, labels),
         managed=managed,
-        usable=gives_cards(node) and (not agent_speaks or not lack(node)),
-        agent=moment(sharing.last_transition_time) if sharing is not None else None,
-        kept=record_on(node),
-        group=group_of(labels, node.metadata.annotations)[:RECORD_TEXT],
+        usable=offers_gpus(node) and (not agent_speaks or not missing_offer(node)),
+        agent=parse_time(sharing.last_transition_time) if sharing is not None else None,
+        record=record_on(node),
+        group=node_group(labels, node.metadata.annotations)[:RECORD_TEXT],
         pool=told.pool[:RECORD_TEXT] if told is not None else "",
         strategy=told.strategy.value if told is not None else "",
         image=told.image[:RECORD_TEXT] if told is not None else "",
-        driver_since=moment(told.since) if told is not None else None,
-        kept_back=told is not None and told.shared,
+        driver_since=parse_time(told.since) if told is not None else None,
+        held_back=told is not None and told.shared,
         wanted=wanted,
         provider_id=node.spec.provider_id,
         simulated=node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME),
     )
 
 
-def _left_out(told: DriverStatus) -> bool:
+def _is_left_alone(told: DriverStatus) -> bool:
     """Whether people or policies leave a node alone: it is blocked, no version is named and no image was looked for."""
     return told.phase is Phase.BLOCKED and not told.version and not told.rejected
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
-    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels) or gives_cards(node)
+    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels) or offers_gpus(node)
 
 
-def record_on(node: Node) -> Record | None:
+def record_on(node: Node) -> ProvisioningRecord | None:
     """The record that a node carries; None if it has none that is its own and can be read."""
     text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
     try:
@@ -178,49 +178,49 @@ def record_on(node: Node) -> Record | None:
     return found if found is not None and found.uid == node.metadata.uid else None
 
 
-def pod_sighting(pod: Pod) -> PodSighting | None:
+def read_pod(pod: Pod) -> PodTimestamps | None:
     """What a pod says; None if it has nothing to do with any node's way."""
     role = _role(pod)
     if role is None:
         return None
     scheduled = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
     waits = scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable"
-    return PodSighting(
+    return PodTimestamps(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         role=role,
         node=pod.spec.node_name,
-        created=moment(pod.metadata.creation_timestamp),
-        unschedulable=moment(scheduled.last_transition_time) if scheduled is not None and waits else None,
-        bound=since(pod.status.conditions, "PodScheduled"),
+        created=parse_time(pod.metadata.creation_timestamp),
+        unschedulable=parse_time(scheduled.last_transition_time) if scheduled is not None and waits else None,
+        bound=true_since(pod.status.conditions, "PodScheduled"),
         started=_started(pod, role),
         done=_done(pod),
         image=_image(pod)[:RECORD_TEXT],
-        precompiled=_precompiled(pod) if role is Role.DRIVER else None,
+        precompiled=_precompiled(pod) if role is PodRole.DRIVER else None,
     )
 
 
-def _role(pod: Pod) -> Role | None:
-    return _OURS.get(own_app(pod)) or _upstream(pod) or (Role.WORKLOAD if asks_for_cards(pod) else None)
+def _role(pod: Pod) -> PodRole | None:
+    return _OURS.get(tessera_app(pod)) or _upstream(pod) or (PodRole.WORKLOAD if requests_gpus(pod) else None)
 
 
-def own_app(pod: Pod) -> str:
+def tessera_app(pod: Pod) -> str:
     """Which part of Tessera a pod is; empty for one outside its namespace, which may bear any label."""
     return pod.metadata.labels.get(_NAME_LABEL, "") if pod.metadata.namespace == SYSTEM_NAMESPACE else ""
 
 
-def _upstream(pod: Pod) -> Role | None:
+def _upstream(pod: Pod) -> PodRole | None:
     """Which part of NVIDIA's operator a pod is."""
     if not pod.spec.privileged:
         return None
     labels = pod.metadata.labels
     if labels.get("app.kubernetes.io/component") == "nvidia-driver":
-        return Role.DRIVER
+        return PodRole.DRIVER
     return _UPSTREAM.get(labels.get("app", ""))
 
 
-def asks_for_cards(pod: Pod) -> bool:
+def requests_gpus(pod: Pod) -> bool:
     """Whether any of its containers asks for cards, slices or shares."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     return any(
@@ -246,31 +246,31 @@ def _image(pod: Pod) -> str:
     return next((each.image for each in pod.spec.containers if each.name == _main(pod)), "")
 
 
-def _started(pod: Pod, role: Role) -> float | None:
+def _started(pod: Pod, role: PodRole) -> float | None:
     """When a workload's first container started, or the one that counts of others."""
-    every = [each for each in pod.status.container_statuses if role is Role.WORKLOAD or each.name == _main(pod)]
+    every = [each for each in pod.status.container_statuses if role is PodRole.WORKLOAD or each.name == _main(pod)]
     states = [each.state for each in every if each.state is not None]
     texts = [part.started_at for state in states for part in (state.running, state.terminated) if part is not None]
-    return min((found for text in texts if (found := moment(text)) is not None), default=None)
+    return min((found for text in texts if (found := parse_time(text)) is not None), default=None)
 
 
 def _done(pod: Pod) -> float | None:
-    if own_app(pod) != VALIDATION_APP:
-        return since(pod.status.conditions, "Ready")
+    if tessera_app(pod) != VALIDATION_APP:
+        return true_since(pod.status.conditions, "Ready")
     if pod.status.phase != "Succeeded":
         return None
     states = [each.state.terminated for each in pod.status.container_statuses if each.state is not None]
     texts = [each.finished_at for each in states if each is not None]
-    return max((found for text in texts if (found := moment(text)) is not None), default=None)
+    return max((found for text in texts if (found := parse_time(text)) is not None), default=None)
 
 
-def since(conditions: Iterable[Condition], kind: str) -> float | None:
+def true_since(conditions: Iterable[Condition], kind: str) -> float | None:
     """Since when a condition is True; None if it is not, or does not say."""
     found = next((each for each in conditions if each.type == kind and each.status == "True"), None)
-    return moment(found.last_transition_time) if found is not None else None
+    return parse_time(found.last_transition_time) if found is not None else None
 
 
-def moment(text: str | None) -> float | None:
+def parse_time(text: str | None) -> float | None:
     """Seconds since 1970 of a time in an object; None if it is missing or none."""
     try:
         return parse_rfc3339(text) if text else None
