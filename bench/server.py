@@ -46,8 +46,8 @@ from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kube.transport.kubeconfig import load_config
-from tessera.kube.watch.cache import Event
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.cache import WatchEvent
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
@@ -193,12 +193,12 @@ class Burst:
         self._pods = Informer(client, PODS, clock=clock, rng=rng, namespace=BURST)
         self._objects = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, label_selector=FAKE)
-        self.watched = Watched(self._pods, self._objects, self._nodes)
+        self.watched = InformerGroup(self._pods, self._objects, self._nodes)
         self._pods.add_handler(self._pod_changed)
         self._sent: dict[str, float] = {}
         self._reached: dict[str, dict[str, float]] = {"ungated": {}, "running": {}}
 
-    def _pod_changed(self, event: Event[Pod]) -> None:
+    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
         pod, now = event.object, self._clock.monotonic()
         if not any(gate.name == GATE for gate in pod.spec.scheduling_gates):
             self._reached["ungated"].setdefault(pod.metadata.name, now)
@@ -213,7 +213,7 @@ class Burst:
             ready = [each for each in self._nodes.cache.values() if wanted <= each["status"]["allocatable"].keys()]
             return len(ready) == nodes and len(self._objects.cache) == nodes
 
-        await self.watched.until(joined, PATIENCE, f"{nodes} fake nodes offer slices")
+        await self.watched.wait_until(joined, PATIENCE, f"{nodes} fake nodes offer slices")
 
     async def run(self, limits: Sequence[Mapping[str, int]], settle: float) -> dict[str, float]:
         """One burst; ``limits`` are those of each pod.
@@ -231,11 +231,11 @@ class Burst:
         began = self._clock.monotonic()
         await self._each(len(limits), lambda n: self._create(n, limits[n]))
         running = self._reached["running"]
-        await self.watched.until(lambda: len(running) == len(limits), PATIENCE, f"{len(limits)} pods run")
+        await self.watched.wait_until(lambda: len(running) == len(limits), PATIENCE, f"{len(limits)} pods run")
         took = self._clock.monotonic() - began
         ran, _ = await self._server.read()
         await self._each(len(limits), self._delete)
-        await self.watched.until(self._empty, PATIENCE, "all pods are gone and their slices given back")
+        await self.watched.wait_until(self._empty, PATIENCE, "all pods are gone and their slices given back")
         after, last = await self._server.read()
         whole = self._clock.monotonic() - began
         count = len(limits)

@@ -35,7 +35,7 @@ from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
 from tessera.kube.resources.meta import Resource
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.kubeconfig import load_config
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera_lab.daemon import lab_folder
@@ -113,7 +113,7 @@ class Bench:
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) / 1024
 
-    def node_seen(self, event: Event[Node]) -> None:
+    def node_seen(self, event: WatchEvent[Node]) -> None:
         """Takes in what the watch shows."""
         told = event.object.status.allocatable
         self._allocatable = {name: int(text) for name, text in told.items() if name.startswith("nvidia.com/")}

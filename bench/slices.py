@@ -45,8 +45,8 @@ from tessera.cli import agent, controller, webhook
 from tessera.cli.base.process import collect_seldom
 from tessera.clock import Clock, SystemClock
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.watch.cache import Event
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.cache import WatchEvent
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
@@ -83,7 +83,7 @@ class Timeline:
         self.sent: dict[str, float] = {}
         self.reached: dict[str, dict[str, float]] = {step: {} for step in STEPS}
 
-    def pod_seen(self, event: Event[Pod]) -> None:
+    def pod_seen(self, event: WatchEvent[Pod]) -> None:
         """A change of a pod."""
         pod = event.object
         self._names[pod.metadata.uid] = pod.metadata.name
@@ -92,7 +92,7 @@ class Timeline:
         if pod.status.phase == "Running":
             self.note("running", pod.metadata.name)
 
-    def object_seen(self, event: Event[Instaslice]) -> None:
+    def object_seen(self, event: WatchEvent[Instaslice]) -> None:
         """A change of a node's record."""
         for uid, result in event.object.status.pod_allocation_results.items():
             if result.allocation_status.allocation_status_daemonset == "created" and uid in self._names:
@@ -195,16 +195,16 @@ class Bench:
     ) -> None:
         self._cluster = cluster
         self._pods = pods
-        self._watched = Watched(pods, objects)
+        self._watched = InformerGroup(pods, objects)
         self._pid = pid
         self._timeline = Timeline(cluster.clock)
         pods.add_handler(self._pod_seen)
         objects.add_handler(self._object_seen)
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
+    def _pod_seen(self, event: WatchEvent[Pod]) -> None:
         self._timeline.pod_seen(event)
 
-    def _object_seen(self, event: Event[Instaslice]) -> None:
+    def _object_seen(self, event: WatchEvent[Instaslice]) -> None:
         self._timeline.object_seen(event)
 
     def running(self) -> Any:
@@ -213,7 +213,7 @@ class Bench:
 
     async def until(self, found: Callable[[], bool], what: str) -> None:
         """Waits for a state of the mirrors."""
-        await self._watched.until(found, PATIENCE, what)
+        await self._watched.wait_until(found, PATIENCE, what)
 
     async def burst(self, pods: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Creates the pods as fast as the API server takes them; all figures once they run and all is quiet."""

@@ -36,7 +36,7 @@ from tessera.kube.resources import PODS, Pod
 from tessera.kube.transport.credentials import StaticCredentials
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.kubeconfig import ClusterConfig
-from tessera.kube.watch.informer import Event, Informer
+from tessera.kube.watch.informer import Informer, WatchEvent
 
 #: What must be reached: events per second, and KB resident per cached pod.
 BARS = (20_000, 15.0)
@@ -255,7 +255,7 @@ async def read_with_tessera(url: str, pods: int, events: int) -> dict[str, float
     meter = Meter(events)
     phases: dict[str, int] = {}
 
-    def handle(event: Event[Pod]) -> None:
+    def handle(event: WatchEvent[Pod]) -> None:
         phases[event.object.status.phase] = phases.get(event.object.status.phase, 0) + 1
         if event.old is not None:
             meter.count()
@@ -269,7 +269,7 @@ async def read_with_tessera(url: str, pods: int, events: int) -> dict[str, float
     await meter.done.wait()
     after_events = resident_kb()
     assert len(informer.cache) == pods
-    assert len(informer.cache.by("node", "node-007")) == pods // 100
+    assert len(informer.cache.by_index("node", "node-007")) == pods // 100
     running.cancel()
     await asyncio.wait({running})
     await client.close()

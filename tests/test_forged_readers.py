@@ -29,9 +29,9 @@ from tessera.driver.planning.cluster_snapshot import ClusterSnapshot
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import WantedDriver
 from tessera.driver.rollout.node_view_reader import read_node_view
-from tessera.kube.client.codec import Change, Codec
+from tessera.kube.client.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup
 from tessera.provisioning.tracking.timestamps import read_node, read_pod
@@ -46,8 +46,8 @@ TIMES = ("2026-01-01T00:00:00Z", "", "x", "0001-01-01T00:00:00", "9999-12-31T23:
 
 def decoded(kind: Any, item: dict[str, Any]) -> Any:
     """The object as a mirror has it; None for one that does not decode."""
-    line = Codec(kind).line(msgspec.json.encode({"type": "ADDED", "object": item}))
-    return line.object if isinstance(line, Change) else None
+    line = Codec(kind).decode_line(msgspec.json.encode({"type": "ADDED", "object": item}))
+    return line.object if isinstance(line, ChangeLine) else None
 
 
 class Readers:
@@ -95,9 +95,9 @@ class Readers:
         capabilities = Capabilities()
         gpus = GpuNodeWatcher(capabilities)
         for node in self.nodes:
-            gpus.node_changed(Event(EventKind.ADDED, node))
+            gpus.node_changed(WatchEvent(EventKind.ADDED, node))
         for item in self.objects:
-            gpus.instaslice_changed(Event(EventKind.ADDED, item))
+            gpus.instaslice_changed(WatchEvent(EventKind.ADDED, item))
         reviewer = Reviewer(capabilities)
         for name in PODS:
             pod = self.forger.pod(name)

@@ -25,7 +25,7 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml
-from tessera.nvml.interface import Instance, Nvml
+from tessera.nvml.interface import GpuInstance, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -358,7 +358,7 @@ class Scene:
 
     # The hardware -----------------------------------------------------------------------------------------------
 
-    def instances(self) -> list[tuple[int, Instance]]:
+    def instances(self) -> list[tuple[int, GpuInstance]]:
         """Everything on the cards, with the card's index."""
         uuids = self.machine.uuids()
         return [(index, each) for index, uuid in enumerate(uuids) for each in self.machine.instances(uuid)]

@@ -22,7 +22,7 @@ from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -48,7 +48,7 @@ class Lab:
         self.slices = Informer(self.client, INSTASLICES, clock=self.clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         self.nodes = Informer(self.client, NODES, clock=self.clock, rng=rng)
         self.hooks = Informer(self.client, MUTATING_WEBHOOKS.untyped(), clock=self.clock, rng=rng)
-        self.watched = Watched(self.pods, self.slices, self.events, self.nodes, self.hooks)
+        self.watched = InformerGroup(self.pods, self.slices, self.events, self.nodes, self.hooks)
 
     async def create(
         self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
@@ -160,7 +160,7 @@ class Lab:
 
     async def until(self, found: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
         """Waits for a state of pods, events and Instaslice objects."""
-        await self.watched.until(lambda: found() or None, seconds, what)
+        await self.watched.wait_until(lambda: found() or None, seconds, what)
 
     async def running(self, *names: str) -> None:
         """Waits until all containers of the pods run."""

@@ -16,7 +16,7 @@ from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, REPLICASETS, Node
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
@@ -81,7 +81,7 @@ class Fleet(Lab):
             namespace="tessera-system",
             label_selector=f"{APP_LABEL}={PULL_APP}",
         )
-        self.watched = Watched(self.nodes, self.pods, self.events, self.pulls)
+        self.watched = InformerGroup(self.nodes, self.pods, self.events, self.pulls)
 
     async def ask_for(self, version: str, **driver: Any) -> None:
         """The administrator writes another version into the policy."""

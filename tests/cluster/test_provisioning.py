@@ -13,7 +13,7 @@ from tests.cluster.coming import play as played
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
-from tessera.nvml.errors import Unknown
+from tessera.nvml.errors import UnknownNvmlError
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.phases import Span, node_phases, span_seconds
@@ -153,7 +153,7 @@ def test_a_mig_layout_that_cannot_be_made_keeps_the_taint_until_it_is(play: Play
     async def scenario(lab: Nodes) -> None:
         await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
         lab.add("gpu-1", cards="A100-40GB", labels={"nvidia.com/mig.config": "two"})
-        lab.cluster.nodes["gpu-1"].machine.fail("create_compute_instance", Unknown, times=None)  # type: ignore[union-attr]
+        lab.cluster.nodes["gpu-1"].machine.fail("create_compute_instance", UnknownNvmlError, times=None)  # type: ignore[union-attr]
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied", "gpu-1")[0] == "False", "the layout fails")
         await lab.clock.sleep(300)
         assert lab.taints("gpu-1") == [STARTUP_TAINT]

@@ -25,7 +25,7 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.manifests import install_manifests
-from tessera.nvml.errors import Unknown
+from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.drivers.driver_catalogue import driver_image
 from tessera_lab.drivers.driver_containers import broken_driver
 from tessera_lab.simulation.operating_systems import SYSTEMS
@@ -177,7 +177,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         machine = lab.cluster.nodes["node-1"].machine
         for call, times in (("create_gpu_instance", 1), ("create_compute_instance", 1), ("create_gpu_instance", 2)):
             machine.heal()
-            machine.fail(call, Unknown, times=None)
+            machine.fail(call, UnknownNvmlError, times=None)
             await lab.until(lambda call=call, times=times: lab.told_times("third", "SliceFailed", call) == times, call)
         machine.heal()
         await lab.running("third")

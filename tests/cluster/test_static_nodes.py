@@ -9,7 +9,7 @@ import yaml
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
-from tessera.nvml.interface import EventKind
+from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine import SimEvent
 from tessera_lab.installation.install import apply_manifests
 
@@ -301,11 +301,11 @@ def test_an_error_of_a_card_takes_its_shares_out_until_the_card_has_proven_itsel
         await lab.label("node-1", profile="slice-4")
         await lab.becomes({"nvidia.com/gpu": 16})
         machine = lab.cluster.nodes["node-1"].machine
-        machine.report(SimEvent(EventKind.XID, machine.uuids()[2], xid=74))
+        machine.report(SimEvent(GpuEventKind.XID, machine.uuids()[2], xid=74))
         await lab.becomes({"nvidia.com/gpu": 12})
         await lab.until(lambda: lab.condition("GpuHealthy")[:2] == ("False", "CardUnhealthy"), "the condition says so")
         await lab.becomes({"nvidia.com/gpu": 16})
-        machine.report(SimEvent(EventKind.XID, machine.uuids()[2], xid=13))
+        machine.report(SimEvent(GpuEventKind.XID, machine.uuids()[2], xid=13))
         await lab.clock.sleep(60)
         assert lab.gpus() == {"nvidia.com/gpu": 16}
 
@@ -467,7 +467,7 @@ def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Cal
         machine = lab.cluster.nodes["node-1"].machine
         (gpu,) = lab.devices("card")
         machine.set_attributes(gpu, CardAttributes(recovery_action=None))  # a driver that gives no verdict of its own
-        machine.report(SimEvent(EventKind.XID, gpu, xid=48))
+        machine.report(SimEvent(GpuEventKind.XID, gpu, xid=48))
         await lab.becomes({"nvidia.com/gpu": 3})
         await lab.clock.sleep(600)
         assert lab.gpus() == {"nvidia.com/gpu": 3}

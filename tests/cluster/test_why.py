@@ -8,7 +8,7 @@ from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
-from tessera.nvml.errors import Unknown
+from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.apiserver.interfaces import UserInfo
 
 InLab = Callable[..., None]
@@ -60,7 +60,7 @@ def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> N
 
 def test_a_card_that_refuses_says_so_in_nvmls_words(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
-        lab.cluster.nodes["node-1"].machine.fail("create_gpu_instance", Unknown, times=None)
+        lab.cluster.nodes["node-1"].machine.fail("create_gpu_instance", UnknownNvmlError, times=None)
         await lab.create("a", ONE)
         await lab.until(lambda: lab.pod("a") is not None and lab.pod("a").spec.node_name, "it is bound")
         await lab.until(lambda: lab.events_of("a", "SliceFailed"), "the agent says so")

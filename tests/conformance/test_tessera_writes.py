@@ -10,7 +10,7 @@ from tests.conformance.conftest import MERGE, Api, configmap
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.resources import CONFIGMAPS, LEASES, NODES
 
@@ -20,7 +20,7 @@ async def test_a_repeated_event_raises_the_count_of_the_first(
 ) -> None:
     made = (await api("POST", f"{core}/configmaps", configmap("a"))).ok()
     recorder = EventRecorder(client, component="conformance", clock=SystemClock(), rng=random.Random(namespace))
-    about = reference_to(CONFIGMAPS, "a", namespace, made["metadata"]["uid"])
+    about = make_reference(CONFIGMAPS, "a", namespace, made["metadata"]["uid"])
     for _ in range(3):
         recorder.record(about, "Tried", "tried once more", action="Trying")
         await recorder.flush()

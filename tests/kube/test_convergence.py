@@ -16,7 +16,7 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.reflector import Reflector
 
 Fault = Literal["", "end", "reset", "expire", "error", "refuse", "compact", "bookmark"]
@@ -147,7 +147,7 @@ class Listener:
     def __init__(self) -> None:
         self.state: dict[str, Pod] = {}
 
-    def hear(self, event: Event[Pod]) -> None:
+    def hear(self, event: WatchEvent[Pod]) -> None:
         name = event.object.metadata.name
         assert event.old == self.state.get(name)
         match event.kind:

@@ -7,10 +7,10 @@ import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled
 
 from tessera.kube.client.client import Client
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS
 
-POD = reference_to(PODS, "a", "ns", "uid-a")
+POD = make_reference(PODS, "a", "ns", "uid-a")
 MADE = {"metadata": {"name": "made"}}
 
 
@@ -46,7 +46,7 @@ async def test_an_event_about_an_object_without_a_namespace_lives_in_default(
     server: ScriptedServer, recorder: EventRecorder
 ) -> None:
     server.answers(MADE, 201)
-    recorder.record(reference_to(NODES, "n1"), "Joined", "4 cards")
+    recorder.record(make_reference(NODES, "n1"), "Joined", "4 cards")
     await recorder.flush()
     assert server.calls[0].path == "/api/v1/namespaces/default/events"
     assert "namespace" not in server.calls[0].json["involvedObject"]

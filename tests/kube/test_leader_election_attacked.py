@@ -249,7 +249,7 @@ def test_a_claim_that_is_refused_for_days_takes_no_memory() -> None:
         one = Participant(server, "one")
         one.wire.refusals.extend(refusal(403, "Forbidden") for _ in range(5_000))
         await asyncio.sleep(9_000)
-        assert len(one.elector._unanswered) < 5
+        assert len(one.elector._unacknowledged) < 5
         await until(lambda: one.leads, 5_000)
         await end(one)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.persistent_config_map import SETTLE, KeptMap
+from tessera.kube.persistent_config_map import SETTLE, PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -29,8 +29,8 @@ class World:
     def client(self, user: UserInfo) -> Client:
         return Client(InProcessTransport(self.server, user), field_manager="test", clock=self.clock)
 
-    def map(self, client: Client | None = None) -> KeptMap:
-        return KeptMap(
+    def map(self, client: Client | None = None) -> PersistentConfigMap:
+        return PersistentConfigMap(
             client or self.admin,
             self.clock,
             namespace="n",
@@ -58,7 +58,7 @@ def told(story: Callable[[World], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def writing(kept: KeptMap) -> AsyncIterator[None]:
+async def writing(kept: PersistentConfigMap) -> AsyncIterator[None]:
     task = asyncio.create_task(kept.run())
     yield
     task.cancel()
@@ -72,11 +72,11 @@ def test_changes_gather_and_the_next_process_reads_them() -> None:
         async with writing(kept):
             for number in range(10):
                 world.data = {"a": str(number)}
-                kept.changed()
+                kept.mark_changed()
             await world.clock.sleep(2 * SETTLE)
             assert world.writes == 1
             world.data = {"a": "more"}
-            kept.changed()
+            kept.mark_changed()
             await world.clock.sleep(2 * SETTLE)
         assert await world.map().load() == {"a": "more"}
 
@@ -88,7 +88,7 @@ def test_one_that_no_longer_leads_writes_nothing_until_it_may_again() -> None:
         kept = world.map()
         world.leads = False
         async with writing(kept):
-            kept.changed()
+            kept.mark_changed()
             await world.clock.sleep(60)
             assert world.writes == 0
             world.leads = True
@@ -103,7 +103,7 @@ def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
         kept = world.map(world.client(service_account_user("n", "nobody")))
         assert await kept.load() == {}
         async with writing(kept):
-            kept.changed()
+            kept.mark_changed()
             await world.clock.sleep(600)
         assert world.writes == 0
 

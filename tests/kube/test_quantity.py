@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kube.quantity import format_quantity, milli, parse_quantity, whole
+from tessera.kube.quantity import format_quantity, integer_value, milli_value, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_anything_else_is_refused_with_the_rule(text: str) -> None:
 
 
 def test_integers_are_rounded_up() -> None:
-    assert (whole("100m"), whole("1"), whole("-1.5")) == (1, 1, -1)
-    assert (milli("0.5"), milli("1u"), milli("2")) == (500, 1, 2000)
+    assert (integer_value("100m"), integer_value("1"), integer_value("-1.5")) == (1, 1, -1)
+    assert (milli_value("0.5"), milli_value("1u"), milli_value("2")) == (500, 1, 2000)
 
 
 @pytest.mark.parametrize(

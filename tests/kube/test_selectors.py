@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.kube.resources import LabelSelector, LabelSelectorRequirement
-from tessera.kube.selectors import Operator, Requirement, parse_selector, selector_from
+from tessera.kube.selectors import Operator, Requirement, make_selector, parse_selector
 
 LABELS = {"app": "web", "tier": "front", "size": "5", "empty": ""}
 
@@ -34,15 +34,15 @@ def test_one_requirement(key: str, operator: Operator, values: tuple[str, ...], 
 
 def test_a_structured_selector_needs_everything_to_hold() -> None:
     test = LabelSelectorRequirement(key="tier", operator="In", values=("front", "back"))
-    selector = selector_from(LabelSelector(match_labels={"app": "web"}, match_expressions=(test,)))
+    selector = make_selector(LabelSelector(match_labels={"app": "web"}, match_expressions=(test,)))
     assert selector is not None
     assert selector.matches(LABELS)
     assert not selector.matches({"app": "web"})
 
 
 def test_no_structured_selector_is_none_and_an_empty_one_matches_everything() -> None:
-    assert selector_from(None) is None
-    everything = selector_from(LabelSelector())
+    assert make_selector(None) is None
+    everything = make_selector(LabelSelector())
     assert everything is not None
     assert everything.matches({})
 
@@ -50,7 +50,7 @@ def test_no_structured_selector_is_none_and_an_empty_one_matches_everything() ->
 def test_an_unknown_operator_is_refused() -> None:
     test = LabelSelectorRequirement(key="a", operator="Like")
     with pytest.raises(ValueError, match="'Like'"):
-        selector_from(LabelSelector(match_expressions=(test,)))
+        make_selector(LabelSelector(match_expressions=(test,)))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 import pytest
 
-from tessera.kube.write_pacing import STATE, WAITED_FOR, rest_after
+from tessera.kube.write_pacing import AWAITED_WRITE, STATE_WRITE, pause_after_write
 
 
 @pytest.mark.parametrize(
     ("took", "rest"), [(0.0, 0.0), (0.009, 0.0), (0.02, 0.08), (0.2, 0.8), (0.25, 1.0), (30.0, 1.0)]
 )
 def test_a_state_rests_four_times_the_write_and_a_second_at_most(took: float, rest: float) -> None:
-    assert rest_after(took, STATE) == pytest.approx(rest)
+    assert pause_after_write(took, STATE_WRITE) == pytest.approx(rest)
 
 
 @pytest.mark.parametrize(("took", "rest"), [(0.009, 0.0), (0.2, 0.2), (30.0, 1.0)])
 def test_what_somebody_waits_for_rests_as_long_as_the_write_took(took: float, rest: float) -> None:
-    assert rest_after(took, WAITED_FOR) == pytest.approx(rest)
+    assert pause_after_write(took, AWAITED_WRITE) == pytest.approx(rest)

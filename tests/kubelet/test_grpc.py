@@ -13,7 +13,7 @@ import pytest
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
 from tessera.kubelet.interfaces import (
-    Allocation,
+    ContainerAllocateResponse,
     ContainerDevices,
     ContainerResources,
     Device,
@@ -56,8 +56,8 @@ async def test_a_plugin_registers_with_its_options_and_is_asked_over_its_own_soc
         request = PreferredRequest(available=("a", "b", "c"), must_include=("m",), size=2)
         assert await client.get_preferred_allocation([request]) == [("m", "c")]
         assert await client.allocate([("a", "b"), ()]) == [
-            Allocation(cdi_devices=("tessera.dev/mig=a", "tessera.dev/mig=b")),
-            Allocation(),
+            ContainerAllocateResponse(cdi_devices=("tessera.dev/mig=a", "tessera.dev/mig=b")),
+            ContainerAllocateResponse(),
         ]
         await client.pre_start_container(["a"])
 

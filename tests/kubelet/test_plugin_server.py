@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera.kubelet.methods import LIST_AND_WATCH
 from tessera.kubelet.plugin_server import PluginServer, iterate_until
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
@@ -68,8 +68,8 @@ class SlowToEnd:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [() for _ in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-        return [Allocation() for _ in requests]
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+        return [ContainerAllocateResponse() for _ in requests]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         pass

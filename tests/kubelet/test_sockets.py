@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.kubelet.sockets import PLUGIN_DIR, identity, plugin_socket, remove_leftovers, siblings
+from tessera.kubelet.sockets import PLUGIN_DIR, file_identity, list_plugin_sockets, plugin_socket, remove_leftovers
 
 LONGEST = "nvidia.com/mig-1g.24gb.me.all"
 
@@ -34,7 +34,7 @@ def test_sockets_of_one_resource_know_each_other(folder: Path) -> None:
     mine, other = plugin_socket(folder, "nvidia.com/mig-1g.5gb"), plugin_socket(folder, "nvidia.com/mig-1g.5gb")
     for path in (mine, other, plugin_socket(folder, "nvidia.com/mig-1g.5gb.me"), plugin_socket(folder, LONGEST)):
         path.touch()
-    assert siblings(mine) == {other.name}
+    assert list_plugin_sockets(mine) == {other.name}
 
 
 def test_sockets_that_nobody_listens_on_are_removed(folder: Path) -> None:
@@ -51,10 +51,10 @@ def test_sockets_that_nobody_listens_on_are_removed(folder: Path) -> None:
 
 def test_a_file_made_again_is_another_file(tmp_path: Path) -> None:
     path = tmp_path / "kubelet.sock"
-    assert identity(path) is None
+    assert file_identity(path) is None
     path.touch()
-    first = identity(path)
-    assert identity(path) == first
+    first = file_identity(path)
+    assert file_identity(path) == first
     path.unlink()
     path.touch()
-    assert identity(path) != first
+    assert file_identity(path) != first

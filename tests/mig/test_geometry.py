@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tessera.mig.geometry import Geometry, UnknownProfile
-from tessera.mig.gpu_model import GpuModel, HasNoMig, PlacementsUnknown
+from tessera.mig.gpu_model import GpuModel, MigUnsupported, PlacementsUnknown
 from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -105,7 +105,7 @@ def test_a_model_of_unpublished_placements_is_known_and_refuses_planning(name: s
 def test_a_card_without_mig_is_known_and_refuses_planning(name: str) -> None:
     model = model_by_short_name(name)
     assert not model.mig_capable
-    with pytest.raises(HasNoMig, match="has no MIG, so it cannot be cut"):
+    with pytest.raises(MigUnsupported, match="has no MIG, so it cannot be cut"):
         _ = model.geometry
 
 

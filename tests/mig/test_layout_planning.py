@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts, multisets
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout_planning import Infeasible, feasible, max_memory_gb_of_layout, packings, plan_layout
+from tessera.mig.layout_planning import Infeasible, is_feasible, list_packings, max_memory_gb_of_layout, plan_layout
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 
@@ -36,7 +36,7 @@ def test_every_other_multiset_up_to_one_more_is_refused(geometry: Geometry) -> N
     for size in range(1, 5):
         for names in itertools.combinations_with_replacement(geometry.names, size):
             wanted = tuple(sorted({name: names.count(name) for name in names}.items()))
-            assert feasible(geometry, dict(wanted)) == (wanted in possible)
+            assert is_feasible(geometry, dict(wanted)) == (wanted in possible)
 
 
 @given(st.permutations(["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb+me"]))
@@ -108,7 +108,7 @@ def test_a_conflict_with_media_engines_in_use_is_named() -> None:
 
 def test_packings_reach_every_occupancy_that_a_set_can_lead_to() -> None:
     ones = [A100.profile("1g.5gb")] * 2
-    assert len(packings(A100, ones)) == 21  # any two of seven slots
+    assert len(list_packings(A100, ones)) == 21  # any two of seven slots
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import (
-    conflict,
+    find_conflict,
     free_placements,
     free_slots,
     free_starts,
     occupancy_of,
-    occupied_by,
+    placement_mask,
     usable_slots,
 )
 
@@ -30,14 +30,14 @@ def test_an_empty_card_offers_every_legal_start() -> None:
 def test_two_halves_leave_no_room_for_the_seventh_compute_slice() -> None:
     halves = [Placement("3g.20gb", 0, 4), Placement("3g.20gb", 4, 4)]
     assert free_placements(A100, occupancy_of(A100, halves)) == ()
-    found = conflict(A100, "1g.5gb", halves)
+    found = find_conflict(A100, "1g.5gb", halves)
     assert found is not None
     assert (found.rule, found.text) == ("slots", "1g.5gb needs 1 memory slots, 0 of 8 are free")
 
 
 def test_a_conflict_of_starts_names_what_stands_in_the_way() -> None:
     held = [Placement("1g.5gb", 1, 1), Placement("1g.5gb", 5, 1)]
-    found = conflict(A100, "3g.20gb", held)
+    found = find_conflict(A100, "3g.20gb", held)
     assert found is not None
     assert found.rule == "starts"
     assert found.held == tuple(held)
@@ -45,20 +45,20 @@ def test_a_conflict_of_starts_names_what_stands_in_the_way() -> None:
 
 
 def test_a_second_media_instance_conflicts_with_its_holder() -> None:
-    found = conflict(A100, "1g.5gb.me", [Placement("1g.5gb+me", 3, 1)])
+    found = find_conflict(A100, "1g.5gb.me", [Placement("1g.5gb+me", 3, 1)])
     assert found is not None
     assert found.rule == "media"
     assert found.held == (Placement("1g.5gb+me", 3, 1),)
 
 
 def test_an_unknown_profile_is_a_conflict_too() -> None:
-    found = conflict(A100, "9g.1gb", [])
+    found = find_conflict(A100, "9g.1gb", [])
     assert found is not None
     assert found.rule == "unknown profile"
 
 
 def test_what_fits_is_no_conflict() -> None:
-    assert conflict(A100, "4g.20gb", [Placement("3g.20gb", 4, 4)]) is None
+    assert find_conflict(A100, "4g.20gb", [Placement("3g.20gb", 4, 4)]) is None
 
 
 def test_the_eighth_slot_is_stranded_beside_seven_small_instances() -> None:
@@ -67,9 +67,9 @@ def test_the_eighth_slot_is_stranded_beside_seven_small_instances() -> None:
 
 
 def test_hardware_is_believed_even_where_the_table_does_not_list_it() -> None:
-    assert occupied_by(A100, Placement("2g.10gb", 5, 2)) == 0b0110_0000
-    assert occupied_by(A100, Placement("1g.9gb+me", 0, 1)) == 1 | A100.media_token
-    assert occupied_by(A100, Placement("something new", 0, 1)) == 1
+    assert placement_mask(A100, Placement("2g.10gb", 5, 2)) == 0b0110_0000
+    assert placement_mask(A100, Placement("1g.9gb+me", 0, 1)) == 1 | A100.media_token
+    assert placement_mask(A100, Placement("something new", 0, 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_hardware_is_believed_even_where_the_table_does_not_list_it() -> None:
 )
 def test_a_placement_outside_of_the_card_is_refused(placement: Placement) -> None:
     with pytest.raises(ValueError, match="outside of the card"):
-        occupied_by(A100, placement)
+        placement_mask(A100, placement)
 
 
 def test_two_instances_on_one_slot_are_refused() -> None:
@@ -90,7 +90,7 @@ def test_two_instances_on_one_slot_are_refused() -> None:
 @given(st.sampled_from(LAYOUTS), st.sampled_from(A100.names))
 def test_conflict_and_free_starts_agree(held: tuple[Placement, ...], profile: str) -> None:
     fits = bool(free_starts(A100, A100.profile(profile), occupancy_of(A100, held)))
-    assert (conflict(A100, profile, held) is None) == fits
+    assert (find_conflict(A100, profile, held) is None) == fits
 
 
 @given(st.sampled_from(LAYOUTS))

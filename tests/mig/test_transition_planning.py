@@ -13,7 +13,7 @@ from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout_planning import Infeasible
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
-from tessera.mig.transition_planning import Action, Held, Transition, plan_transition
+from tessera.mig.transition_planning import HeldInstance, Transition, TransitionAction, plan_transition
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
@@ -33,35 +33,37 @@ BY_MULTISET = {geometry.family: by_multiset(geometry) for geometry in GEOMETRIES
 LAYOUTS = {family: [one for each in every.values() for one in each] for family, every in BY_MULTISET.items()}
 MULTISETS = {family: sorted(every) for family, every in BY_MULTISET.items()}
 
-Case = tuple[Geometry, tuple[Held, ...], Multiset]
+Case = tuple[Geometry, tuple[HeldInstance, ...], Multiset]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     geometry = draw(st.sampled_from(GEOMETRIES))
     placed = draw(st.sampled_from(LAYOUTS[geometry.family]))
-    held = tuple(Held(one, draw(st.booleans())) for one in placed)
+    held = tuple(HeldInstance(one, draw(st.booleans())) for one in placed)
     return geometry, held, draw(st.sampled_from(MULTISETS[geometry.family]))
 
 
-def ones(*busy: int) -> list[Held]:
-    return [Held(Placement("1g.5gb", start, 1), start in busy) for start in range(7)]
+def ones(*busy: int) -> list[HeldInstance]:
+    return [HeldInstance(Placement("1g.5gb", start, 1), start in busy) for start in range(7)]
 
 
-def planned(geometry: Geometry, held: list[Held] | tuple[Held, ...], wanted: dict[str, int]) -> Transition:
+def planned(
+    geometry: Geometry, held: list[HeldInstance] | tuple[HeldInstance, ...], wanted: dict[str, int]
+) -> Transition:
     plan = plan_transition(geometry, held, wanted)
     assert isinstance(plan, Transition)
     return plan
 
 
-def after(geometry: Geometry, held: tuple[Held, ...], plan: Transition, steps: int) -> tuple[Held, ...]:
+def after(geometry: Geometry, held: tuple[HeldInstance, ...], plan: Transition, steps: int) -> tuple[HeldInstance, ...]:
     """The card after the first steps; hardware refuses what collides."""
     card = set(held)
     for step in plan.steps[:steps]:
-        if step.action is Action.DESTROY:
+        if step.action is TransitionAction.DESTROY:
             card = {each for each in card if each.placement != step.placement}
         else:
-            card.add(Held(step.placement))
+            card.add(HeldInstance(step.placement))
         occupancy_of(geometry, [each.placement for each in card])
     return tuple(sorted(card))
 
@@ -96,14 +98,14 @@ def test_an_empty_target_clears_the_card_and_names_who_must_leave() -> None:
 
 
 def test_an_idle_slice_gives_way_to_one_in_use() -> None:
-    held = [Held(Placement("3g.20gb", 0, 4), in_use=True), Held(Placement("3g.20gb", 4, 4))]
+    held = [HeldInstance(Placement("3g.20gb", 0, 4), in_use=True), HeldInstance(Placement("3g.20gb", 4, 4))]
     plan = planned(A100, held, {"3g.20gb": 1, "1g.5gb": 3})
     assert plan.keep == (Placement("3g.20gb", 0, 4),)
     assert plan.must_leave == ()
 
 
 def test_what_does_not_wait_for_pods_is_made_first() -> None:
-    held = [Held(Placement("2g.10gb", 0, 2), in_use=True), Held(Placement("2g.10gb", 4, 2))]
+    held = [HeldInstance(Placement("2g.10gb", 0, 2), in_use=True), HeldInstance(Placement("2g.10gb", 4, 2))]
     plan = planned(A100, held, {"1g.5gb": 7})
     actions = [(step.action.value, step.placement.start) for step in plan.steps]
     assert actions[0] == ("destroy", 4)
@@ -111,13 +113,13 @@ def test_what_does_not_wait_for_pods_is_made_first() -> None:
 
 
 def test_media_engines_held_by_a_busy_slice_are_waited_for() -> None:
-    held = [Held(Placement("1g.5gb+me", 0, 1), in_use=True)]
+    held = [HeldInstance(Placement("1g.5gb+me", 0, 1), in_use=True)]
     plan = planned(A100, held, {"7g.40gb": 1})
-    assert [step.action for step in plan.steps] == [Action.DESTROY, Action.CREATE]
+    assert [step.action for step in plan.steps] == [TransitionAction.DESTROY, TransitionAction.CREATE]
 
 
 def test_an_instance_that_the_table_does_not_know_goes() -> None:
-    plan = planned(A100, [Held(Placement("3g.19gb", 0, 4))], {"3g.20gb": 1})
+    plan = planned(A100, [HeldInstance(Placement("3g.19gb", 0, 4))], {"3g.20gb": 1})
     assert plan.destroy == (Placement("3g.19gb", 0, 4),)
     assert plan.create[0].profile == "3g.20gb"
 
@@ -130,7 +132,7 @@ def test_an_impossible_target_names_the_conflict_and_plans_nothing() -> None:
 
 def test_impossible_hardware_is_refused() -> None:
     with pytest.raises(ValueError, match="another instance"):
-        plan_transition(A100, [Held(Placement("2g.10gb", 0, 2)), Held(Placement("1g.5gb", 1, 1))], {})
+        plan_transition(A100, [HeldInstance(Placement("2g.10gb", 0, 2)), HeldInstance(Placement("1g.5gb", 1, 1))], {})
 
 
 @given(cases())
@@ -186,7 +188,7 @@ def test_the_order_of_entries_does_not_matter(case: Case, rng: random.Random) ->
 def test_every_feasible_set_of_every_model_is_reached_from_every_slice_in_use(model: str) -> None:
     geometry = model_by_short_name(model).geometry
     first = geometry.profiles[0]
-    held = [Held(Placement(first.name, start, first.size), in_use=True) for start in first.starts]
+    held = [HeldInstance(Placement(first.name, start, first.size), in_use=True) for start in first.starts]
     for wanted in multisets(geometry):
         plan = planned(geometry, held, dict(wanted))
         assert Counter(placed.profile for placed in plan.layout) == Counter(dict(wanted))

@@ -15,7 +15,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
@@ -71,7 +71,7 @@ class Cluster:
         self.nodes = Informer(self.admin, NODES, clock=self.clock, rng=rng)
         self.maps = Informer(self.admin, CONFIGMAPS, clock=self.clock, rng=rng, namespace=SYSTEM)
         self.events = Informer(self.admin, EVENTS, clock=self.clock, rng=rng)
-        self.watched = Watched(self.nodes, self.maps, self.events)
+        self.watched = InformerGroup(self.nodes, self.maps, self.events)
         self.leads = True
 
     def client(self, name: str) -> Client:
@@ -141,7 +141,7 @@ class Cluster:
         return [each.reason for each in self.events.cache.values()]
 
     async def until(self, found: Callable[[], Any], what: str, seconds: float = 600) -> None:
-        await self.watched.until(lambda: found() or None, seconds, what)
+        await self.watched.wait_until(lambda: found() or None, seconds, what)
 
     def count(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

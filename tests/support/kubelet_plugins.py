@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tessera.kubelet.interfaces import (
-    Allocation,
+    ContainerAllocateResponse,
     ContainerDevices,
     Device,
     PluginError,
@@ -49,10 +49,12 @@ class Plugin:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [(*one.must_include, *sorted(one.available, reverse=True))[: one.size] for one in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         if self.refusal:
             raise PluginError(self.refusal)
-        return [Allocation(cdi_devices=tuple(f"tessera.dev/mig={one}" for one in ids)) for ids in requests]
+        return [
+            ContainerAllocateResponse(cdi_devices=tuple(f"tessera.dev/mig={one}" for one in ids)) for ids in requests
+        ]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         self.waiting.set()

@@ -38,11 +38,11 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
       tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
     """
     from tessera.mig.layout_planning import Infeasible, plan_layout
-    from tessera.mig.models import meant_by, model_by_short_name
+    from tessera.mig.models import model_by_short_name, suggest_model
 
     counts = _counts(wanted)
     found = model_by_short_name(model)
-    others = [each for each in meant_by(model) if each != found.short_name]
+    others = [each for each in suggest_model(model) if each != found.short_name]
     if others:
         say(f"note: {model} is taken for {found.short_name}; it could also be {' or '.join(others)}", err=True)
     geometry = found.geometry

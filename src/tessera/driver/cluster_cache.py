@@ -15,7 +15,7 @@ from tessera.driver.planning.cluster_snapshot import ExistingSet
 from tessera.driver.rollout.node_view import NodeView, WantedDriver
 from tessera.driver.rollout.node_view_reader import live_pods, read_node_view, read_pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 
 #: Label ``app.kubernetes.io/name`` of pods that run this process's image.
@@ -109,7 +109,7 @@ class ClusterCache:
 
     # What is seen
 
-    def _on_node_event(self, event: Event[Node]) -> None:
+    def _on_node_event(self, event: WatchEvent[Node]) -> None:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
             self.facts.pop(name, None)
@@ -120,7 +120,7 @@ class ClusterCache:
         if before is None or _is_changing(facts) or not equal_except_version(before, facts):
             self._changed(_write_keys(before, facts))
 
-    def _on_pod_event(self, event: Event[Pod]) -> None:
+    def _on_pod_event(self, event: WatchEvent[Pod]) -> None:
         pod = event.object
         if not pod.spec.node_name:
             return
@@ -140,7 +140,7 @@ class ClusterCache:
         elif facts is not None and (_is_changing(facts) or (facts.driver_set and read_pod_view(pod).gpu)):
             self._changed(())
 
-    def _on_set_event(self, event: Event[DaemonSet]) -> None:
+    def _on_set_event(self, event: WatchEvent[DaemonSet]) -> None:
         name = event.object.metadata.name
         self._changed((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
 

@@ -81,7 +81,7 @@ class DriverExecutor:
     ) -> None:
         self.problems: dict[str, str] = {}
         self._client = client
-        self._condition_writer = client.under(CONDITIONS_MANAGER)
+        self._condition_writer = client.with_field_manager(CONDITIONS_MANAGER)
         self._clock = clock
         self._rng = rng
         self._may_act = may_act

@@ -36,7 +36,7 @@ _WINDOW = 600.0
 _TRIES = 3
 
 
-class _Note(NamedTuple):
+class _EventKey(NamedTuple):
     """What makes two events the same."""
 
     reference: ObjectReference
@@ -46,7 +46,7 @@ class _Note(NamedTuple):
     note: str
 
 
-class _Count(msgspec.Struct):
+class _Occurrences(msgspec.Struct):
     """Occurrences not yet told: how many, the first and the last, seconds since 1970."""
 
     number: int
@@ -54,7 +54,7 @@ class _Count(msgspec.Struct):
     last: float
 
 
-class _Sent(msgspec.Struct, frozen=True):
+class _SentEvent(msgspec.Struct, frozen=True):
     """An event on the server."""
 
     name: str
@@ -96,8 +96,8 @@ class EventRecorder:
         self._clock = clock
         self._rng = rng
         self._capacity = capacity
-        self._waiting: dict[_Note, _Count] = {}
-        self._known: dict[_Note, _Sent] = {}
+        self._waiting: dict[_EventKey, _Occurrences] = {}
+        self._known: dict[_EventKey, _SentEvent] = {}
         self._wake = asyncio.Event()
 
     def record(
@@ -112,20 +112,20 @@ class EventRecorder:
         """Notes an event; returns at once.
 
         Args:
-            about: the object, see :func:`reference_to`.
+            about: the object, see :func:`make_reference`.
             reason: short, CamelCase, for machines.
             note: a sentence for people; made one printable line and cut to 1024 bytes.
             type: ``Warning`` if somebody should look.
             action: what was done about it.
         """
         now = self._clock.now()
-        same = _Note(about, type, reason, action, _cut(note))
+        same = _EventKey(about, type, reason, action, _trim_note(note))
         waiting = self._waiting.get(same)
         if waiting is not None:
             waiting.number += 1
             waiting.last = now
         elif len(self._waiting) < self._capacity:
-            self._waiting[same] = _Count(1, now, now)
+            self._waiting[same] = _Occurrences(1, now, now)
             self._wake.set()
         else:
             self.dropped += 1
@@ -148,7 +148,7 @@ class EventRecorder:
             await self._deliver(note, self._waiting.pop(note))
         self._wake.clear()
 
-    async def _deliver(self, note: _Note, count: _Count) -> None:
+    async def _deliver(self, note: _EventKey, count: _Occurrences) -> None:
         backoff = Backoff(self._rng)
         while True:
             try:
@@ -163,25 +163,25 @@ class EventRecorder:
                 self.sent += 1
                 return None
 
-    async def _send(self, note: _Note, count: _Count) -> None:
+    async def _send(self, note: _EventKey, count: _Occurrences) -> None:
         known = self._known.pop(note, None)
         if known is not None and count.last - known.last < _WINDOW:
             total = known.count + count.number
             patch = {"count": total, "lastTimestamp": rfc3339(count.last)}
             try:
-                await self._client.merge_patch(EVENTS, known.name, patch, _namespace(note))
+                await self._client.merge_patch(EVENTS, known.name, patch, _event_namespace(note))
             except NotFound:
                 pass  # its time to live is over: make a new one
             else:
-                self._remember(note, _Sent(known.name, total, count.last))
+                self._remember(note, _SentEvent(known.name, total, count.last))
                 return
         name = self._new_name(note)
-        await self._client.create(EVENTS, self._body(note, name, count), _namespace(note))
-        self._remember(note, _Sent(name, count.number, count.last))
+        await self._client.create(EVENTS, self._body(note, name, count), _event_namespace(note))
+        self._remember(note, _SentEvent(name, count.number, count.last))
 
-    def _body(self, note: _Note, name: str, count: _Count) -> dict[str, Any]:
+    def _body(self, note: _EventKey, name: str, count: _Occurrences) -> dict[str, Any]:
         return {
-            "metadata": {"name": name, "namespace": _namespace(note)},
+            "metadata": {"name": name, "namespace": _event_namespace(note)},
             "involvedObject": msgspec.to_builtins(note.reference),
             "type": note.type,
             "reason": note.reason,
@@ -195,35 +195,35 @@ class EventRecorder:
             "reportingInstance": self._instance,
         }
 
-    def _new_name(self, note: _Note) -> str:
+    def _new_name(self, note: _EventKey) -> str:
         # Names have at most 253 characters; the object's name is what people look for.
         return f"{note.reference.name[:236]}.{self._rng.getrandbits(64):016x}"
 
-    def _remember(self, note: _Note, sent: _Sent) -> None:
+    def _remember(self, note: _EventKey, sent: _SentEvent) -> None:
         self._known[note] = sent
         if len(self._known) > REMEMBERED_EVENTS:
             del self._known[next(iter(self._known))]
 
-    def _drop(self, note: _Note, error: Exception) -> None:
+    def _drop(self, note: _EventKey, error: Exception) -> None:
         self.dropped += 1
         _log.warning(
             "event %s about %s %s is dropped: %s", note.reason, note.reference.kind, note.reference.name, error
         )
 
 
-def reference_to(resource: Resource[Any], name: str, namespace: str = "", uid: str = "") -> ObjectReference:
+def make_reference(resource: Resource[Any], name: str, namespace: str = "", uid: str = "") -> ObjectReference:
     """Names an object in an event."""
     return ObjectReference(
         api_version=resource.api_version, kind=resource.kind, name=name, namespace=namespace, uid=Uid(uid)
     )
 
 
-def _namespace(note: _Note) -> str:
+def _event_namespace(note: _EventKey) -> str:
     """Where the event lives: with its object, or in ``default`` where the object has no namespace."""
     return note.reference.namespace or "default"
 
 
-def _cut(note: str) -> str:
+def _trim_note(note: str) -> str:
     """One printable line that the API takes: a note repeats text of others, and kubectl prints it as it is."""
     encoded = one_line(note, NOTE_LIMIT).encode()
     return encoded.decode() if len(encoded) <= NOTE_LIMIT else encoded[: NOTE_LIMIT - 3].decode(errors="ignore") + "..."

@@ -36,10 +36,10 @@ from tessera.text import one_line
 _log = logging.getLogger(__name__)
 
 #: What the API may do to a request.
-_TROUBLE = (ApiError, ConnectionError, TimeoutError)
+_REQUEST_ERRORS = (ApiError, ConnectionError, TimeoutError)
 
 #: Tries of a renewal without a pause while others change the Lease otherwise.
-_CONFLICTS = 5
+_CONFLICT_RETRIES = 5
 
 #: The largest leaseTransitions that the API server accepts, an int32.
 _TRANSITIONS = range(2**31)
@@ -97,14 +97,14 @@ class LeaderElector:
         self._client = client
         self._namespace = namespace
         self._name = name
-        self._what = f"Lease {namespace}/{name}"
+        self._label = f"Lease {namespace}/{name}"
         self._identity = identity
         self._clock = clock
         self._rng = rng
         self._timing = timing or LeaseTiming()
         self._held_until = float("-inf")
         self._version = ""
-        self._unanswered: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
+        self._unacknowledged: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
         self._spec = LeaseSpec()
         self._unchanged_since = float("-inf")
         self._missing_since = float("inf")
@@ -123,12 +123,12 @@ class LeaderElector:
             await self._acquire()
             if not self.is_leader:
                 continue  # the answer came so late that what it grants may have run out
-            _log.info("%s: this process, %s, leads now", self._what, self._identity)
-            if await self._reign(lead):
+            _log.info("%s: this process, %s, leads now", self._label, self._identity)
+            if await self._lead(lead):
                 return
-            _log.warning("%s: this process, %s, leads no more", self._what, self._identity)
+            _log.warning("%s: this process, %s, leads no more", self._label, self._identity)
 
-    async def _reign(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    async def _lead(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """One time of leadership; whether it ended because ``lead()`` did."""
         work = asyncio.create_task(lead())
         renewals = asyncio.create_task(self._renew_until_lost())
@@ -136,8 +136,8 @@ class LeaderElector:
             await asyncio.wait({work, renewals}, return_when=asyncio.FIRST_COMPLETED)
             finished = work.done()
         finally:
-            await _stop(work)
-            await _stop(renewals)
+            await _cancel_and_wait(work)
+            await _cancel_and_wait(renewals)
             await self._release()
         if not finished:
             return False
@@ -152,18 +152,18 @@ class LeaderElector:
                 async with asyncio.timeout(self._timing.deadline):
                     if await self._try_to_acquire():
                         return
-            except _TROUBLE as error:
-                self._tell_trouble(error)
+            except _REQUEST_ERRORS as error:
+                self._log_error(error)
             await self._clock.sleep(self._pause())
 
     async def _try_to_acquire(self) -> bool:
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except NotFound:
-            return self._may_be_made() and await self._create()
+            return self._may_create() and await self._create()
         if self._is_taken():
             return False
-        self._unanswered.clear()  # what was written without an answer has been read by now, or never will be
+        self._unacknowledged.clear()  # what was written without an answer has been read by now, or never will be
         try:
             await self._write(self._claim())
         except Conflict:
@@ -180,7 +180,7 @@ class LeaderElector:
         self._acknowledge(lease, sent)
         return True
 
-    def _may_be_made(self) -> bool:
+    def _may_create(self) -> bool:
         """Tells if no other leader can still act under a Lease that was deleted."""
         if not self._version:
             return True
@@ -202,10 +202,10 @@ class LeaderElector:
         try:
             while True:
                 async with asyncio.timeout(self._held_until - self._clock.monotonic()):
-                    await self._clock.sleep(self._until_renewal())
+                    await self._clock.sleep(self._seconds_until_renewal())
                     await self._renew()
         except (_LostError, TimeoutError) as error:
-            _log.warning("%s: %s", self._what, str(error) or "not renewed in time")
+            _log.warning("%s: %s", self._label, str(error) or "not renewed in time")
             self._held_until = float("-inf")
 
     async def _renew(self) -> None:
@@ -221,36 +221,36 @@ class LeaderElector:
                     await self._clock.sleep(self._pause())
         finally:
             for each in tries:
-                await _stop(each)
+                await _cancel_and_wait(each)
 
     async def _try_to_renew(self) -> bool:
         """One try; ``False`` if it failed and another makes sense."""
-        for _ in range(_CONFLICTS):
+        for _ in range(_CONFLICT_RETRIES):
             try:
                 await self._write({"renewTime": self._now()})
             except NotFound as error:
                 self._version = ""  # so nobody else has taken it meanwhile
                 raise _LostError("it was deleted") from error
             except Conflict:
-                if await self._look_who_holds():
+                if await self._confirm_own_write():
                     return True
                 continue  # others changed something else: at once again, before they do it once more
-            except _TROUBLE as error:
-                self._tell_trouble(error)
+            except _REQUEST_ERRORS as error:
+                self._log_error(error)
                 return False
             return True
         return False
 
-    async def _look_who_holds(self) -> bool:
+    async def _confirm_own_write(self) -> bool:
         """After a conflict: whether a write of ours is there whose answer was lost; then that was the renewal."""
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
-        except _TROUBLE as error:
-            self._tell_trouble(error)
+        except _REQUEST_ERRORS as error:
+            self._log_error(error)
             return False
         if self._spec.holder_identity != self._identity:
             raise _LostError(f"{one_line(self._spec.holder_identity or 'nobody')} holds it")
-        sent = self._unanswered.get(self._spec.renew_time or "")
+        sent = self._unacknowledged.get(self._spec.renew_time or "")
         if sent is None:
             return False
         self._held_until = max(self._held_until, sent + self._timing.deadline)
@@ -267,15 +267,15 @@ class LeaderElector:
                 await self._write(
                     {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}, hold=False
                 )
-        except _TROUBLE as error:
-            _log.info("%s is left to run out: %s", self._what, error)
+        except _REQUEST_ERRORS as error:
+            _log.info("%s is left to run out: %s", self._label, error)
 
     # Writing
 
     async def _write(self, spec: dict[str, Any], *, hold: bool = True) -> None:
         sent = self._clock.monotonic()
         if hold:
-            self._unanswered[spec["renewTime"]] = sent
+            self._unacknowledged[spec["renewTime"]] = sent
         lease = await self._client.merge_patch(
             LEASES, self._name, {"spec": spec}, self._namespace, resource_version=self._version
         )
@@ -295,7 +295,7 @@ class LeaderElector:
 
     def _acknowledge(self, lease: Lease, sent: float) -> None:
         self._observe(lease)
-        self._unanswered.clear()
+        self._unacknowledged.clear()
         self._held_until = sent + self._timing.deadline
 
     def _observe(self, lease: Lease) -> None:
@@ -304,9 +304,9 @@ class LeaderElector:
         if lease.spec != self._spec:
             before, self._spec = self._spec, lease.spec
             self._unchanged_since = self._clock.monotonic()
-            self._tell_of_others(before)
+            self._log_other_holder(before)
 
-    def _tell_of_others(self, before: LeaseSpec) -> None:
+    def _log_other_holder(self, before: LeaseSpec) -> None:
         """Logs another holder, and a duration beyond the limit, when they change."""
         holder, duration = self._spec.holder_identity, self._spec.lease_duration_seconds
         if (
@@ -320,23 +320,23 @@ class LeaderElector:
         ):
             return
         wait = "this process waits; if no such process is there, delete the Lease"
-        _log.info('%s: held by "%s"; %s', self._what, one_line(holder), wait)
+        _log.info('%s: held by "%s"; %s', self._label, one_line(holder), wait)
         if duration is not None and duration > LEASE_DURATION:
             rule = f"a process waits for {LEASE_DURATION}"
-            _log.warning("%s: spec.leaseDurationSeconds is %d, and %s", self._what, duration, rule)
+            _log.warning("%s: spec.leaseDurationSeconds is %d, and %s", self._label, duration, rule)
 
-    def _tell_trouble(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         hint = (
-            f"; if this lasts, delete the {self._what}, and a new one is made"
+            f"; if this lasts, delete the {self._label}, and a new one is made"
             if isinstance(error, BrokenAnswer)
             else ""
         )
-        _log.info("%s: %s%s", self._what, one_line(str(error) or "no answer in time", FACT_SHOWN), hint)
+        _log.info("%s: %s%s", self._label, one_line(str(error) or "no answer in time", FACT_SHOWN), hint)
 
     def _pause(self) -> float:
         return self._timing.retry * self._rng.uniform(0.8, 1.2)
 
-    def _until_renewal(self) -> float:
+    def _seconds_until_renewal(self) -> float:
         """Counted from when the last renewal was sent, so that one which was read late does not delay the next."""
         since = self._clock.monotonic() - (self._held_until - self._timing.deadline)
         return max(self._pause() / 2, self._timing.renew * self._rng.uniform(0.8, 1.2) - since)
@@ -349,7 +349,7 @@ class _LostError(Exception):
     """Another holds the lease, or nobody does."""
 
 
-async def _stop(task: asyncio.Task[Any]) -> None:
+async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancels a task and waits for its end; its own outcome is for its owner to look at."""
     task.cancel()
     await asyncio.wait({task})

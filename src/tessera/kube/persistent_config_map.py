@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 SETTLE = 5.0
 
 
-class KeptMap:
+class PersistentConfigMap:
     """One such ConfigMap.
 
     Args:
@@ -63,7 +63,7 @@ class KeptMap:
             except NotFound:
                 return {}
             except Forbidden as error:
-                _log.warning("%s is not kept, grant get, create and patch of it: %s", self._text, error)
+                _log.warning("%s is not kept, grant get, create and patch of it: %s", self._label, error)
                 return {}
             except (ApiError, ConnectionError, TimeoutError) as error:
                 await self._pause(error)
@@ -71,7 +71,7 @@ class KeptMap:
                 self._backoff.reset()
                 return found.data
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """It is to be written."""
         self._changed.set()
 
@@ -107,10 +107,10 @@ class KeptMap:
             self._backoff.reset()
 
     @property
-    def _text(self) -> str:
+    def _label(self) -> str:
         return f"ConfigMap {self._namespace}/{self._name}"
 
     async def _pause(self, error: Exception) -> None:
         pause = self._backoff.next()
-        _log.info("%s: %s; again in %.1f s", self._text, error, pause)
+        _log.info("%s: %s; again in %.1f s", self._label, error, pause)
         await self._clock.sleep(pause)

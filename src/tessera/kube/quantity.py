@@ -44,7 +44,7 @@ def parse_quantity(text: str) -> Decimal:
         return Decimal(number).scaleb(_DECIMAL[suffix])
 
 
-def whole(text: str) -> int:
+def integer_value(text: str) -> int:
     """The value rounded up to an integer, as ``Quantity.Value``: bytes, devices.
 
     Raises:
@@ -53,7 +53,7 @@ def whole(text: str) -> int:
     return int(parse_quantity(text).to_integral_value(ROUND_CEILING))
 
 
-def milli(text: str) -> int:
+def milli_value(text: str) -> int:
     """A thousand times the value, rounded up, as ``Quantity.MilliValue``: CPU.
 
     Raises:

@@ -70,7 +70,7 @@ class Selector(msgspec.Struct, frozen=True):
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
-def selector_from(spec: LabelSelector | None) -> Selector | None:
+def make_selector(spec: LabelSelector | None) -> Selector | None:
     """The selector of a ``metav1.LabelSelector``; ``None`` (which matches nothing) for ``None``.
 
     Raises:
@@ -79,11 +79,11 @@ def selector_from(spec: LabelSelector | None) -> Selector | None:
     if spec is None:
         return None
     labels = [Requirement(key, "In", (value,)) for key, value in spec.match_labels.items()]
-    tests = [Requirement(test.key, operator(test.operator), test.values) for test in spec.match_expressions]
+    tests = [Requirement(test.key, parse_operator(test.operator), test.values) for test in spec.match_expressions]
     return Selector((*labels, *tests))
 
 
-def operator(text: str) -> Operator:
+def parse_operator(text: str) -> Operator:
     """An operator of a selector or of node affinity.
 
     Raises:
@@ -101,15 +101,15 @@ def parse_selector(text: str) -> Selector:
     Raises:
         ValueError: a part is none of the forms.
     """
-    return Selector(tuple(_requirement(part) for part in _parts(text)))
+    return Selector(tuple(_parse_requirement(part) for part in _split_requirements(text)))
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_requirements(text: str) -> Iterator[str]:
     """The text at its commas outside of parentheses."""
     return (part.strip() for part in re.findall(r"(?:[^,(]|\([^)]*\)?)+", text) if part.strip())
 
 
-def _requirement(part: str) -> Requirement:
+def _parse_requirement(part: str) -> Requirement:
     for form in _FORMS:
         found = form.fullmatch(part)
         if found is not None:

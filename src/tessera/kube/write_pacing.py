@@ -1,25 +1,25 @@
-"""Spaces the writes of an object that can wait, by how long the server takes.
+"""Spaces the writes of one object by how long the server takes to answer.
 
-An API server under load answers slowly, and the cost of a write of a large object hardly depends on how much of it
-changes. So a writer that gathers changes leaves the object alone for a multiple of the time that the last write took:
-a fast server is asked at once, a slow one less often and for more at a time.
+An API server under load answers slowly, and the cost of writing a large object hardly depends on how much of it
+changes. So a writer that gathers changes leaves the object alone for a multiple of the duration of its last write: it
+writes to a fast server at once, and to a slow one less often and more at a time.
 """
 
-#: What somebody waits for rests as long as its last write took: the writer is busy half of the time.
-WAITED_FOR = 1.0
-#: A state rests longer; the writer is busy a fifth of the time. More would show states later than people notice.
-STATE = 4.0
-#: Seconds. A state that nobody waits for may be shown so late.
+#: Multiple for a write that somebody waits for: the writer is busy half of the time.
+AWAITED_WRITE = 1.0
+#: Multiple for a state that nobody waits for: the writer is busy a fifth of the time. People notice no more delay.
+STATE_WRITE = 4.0
+#: Longest pause, seconds: a state that nobody waits for may be shown that late.
 _LONGEST = 1.0
-#: Seconds. An answer as quick as this comes from a server that is not busy.
+#: An answer as quick as this, in seconds, comes from a server that is not busy.
 _QUICK = 0.01
 
 
-def rest_after(took: float, times: float) -> float:
-    """Seconds until the object may be written again, after a write that took ``took`` seconds.
+def pause_after_write(write_seconds: float, multiple: float) -> float:
+    """Seconds until the object may be written again.
 
     Args:
-        took: seconds.
-        times: the rest as a multiple of it, for a slow server; :data:`WAITED_FOR` or :data:`STATE`.
+        write_seconds: how long the last write took.
+        multiple: pause as a multiple of it, for a slow server; :data:`AWAITED_WRITE` or :data:`STATE_WRITE`.
     """
-    return 0.0 if took < _QUICK else min(_LONGEST, took * times)
+    return 0.0 if write_seconds < _QUICK else min(_LONGEST, write_seconds * multiple)

@@ -44,10 +44,10 @@ from tessera.kubelet.sockets import (
     PLUGIN_DIR,
     POD_RESOURCES_SOCKET,
     FileId,
-    identity,
+    file_identity,
+    list_plugin_sockets,
     plugin_socket,
     remove_leftovers,
-    siblings,
 )
 from tessera.kubelet.wire import VERSION, options_to_wire, pod_from_wire
 
@@ -115,18 +115,18 @@ class GrpcKubelet:
             OSError: the plugin folder does not exist.
             ValueError: the folder's path is too long for a socket.
         """
-        self._clean_once()
+        self._remove_leftovers_once()
         current: PluginServer | None = None
         try:
             with self._watch.changes() as woken:
                 async with asyncio.TaskGroup() as retiring:
                     while True:
-                        successor = await self._registered(plugin, woken)
+                        successor = await self._serve_until_lost(plugin, woken)
                         older_ends = current is not None and current.streaming
                         if current is not None:
                             retiring.create_task(current.stop(PRE_START_TIMEOUT))
                         current = successor.server
-                        await self._until_lost(plugin, successor, woken, renew=older_ends)
+                        await self._wait_until_lost(plugin, successor, woken, renew=older_ends)
         finally:
             self._states.pop(plugin.resource_name, None)
             if current is not None:
@@ -140,32 +140,32 @@ class GrpcKubelet:
         """
         return await self._list()
 
-    async def _registered(self, plugin: DevicePlugin, woken: asyncio.Event) -> _Registration:
+    async def _serve_until_lost(self, plugin: DevicePlugin, woken: asyncio.Event) -> _Registration:
         """A new server of the plugin that kubelet has accepted."""
         pause = FIRST_PAUSE
         while True:
-            kubelet = identity(self._kubelet)
+            kubelet = file_identity(self._kubelet)
             if kubelet is None:
-                self._failed(plugin, f"{self._kubelet} does not exist: kubelet is not running")
-                await self._kubelet_changes(kubelet, woken, at_most=None)
+                self._log_failure(plugin, f"{self._kubelet} does not exist: kubelet is not running")
+                await self._wait_for_kubelet_change(kubelet, woken, at_most=None)
                 pause = FIRST_PAUSE
                 continue
             try:
-                registration = await self._offer(plugin, kubelet, woken)
+                registration = await self._start_server(plugin, kubelet, woken)
             except ConnectionError as error:
-                self._failed(plugin, str(error))
-                await self._kubelet_changes(kubelet, woken, at_most=pause)
+                self._log_failure(plugin, str(error))
+                await self._wait_for_kubelet_change(kubelet, woken, at_most=pause)
                 # A kubelet that has just come refuses for the moment between its socket's name and its listening.
-                same = identity(self._kubelet) == kubelet
+                same = file_identity(self._kubelet) == kubelet
                 pause = min(2 * pause, LONGEST_PAUSE) if same else FIRST_PAUSE
             else:
                 self._states[plugin.resource_name] = REGISTERED
                 return registration
 
-    async def _offer(self, plugin: DevicePlugin, kubelet: FileId, woken: asyncio.Event) -> _Registration:
+    async def _start_server(self, plugin: DevicePlugin, kubelet: FileId, woken: asyncio.Event) -> _Registration:
         """Serves the plugin on a new socket and registers that."""
         server = PluginServer(plugin, plugin_socket(self._folder, plugin.resource_name), woken.set)
-        others = siblings(server.socket)
+        others = list_plugin_sockets(server.socket)
         try:
             await server.start()
             await self._register(plugin, server.socket.name)
@@ -189,7 +189,7 @@ class GrpcKubelet:
                     f"kubelet did not register {plugin.resource_name}: {error.code().name}: {error.details()}"
                 ) from error
 
-    async def _until_lost(
+    async def _wait_until_lost(
         self, plugin: DevicePlugin, registration: _Registration, woken: asyncio.Event, *, renew: bool
     ) -> None:
         """Returns when kubelet needs a new server of the plugin; registers this one again whenever an older has gone.
@@ -204,22 +204,24 @@ class GrpcKubelet:
         server, kubelet, others = registration.server, registration.kubelet, registration.others
         while True:
             woken.clear()
-            if identity(self._kubelet) != kubelet or not server.socket.exists():
+            if file_identity(self._kubelet) != kubelet or not server.socket.exists():
                 return
             if server.abandoned:
                 short_lived = self._clock.monotonic() - began < LONGEST_PAUSE
-                await self._kubelet_changes(kubelet, woken, at_most=RENEWAL_PAUSE if short_lived else FIRST_PAUSE)
+                await self._wait_for_kubelet_change(
+                    kubelet, woken, at_most=RENEWAL_PAUSE if short_lived else FIRST_PAUSE
+                )
                 return
-            before, others = others, siblings(server.socket)
+            before, others = others, list_plugin_sockets(server.socket)
             if not renew and before <= others:
                 await woken.wait()
                 continue
             renew = False
-            await self._kubelet_changes(kubelet, woken, at_most=RENEWAL_PAUSE)
+            await self._wait_for_kubelet_change(kubelet, woken, at_most=RENEWAL_PAUSE)
             try:
                 await self._register(plugin, server.socket.name)
             except ConnectionError as error:
-                self._failed(plugin, str(error))
+                self._log_failure(plugin, str(error))
                 return
 
     async def _list_within_limits(self) -> Sequence[PodResources]:
@@ -236,20 +238,22 @@ class GrpcKubelet:
                 else:
                     return [pod_from_wire(pod) for pod in answer.pod_resources]
 
-    async def _kubelet_changes(self, kubelet: FileId | None, woken: asyncio.Event, at_most: float | None) -> None:
+    async def _wait_for_kubelet_change(
+        self, kubelet: FileId | None, woken: asyncio.Event, at_most: float | None
+    ) -> None:
         """Returns when ``kubelet.sock`` is another than ``kubelet``, or after ``at_most`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
-                while identity(self._kubelet) == kubelet:
+                while file_identity(self._kubelet) == kubelet:
                     woken.clear()
                     await woken.wait()
 
-    def _failed(self, plugin: DevicePlugin, reason: str) -> None:
+    def _log_failure(self, plugin: DevicePlugin, reason: str) -> None:
         if self._states.get(plugin.resource_name) != reason:
             _log.warning("%s: %s", plugin.resource_name, reason)
         self._states[plugin.resource_name] = reason
 
-    def _clean_once(self) -> None:
+    def _remove_leftovers_once(self) -> None:
         if not self._cleaned:
             self._cleaned = True
             for socket in remove_leftovers(self._folder):

@@ -62,14 +62,14 @@ class FolderWatch:
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor < 0:
-            raise self._failed("inotify_init1")
+            raise self._os_error("inotify_init1")
         if libc.inotify_add_watch(descriptor, os.fsencode(self._folder), ctypes.c_uint32(_MASK)) < 0:
             os.close(descriptor)
-            raise self._failed("inotify_add_watch")
+            raise self._os_error("inotify_add_watch")
         asyncio.get_running_loop().add_reader(descriptor, self._readable, descriptor)
         return descriptor
 
-    def _failed(self, call: str) -> OSError:
+    def _os_error(self, call: str) -> OSError:
         number = ctypes.get_errno()
         return OSError(number, f"{call}: {os.strerror(number)}", os.fspath(self._folder))
 
@@ -78,7 +78,7 @@ class FolderWatch:
             events = os.read(descriptor, _BUFFER)
         except BlockingIOError:
             return
-        self.gone = self.gone or any(mask & _IN_IGNORED for mask in _masks(events))
+        self.gone = self.gone or any(mask & _IN_IGNORED for mask in _event_masks(events))
         for woken in self._waiters:
             woken.set()
 
@@ -90,7 +90,7 @@ class FolderWatch:
             self._descriptor = None
 
 
-def _masks(events: bytes) -> Iterator[int]:
+def _event_masks(events: bytes) -> Iterator[int]:
     at = 0
     while at < len(events):
         _, mask, _, length = _EVENT.unpack_from(events, at)

@@ -46,7 +46,7 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     permissions: str = "rw"
 
 
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerAllocateResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What Allocate answers for one container."""
 
     envs: Mapping[str, str] = {}
@@ -88,7 +88,7 @@ class DevicePlugin(Protocol):
         """The devices preferred, a list for each request. A hint to kubelet."""
         ...
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         """What each container needs to see its devices. Must not wait: pod admission is serial.
 
         Raises:

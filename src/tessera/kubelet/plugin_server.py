@@ -50,7 +50,7 @@ class PluginServer:
     def __init__(self, plugin: DevicePlugin, socket: Path, abandoned: Callable[[], None]) -> None:
         self.socket = socket
         self.abandoned = False
-        self._tell_abandoned = abandoned
+        self._on_abandoned = abandoned
         self._plugin = plugin
         self._streams = 0
         self._closing = asyncio.Event()
@@ -110,20 +110,20 @@ class PluginServer:
             self._streams -= 1
             if not self._streams:
                 self.abandoned = True
-                self._tell_abandoned()
+                self._on_abandoned()
 
     async def _get_preferred(
         self, request: dp.PreferredAllocationRequest, context: Context
     ) -> dp.PreferredAllocationResponse:
         call = self._plugin.get_preferred_allocation(preferred_from_wire(request))
-        return preferences_to_wire(await _refusing(call, context))
+        return preferences_to_wire(await _abort_on_refusal(call, context))
 
     async def _allocate(self, request: dp.AllocateRequest, context: Context) -> dp.AllocateResponse:
         call = self._plugin.allocate([tuple(one.devices_ids) for one in request.container_requests])
-        return allocations_to_wire(await _refusing(call, context))
+        return allocations_to_wire(await _abort_on_refusal(call, context))
 
     async def _pre_start(self, request: dp.PreStartContainerRequest, context: Context) -> dp.PreStartContainerResponse:
-        await _refusing(self._plugin.pre_start_container(tuple(request.devices_ids)), context)
+        await _abort_on_refusal(self._plugin.pre_start_container(tuple(request.devices_ids)), context)
         return dp.PreStartContainerResponse()
 
 
@@ -134,11 +134,11 @@ async def iterate_until(
     closed = asyncio.ensure_future(closing.wait())
     try:
         while True:
-            item = asyncio.ensure_future(_next(lists))
+            item = asyncio.ensure_future(_next_or_none(lists))
             try:
                 await asyncio.wait({item, closed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await _end(item)
+                await _cancel_and_wait(item)
             if closed.done() or item.cancelled() or (devices := item.result()) is None:
                 return
             yield devices
@@ -148,7 +148,7 @@ async def iterate_until(
             await close()
 
 
-async def _end(item: asyncio.Future[Any]) -> None:
+async def _cancel_and_wait(item: asyncio.Future[Any]) -> None:
     """Cancels and waits for the end, also when the caller is cancelled meanwhile: gRPC does so when a server stops.
 
     An iterator cannot be closed while it still runs.
@@ -164,11 +164,11 @@ async def _end(item: asyncio.Future[Any]) -> None:
         raise interrupted
 
 
-async def _next(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device] | None:
+async def _next_or_none(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device] | None:
     return await anext(lists, None)
 
 
-async def _refusing(call: Awaitable[T], context: Context) -> T:
+async def _abort_on_refusal(call: Awaitable[T], context: Context) -> T:
     """The call's answer; a refusal becomes a gRPC status, whose text kubelet puts into the pod's status."""
     try:
         return await call

@@ -41,7 +41,7 @@ def plugin_socket(folder: Path, resource_name: str) -> Path:
     )
 
 
-def siblings(path: Path) -> frozenset[str]:
+def list_plugin_sockets(path: Path) -> frozenset[str]:
     """Names of the other sockets in the folder that serve the same resource as ``path``."""
     stem = path.name[: -len("01234567.sock")]
     return frozenset(other.name for other in path.parent.glob(f"{glob.escape(stem)}????????.sock")) - {path.name}
@@ -52,13 +52,13 @@ def remove_leftovers(folder: Path) -> list[Path]:
 
     Sockets of another agent that still runs, during an upgrade, stay.
     """
-    dead = [path for path in sorted(folder.glob(f"{PREFIX}*.sock")) if not _answers(path)]
+    dead = [path for path in sorted(folder.glob(f"{PREFIX}*.sock")) if not _is_listening(path)]
     for path in dead:
         path.unlink(missing_ok=True)
     return dead
 
 
-def _answers(path: Path) -> bool:
+def _is_listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(os.fspath(path))
@@ -69,7 +69,7 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def identity(path: Path) -> FileId | None:
+def file_identity(path: Path) -> FileId | None:
     """Which file it is now; ``None`` if there is none."""
     try:
         status = path.stat()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tessera.kubelet.interfaces import (
-    Allocation,
+    ContainerAllocateResponse,
     ContainerDevices,
     ContainerResources,
     Device,
@@ -99,12 +99,12 @@ def allocate_to_wire(requests: Iterable[Sequence[str]]) -> dp.AllocateRequest:
     return dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=ids) for ids in requests])
 
 
-def allocations_to_wire(allocations: Iterable[Allocation]) -> dp.AllocateResponse:
+def allocations_to_wire(allocations: Iterable[ContainerAllocateResponse]) -> dp.AllocateResponse:
     """AllocateResponse."""
     return dp.AllocateResponse(container_responses=[_allocation_to_wire(allocation) for allocation in allocations])
 
 
-def _allocation_to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
+def _allocation_to_wire(allocation: ContainerAllocateResponse) -> dp.ContainerAllocateResponse:
     return dp.ContainerAllocateResponse(
         envs=allocation.envs,
         mounts=[
@@ -120,10 +120,10 @@ def _allocation_to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
     )
 
 
-def allocations_from_wire(message: dp.AllocateResponse) -> list[Allocation]:
+def allocations_from_wire(message: dp.AllocateResponse) -> list[ContainerAllocateResponse]:
     """AllocateResponse."""
     return [
-        Allocation(
+        ContainerAllocateResponse(
             envs=dict(answer.envs),
             mounts=tuple(
                 Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
@@ -146,18 +146,20 @@ def pod_to_wire(pod: PodResources) -> pr.PodResources:
         name=pod.name,
         namespace=pod.namespace,
         containers=[
-            pr.ContainerResources(name=container.name, devices=[held_to_wire(held) for held in container.devices])
+            pr.ContainerResources(
+                name=container.name, devices=[container_devices_to_wire(held) for held in container.devices]
+            )
             for container in pod.containers
         ],
     )
 
 
-def held_to_wire(held: ContainerDevices) -> pr.ContainerDevices:
+def container_devices_to_wire(held: ContainerDevices) -> pr.ContainerDevices:
     """Devices of one resource."""
     return pr.ContainerDevices(resource_name=held.resource_name, device_ids=held.device_ids)
 
 
-def held_from_wire(message: pr.ContainerDevices) -> ContainerDevices:
+def container_devices_from_wire(message: pr.ContainerDevices) -> ContainerDevices:
     """Devices of one resource."""
     return ContainerDevices(resource_name=message.resource_name, device_ids=tuple(message.device_ids))
 
@@ -171,7 +173,9 @@ def pod_from_wire(message: pr.PodResources) -> PodResources:
         name=message.name,
         namespace=message.namespace,
         containers=tuple(
-            ContainerResources(name=container.name, devices=tuple(held_from_wire(held) for held in container.devices))
+            ContainerResources(
+                name=container.name, devices=tuple(container_devices_from_wire(held) for held in container.devices)
+            )
             for container in message.containers
         ),
     )

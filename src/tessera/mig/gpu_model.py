@@ -9,7 +9,7 @@ class PlacementsUnknown(ValueError):  # noqa: N818 - the name says what is wrong
     """A model whose legal starts nobody has published; its table is read from NVML at run time."""
 
 
-class HasNoMig(ValueError):  # noqa: N818 - the name says what is wrong
+class MigUnsupported(ValueError):  # noqa: N818 - the name says what is wrong
     """A model that cannot be cut at all."""
 
 
@@ -54,11 +54,11 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
         """The card's table.
 
         Raises:
-            HasNoMig: the model cannot be cut.
+            MigUnsupported: the model cannot be cut.
             PlacementsUnknown: the model's placements are not published.
         """
         if not self.mig_capable:
-            raise HasNoMig(f"{self.short_name}: the card has no MIG, so it cannot be cut")
+            raise MigUnsupported(f"{self.short_name}: the card has no MIG, so it cannot be cut")
         if self.table is None:
             raise PlacementsUnknown(
                 f"{self.short_name}: the legal placements of its profiles ({', '.join(self.profile_names)}) are not"

@@ -5,7 +5,7 @@ The search is exact: it keeps, item by item, every occupancy that the set can le
 on any known card, so it ends in well under a millisecond, and "no" means that no arrangement exists.
 
 Ties between arrangements go to the one that leaves the most further placements open. ``placement/`` has its own,
-finer preference and uses ``packings`` directly.
+finer preference and uses ``list_packings`` directly.
 """
 
 from collections import Counter
@@ -31,7 +31,9 @@ class Infeasible(msgspec.Struct, frozen=True):
     core: tuple[tuple[str, int], ...] = ()
 
 
-def packings(geometry: Geometry, wanted: Sequence[Profile], occupancy: int = 0) -> dict[int, tuple[Placement, ...]]:
+def list_packings(
+    geometry: Geometry, wanted: Sequence[Profile], occupancy: int = 0
+) -> dict[int, tuple[Placement, ...]]:
     """Every occupancy that results from adding the instances, each with one arrangement that leads there.
 
     Args:
@@ -80,14 +82,14 @@ def plan_layout(
     asked = dict(named)
     for name, count in named.items():
         named[name] = min(count, geometry.profile(name).max_count + 1)  # more are no more impossible
-    found = packings(geometry, _profiles(geometry, named), occupancy)
+    found = list_packings(geometry, _profiles(geometry, named), occupancy)
     if not found:
         return _explain(geometry, named, occupancy, asked)
     best = max(found, key=lambda state: (len(free_placements(geometry, state)), -state))
     return tuple(sorted(found[best], key=lambda placed: placed.start))
 
 
-def feasible(geometry: Geometry, wanted: Mapping[str, int] | Iterable[str], occupancy: int = 0) -> bool:
+def is_feasible(geometry: Geometry, wanted: Mapping[str, int] | Iterable[str], occupancy: int = 0) -> bool:
     """Whether the set has a layout."""
     return not isinstance(plan_layout(geometry, wanted, occupancy), Infeasible)
 
@@ -154,7 +156,7 @@ def _smallest_impossible(geometry: Geometry, counts: Counter[str], occupancy: in
     for profile in sorted((geometry.profile(name) for name in counts), key=_largest_first, reverse=True):
         while core[profile.name]:
             fewer = core - Counter([profile.name])
-            if packings(geometry, _profiles(geometry, fewer), occupancy):
+            if list_packings(geometry, _profiles(geometry, fewer), occupancy):
                 break
             core = fewer
     return +core

@@ -347,7 +347,7 @@ def model_by_short_name(text: str) -> GpuModel:
     raise ValueError(f'no GPU model "{one_line(text)}"{meant} models are {", ".join(known)}')
 
 
-def meant_by(text: str) -> list[str]:
+def suggest_model(text: str) -> list[str]:
     """The short names of all models that a family's name such as ``A100`` may mean; none for a model's own name."""
     wanted = text.casefold().removeprefix("nvidia-")
     names = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]

@@ -12,7 +12,7 @@ from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfile
 from tessera.mig.names import parse_profile_name
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class PlacementConflict(msgspec.Struct, frozen=True):
     """Why one further instance does not fit on a card.
 
     Attributes:
@@ -28,7 +28,7 @@ class Conflict(msgspec.Struct, frozen=True):
     held: tuple[Placement, ...] = ()
 
 
-def occupied_by(geometry: Geometry, placement: Placement) -> int:
+def placement_mask(geometry: Geometry, placement: Placement) -> int:
     """The bits that an existing instance takes.
 
     Hardware is believed: an instance of a profile that the table does not have, or at a start it does not list, still
@@ -61,7 +61,7 @@ def occupancy_of(geometry: Geometry, placements: Iterable[Placement]) -> int:
     """
     occupancy = 0
     for placement in placements:
-        bits = occupied_by(geometry, placement)
+        bits = placement_mask(geometry, placement)
         if occupancy & bits:
             what = "the media engines" if not occupancy & bits & geometry.full else "its memory slots"
             raise ValueError(
@@ -103,7 +103,7 @@ def usable_slots(geometry: Geometry, occupancy: int) -> int:
     return reach.bit_count()
 
 
-def conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -> Conflict | None:
+def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -> PlacementConflict | None:
     """Why one instance of the profile cannot join those on the card; ``None`` when it can.
 
     Raises:
@@ -112,29 +112,29 @@ def conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -
     try:
         profile = geometry.profile(profile_name)
     except UnknownProfile as unknown:
-        return Conflict(profile_name, "unknown profile", str(unknown))
+        return PlacementConflict(profile_name, "unknown profile", str(unknown))
     occupancy = occupancy_of(geometry, held)
     if free_starts(geometry, profile, occupancy):
         return None
     tokens = geometry.tokens(profile)
     if tokens & occupancy:
-        holder = next(one for one in held if occupied_by(geometry, one) & tokens)
+        holder = next(one for one in held if placement_mask(geometry, one) & tokens)
         if profile.media:
             text = f"{profile.name} needs the card's media engines, of which there is one set; {_at(holder)} has it"
-            return Conflict(profile.name, "media", text, (holder,))
+            return PlacementConflict(profile.name, "media", text, (holder,))
         text = f"a card holds one {profile.name} at most; {_at(holder)} is it"
-        return Conflict(profile.name, "count", text, (holder,))
+        return PlacementConflict(profile.name, "count", text, (holder,))
     blockers = tuple(one for one in held if any(_overlap(profile, start, one) for start in profile.starts))
     free = free_slots(geometry, occupancy)
     if free < profile.size:
         text = f"{profile.name} needs {profile.size} memory slots, {free} of {geometry.slots} are free"
-        return Conflict(profile.name, "slots", text, blockers)
+        return PlacementConflict(profile.name, "slots", text, blockers)
     starts = ", ".join(map(str, profile.starts))
     text = (
         f"{profile.name} covers {profile.size} slots and may start only at {starts}; each of these meets"
         f" {', '.join(map(_at, blockers))}, although {free} slots are free"
     )
-    return Conflict(profile.name, "starts", text, blockers)
+    return PlacementConflict(profile.name, "starts", text, blockers)
 
 
 def _overlap(profile: Profile, start: int, held: Placement) -> bool:

@@ -23,11 +23,11 @@ from itertools import combinations
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout_planning import Infeasible, packings, plan_layout
-from tessera.mig.occupancy import free_placements, occupancy_of, occupied_by
+from tessera.mig.layout_planning import Infeasible, list_packings, plan_layout
+from tessera.mig.occupancy import free_placements, occupancy_of, placement_mask
 
 
-class Held(msgspec.Struct, frozen=True, order=True):
+class HeldInstance(msgspec.Struct, frozen=True, order=True):
     """An instance that is on the card now.
 
     Attributes:
@@ -39,14 +39,14 @@ class Held(msgspec.Struct, frozen=True, order=True):
     in_use: bool = False
 
 
-class Action(Enum):
+class TransitionAction(Enum):
     """What a step does."""
 
     DESTROY = "destroy"
     CREATE = "create"
 
 
-class Step(msgspec.Struct, frozen=True):
+class TransitionStep(msgspec.Struct, frozen=True):
     """One change of the card.
 
     Attributes:
@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True):
         in_use: it is destroyed although it was in use when the plan was made: whoever has it must leave first.
     """
 
-    action: Action
+    action: TransitionAction
     placement: Placement
     in_use: bool = False
 
@@ -70,18 +70,18 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     keep: tuple[Placement, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TransitionStep, ...]
     layout: tuple[Placement, ...]
 
     @property
     def create(self) -> tuple[Placement, ...]:
         """What is made, in the order of the steps."""
-        return tuple(step.placement for step in self.steps if step.action is Action.CREATE)
+        return tuple(step.placement for step in self.steps if step.action is TransitionAction.CREATE)
 
     @property
     def destroy(self) -> tuple[Placement, ...]:
         """What is destroyed, in the order of the steps."""
-        return tuple(step.placement for step in self.steps if step.action is Action.DESTROY)
+        return tuple(step.placement for step in self.steps if step.action is TransitionAction.DESTROY)
 
     @property
     def must_leave(self) -> tuple[Placement, ...]:
@@ -90,7 +90,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_transition(
-    geometry: Geometry, held: Iterable[Held], wanted: Mapping[str, int] | Iterable[str]
+    geometry: Geometry, held: Iterable[HeldInstance], wanted: Mapping[str, int] | Iterable[str]
 ) -> Transition | Infeasible:
     """The smallest change that leads from the instances held to the set wanted.
 
@@ -117,7 +117,7 @@ def plan_transition(
     gone = [each for each in now if each not in keep]
     return Transition(
         keep=tuple(each.placement for each in keep),
-        steps=tuple(_ordered(geometry, gone, create)),
+        steps=tuple(_order_steps(geometry, gone, create)),
         layout=tuple(sorted([*(each.placement for each in keep), *create], key=lambda placed: placed.start)),
     )
 
@@ -131,12 +131,12 @@ def _as_target(geometry: Geometry, placement: Placement, target: Counter[str]) -
 
 
 def _best(
-    geometry: Geometry, candidates: Sequence[tuple[Held, str]], target: Counter[str]
-) -> tuple[tuple[Held, ...], tuple[Placement, ...]]:
+    geometry: Geometry, candidates: Sequence[tuple[HeldInstance, str]], target: Counter[str]
+) -> tuple[tuple[HeldInstance, ...], tuple[Placement, ...]]:
     """What stays and what is made beside it: the first rank of choices, best first, that has a layout."""
     choices = [choice for size in range(len(candidates) + 1) for choice in combinations(candidates, size)]
     ranked = sorted(choices, key=_rank)
-    found: list[tuple[tuple[int, int, tuple[Placement, ...]], tuple[Held, ...], tuple[Placement, ...]]] = []
+    found: list[tuple[tuple[int, int, tuple[Placement, ...]], tuple[HeldInstance, ...], tuple[Placement, ...]]] = []
     reached = None
     for choice in ranked:
         if found and _rank(choice) != reached:
@@ -147,7 +147,7 @@ def _best(
         keep = tuple(each for each, _ in choice)
         occupancy = occupancy_of(geometry, (each.placement for each in keep))
         wanted = [geometry.profile(name) for name, count in sorted(rest.items()) for _ in range(count)]
-        for state, placed in packings(geometry, wanted, occupancy).items():
+        for state, placed in list_packings(geometry, wanted, occupancy).items():
             create = tuple(sorted(placed, key=lambda one: one.start))
             found.append(((-len(free_placements(geometry, state)), state, create), keep, create))
         reached = _rank(choice)
@@ -156,16 +156,18 @@ def _best(
     return keep, create
 
 
-def _rank(choice: Sequence[tuple[Held, str]]) -> tuple[int, int]:
+def _rank(choice: Sequence[tuple[HeldInstance, str]]) -> tuple[int, int]:
     """Better first: more instances in use kept, then more kept at all."""
     return (-sum(each.in_use for each, _ in choice), -len(choice))
 
 
-def _ordered(geometry: Geometry, gone: Sequence[Held], create: Sequence[Placement]) -> Iterator[Step]:
+def _order_steps(
+    geometry: Geometry, gone: Sequence[HeldInstance], create: Sequence[Placement]
+) -> Iterator[TransitionStep]:
     busy = [each.placement for each in gone if each.in_use]
     waits_for = occupancy_of(geometry, busy)
-    yield from (Step(Action.DESTROY, each.placement) for each in gone if not each.in_use)
-    later = [one for one in create if occupied_by(geometry, one) & waits_for]
-    yield from (Step(Action.CREATE, one) for one in create if one not in later)
-    yield from (Step(Action.DESTROY, one, in_use=True) for one in busy)
-    yield from (Step(Action.CREATE, one) for one in later)
+    yield from (TransitionStep(TransitionAction.DESTROY, each.placement) for each in gone if not each.in_use)
+    later = [one for one in create if placement_mask(geometry, one) & waits_for]
+    yield from (TransitionStep(TransitionAction.CREATE, one) for one in create if one not in later)
+    yield from (TransitionStep(TransitionAction.DESTROY, one, in_use=True) for one in busy)
+    yield from (TransitionStep(TransitionAction.CREATE, one) for one in later)

@@ -92,7 +92,7 @@ class InsufficientResources(NvmlError):
     code = 23
 
 
-class Unknown(NvmlError):
+class UnknownNvmlError(NvmlError):
     """Anything else; ``code`` tells which."""
 
 
@@ -117,19 +117,19 @@ LIBRARY_NOT_FOUND = 12
 _SAME_AS = {LIBRARY_NOT_FOUND: DriverNotLoaded, 13: NotSupported, 28: NotFound}
 
 
-def error_of(code: int, text: str) -> NvmlError:
-    """The error for one of NVML's numbers; :class:`Unknown` if none is its own kind.
+def make_error(code: int, text: str) -> NvmlError:
+    """The error for one of NVML's numbers; :class:`UnknownNvmlError` if none is its own kind.
 
     Args:
         code: ``nvmlReturn_t``.
         text: which call on which object, and what NVML says.
     """
-    kind = _KINDS.get(code) or _SAME_AS.get(code) or Unknown
+    kind = _KINDS.get(code) or _SAME_AS.get(code) or UnknownNvmlError
     return kind(text, code=code)
 
 
 @contextmanager
-def translated(binding_error: type[Exception], what: str) -> Iterator[None]:
+def translate_errors(binding_error: type[Exception], what: str) -> Iterator[None]:
     """Turns the binding's errors into ours.
 
     Args:
@@ -139,4 +139,4 @@ def translated(binding_error: type[Exception], what: str) -> Iterator[None]:
     try:
         yield
     except binding_error as error:
-        raise error_of(getattr(error, "value", Unknown.code), f"{what}: {error}") from error
+        raise make_error(getattr(error, "value", UnknownNvmlError.code), f"{what}: {error}") from error

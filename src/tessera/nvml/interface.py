@@ -101,7 +101,7 @@ class ComputeInstance(msgspec.Struct, frozen=True, kw_only=True):
     mig_uuid: MigUuid
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class GpuInstance(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU instance and the compute instances in it; none when it is half made."""
 
     gi_id: int
@@ -111,7 +111,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     compute_instances: tuple[ComputeInstance, ...] = ()
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that computes on a card. ``gi_id`` and ``ci_id`` are ``None`` on a card without MIG."""
 
     pid: int
@@ -120,14 +120,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     ci_id: int | None = None
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a card or a MIG device in bytes."""
 
     total: int
     used: int
 
 
-class EventKind(Enum):
+class GpuEventKind(Enum):
     """Kinds of hardware events that are watched."""
 
     XID = "xid"
@@ -135,7 +135,7 @@ class EventKind(Enum):
     SINGLE_BIT_ECC = "single-bit-ecc"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the driver reported.
 
     Attributes:
@@ -146,7 +146,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         ci_id: the compute instance, likewise.
     """
 
-    kind: EventKind
+    kind: GpuEventKind
     gpu: GpuUuid | None
     xid: int | None = None
     gi_id: int | None = None
@@ -206,7 +206,7 @@ class Nvml(Protocol):
         """
         ...
 
-    def instances(self, gpu: GpuUuid) -> list[Instance]:
+    def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """The GPU instances by start; empty without MIG mode."""
         ...
 
@@ -248,11 +248,11 @@ class Nvml(Protocol):
         """
         ...
 
-    def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+    def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """The processes that compute on a card (all its instances included) or on one MIG device."""
         ...
 
-    def memory(self, device: GpuUuid | MigUuid) -> Memory:
+    def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """Total and used memory of a card or of one MIG device."""
         ...
 
@@ -326,7 +326,7 @@ class Nvml(Protocol):
         """
         ...
 
-    def wait_event(self, seconds: float) -> Event | None:
+    def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
         ...
 

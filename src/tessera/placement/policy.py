@@ -16,8 +16,8 @@ from typing import Any
 
 from tessera.limits import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement, Profile
-from tessera.mig.layout_planning import packings
-from tessera.mig.occupancy import free_slots, free_starts, occupied_by, usable_slots
+from tessera.mig.layout_planning import list_packings
+from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 
 Pending = tuple[str, ...]
 """Profile names with repetitions, sorted: what a card was given in this batch, starts still open."""
@@ -56,7 +56,7 @@ class CardTable:
         return self._names[profile]
 
     def bits(self, placement: Placement) -> int:
-        """The bits that an existing instance takes, see ``tessera.mig.occupancy.occupied_by``.
+        """The bits that an existing instance takes, see ``tessera.mig.occupancy.placement_mask``.
 
         Raises:
             ValueError: the placement leaves the card.
@@ -64,7 +64,7 @@ class CardTable:
         found = self._bits.get(placement)
         if found is None:
             _bound(self._bits)
-            found = self._bits[placement] = occupied_by(self.geometry, placement)
+            found = self._bits[placement] = placement_mask(self.geometry, placement)
         return found
 
     def size_of(self, profile: str) -> int:
@@ -144,7 +144,7 @@ class CardTable:
         key = (occupancy, pending)
         if key not in self._best:
             _bound(self._best)
-            found = packings(self.geometry, [self.geometry.profile(name) for name in pending], occupancy)
+            found = list_packings(self.geometry, [self.geometry.profile(name) for name in pending], occupancy)
             ranked = [(self.fragmentation(state), state) for state in found]
             self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
         return self._best[key]

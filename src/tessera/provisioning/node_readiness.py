@@ -7,7 +7,7 @@ import msgspec
 from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Condition, Node
 
 #: The agent's conditions that say whether what was asked for is in force.
@@ -73,7 +73,7 @@ def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]
 
 def _count(text: str) -> int:
     try:
-        return whole(text)
+        return integer_value(text)
     except ValueError:
         return 0
 

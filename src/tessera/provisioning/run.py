@@ -24,7 +24,7 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording.history_store import HistoryStore
@@ -112,7 +112,7 @@ class Provisioning:
         scale_ups.add_handler(self._on_scale_up)
         async with asyncio.TaskGroup() as group:
             group.create_task(scale_ups.run())
-            await scale_ups.reflector.looked.wait()  # what an autoscaler said of a pod counts when the pod is seen
+            await scale_ups.reflector.attempted.wait()  # what an autoscaler said of a pod counts when the pod is seen
             # Pods before nodes: that there is none which brings a node its driver says that the host has it.
             self._pods.add_handler(self._on_pod)
             self._nodes.add_handler(lambda event: self._on_node(event, gate))
@@ -151,7 +151,7 @@ class Provisioning:
 
     # What is seen
 
-    def _on_node(self, event: Event[Node], gate: StartupController) -> None:
+    def _on_node(self, event: WatchEvent[Node], gate: StartupController) -> None:
         meta = event.object.metadata
         if event.kind is EventKind.DELETED:
             self.tracker.remove_node(meta.name, self._clock.now())
@@ -160,7 +160,7 @@ class Provisioning:
             self.tracker.observe_node(read_node(event.object), self._clock.now(), live=self._live)
         self._wake(meta.name)
 
-    def _on_pod(self, event: Event[Pod]) -> None:
+    def _on_pod(self, event: WatchEvent[Pod]) -> None:
         if event.kind is EventKind.DELETED:
             self.tracker.remove_pod(event.object.metadata.uid)
             return
@@ -169,14 +169,14 @@ class Provisioning:
             self.tracker.observe_pod(found, self._clock.now())
             self._wake(found.node)
 
-    def _on_machine(self, resource: Resource[Machine], event: Event[Machine]) -> None:
+    def _on_machine(self, resource: Resource[Machine], event: WatchEvent[Machine]) -> None:
         if event.kind is EventKind.DELETED:
             self.tracker.remove_machine(event.object.metadata.uid)
         else:
             self.tracker.observe_machine(read_machine(event.object, resource))
         self._wake("")
 
-    def _on_scale_up(self, event: Event[CoreEvent]) -> None:
+    def _on_scale_up(self, event: WatchEvent[CoreEvent]) -> None:
         told = event.object
         if event.kind is EventKind.DELETED:
             self.tracker.remove_scale_up(told.involved_object.uid)

@@ -25,8 +25,8 @@ from tessera.clock import Clock, SystemClock
 from tessera.explain.card_map import cards_of
 from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
-from tessera.kube.watch.cache import Event
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.cache import WatchEvent
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cli.progress import Progress
 from tessera_lab.daemon import control_socket, lab_folder
@@ -85,7 +85,7 @@ class PodTimeline:
         """Notes the first time of something."""
         self.times.setdefault(what, self._clock.monotonic())
 
-    def pod(self, event: Event[Pod]) -> None:
+    def pod(self, event: WatchEvent[Pod]) -> None:
         """A change of a pod."""
         pod = event.object
         if pod.metadata.labels.get("app") != "vllm":
@@ -98,7 +98,7 @@ class PodTimeline:
         if pod.status.phase == "Running":
             self.record("running")
 
-    def instaslice(self, event: Event[Instaslice]) -> None:
+    def instaslice(self, event: WatchEvent[Instaslice]) -> None:
         """A change of a node's slices."""
         for result in event.object.status.pod_allocation_results.values():
             self.record("promised")
@@ -170,10 +170,10 @@ async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, k
         timeline = PodTimeline(clock)
         pods.add_handler(timeline.pod)
         slices.add_handler(timeline.instaslice)
-        watched = Watched(nodes, pods, slices)
+        watched = InformerGroup(nodes, pods, slices)
         async with watched.running():
             with progress.step(f"waiting for the slices of {NODE}", f"{NODE} offers {resource_of(PROFILE)}"):
-                await watched.until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
+                await watched.wait_until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
             await _run(client, watched, timeline, slices, progress)
             _show(lab, slices, progress)
             if not keep:
@@ -187,15 +187,15 @@ def _offered(nodes: Informer[Node]) -> bool:
 
 
 async def _run(
-    client: Client, watched: Watched, timeline: PodTimeline, slices: Informer[Instaslice], progress: Progress
+    client: Client, watched: InformerGroup, timeline: PodTimeline, slices: Informer[Instaslice], progress: Progress
 ) -> None:
     """Creates the Deployment and tells what happens until its pod runs on its slice."""
     with progress.step("creating deployment/vllm", f"deployment/vllm asks for {resource_of(PROFILE)}: 1"):
         await client.create(DEPLOYMENTS, DEPLOYMENT, "default")
-        await watched.until(lambda: "created" in timeline.times, PATIENCE, "the pod is created")
+        await watched.wait_until(lambda: "created" in timeline.times, PATIENCE, "the pod is created")
     with progress.step("waiting for the pod to run on its slice", "the pod runs on its slice"):
         done = {"running", "slice"}
-        await watched.until(lambda: done <= timeline.times.keys() and _settled(slices), PATIENCE, "the pod runs")
+        await watched.wait_until(lambda: done <= timeline.times.keys() and _settled(slices), PATIENCE, "the pod runs")
     progress.finish("  held by its gate, then promised a place and ungated", timeline.between("created", "ungated"))
     progress.finish(
         f"  from there: slice made on the card (simulated: {SLICE} s)", timeline.between("ungated", "slice")
@@ -215,14 +215,14 @@ def _settled(slices: Informer[Instaslice]) -> bool:
 
 
 async def _delete(
-    client: Client, watched: Watched, pods: Informer[Pod], slices: Informer[Instaslice], progress: Progress
+    client: Client, watched: InformerGroup, pods: Informer[Pod], slices: Informer[Instaslice], progress: Progress
 ) -> None:
     """Deletes the Deployment and waits until pod and slice are gone."""
     with progress.step("deleting deployment/vllm", "deployment/vllm deleted, its pod is gone"):
         await client.delete(DEPLOYMENTS, "vllm", "default", propagation="Background")
-        await watched.until(lambda: not list(pods.cache.values()), PATIENCE, "the pod is gone")
+        await watched.wait_until(lambda: not list(pods.cache.values()), PATIENCE, "the pod is gone")
     with progress.step("waiting for the slice to go", "the slice is gone, the card is whole again"):
-        await watched.until(lambda: _empty(slices), PATIENCE, "the slice is gone")
+        await watched.wait_until(lambda: _empty(slices), PATIENCE, "the slice is gone")
 
 
 def _empty(slices: Informer[Instaslice]) -> bool:

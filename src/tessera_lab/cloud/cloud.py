@@ -21,7 +21,7 @@ import msgspec
 from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import CAPI_MACHINES, CRDS, NAMESPACES
 from tessera.kube.resources import Machine as MachineObject
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.cloud.machine_objects import (
     NAMESPACE,
     build_machine,
@@ -197,7 +197,7 @@ class Cloud:
         with contextlib.suppress(NotFound):
             await self._client.delete(CAPI_MACHINES, instance.name, NAMESPACE)
 
-    def _on_machine(self, event: Event[MachineObject]) -> None:
+    def _on_machine(self, event: WatchEvent[MachineObject]) -> None:
         """A Machine that somebody else deleted."""
         instance = self._instances.get(event.object.metadata.name)
         gone = event.kind is EventKind.DELETED

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from tessera.mig.names import ci_profile_index, parse_profile_name
-from tessera.nvml.interface import Instance, Nvml
+from tessera.nvml.interface import GpuInstance, Nvml
 
 
 def format_gpu_list(nvml: Nvml) -> str:
@@ -25,7 +25,7 @@ def format_gpu_list(nvml: Nvml) -> str:
     return "\n".join(lines)
 
 
-def _format_mig_lines(instances: Iterable[Instance]) -> Iterator[str]:
+def _format_mig_lines(instances: Iterable[GpuInstance]) -> Iterator[str]:
     devices = [
         (_device_name(instance.profile, compute.profile_index), compute.mig_uuid)
         for instance in sorted(instances, key=lambda one: one.gi_id)

@@ -22,7 +22,7 @@ from tessera.kube.transport.credentials import Credentials
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Transport
 from tessera.kube.transport.kubeconfig import ClusterConfig
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import images, install_manifests
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
@@ -168,20 +168,22 @@ class LabProcess:
         rng = cluster.rng("serve")
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         if not self._lab_options.installed:
-            watched = Watched(nodes)
+            watched = InformerGroup(nodes)
             async with watched.running():
-                await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+                await watched.wait_until(
+                    lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered"
+                )
             return
         await install_tessera(client)
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.untyped(), clock=clock, rng=rng)
-        watched = Watched(nodes, slices, hooks)
+        watched = InformerGroup(nodes, slices, hooks)
         async with watched.running():
-            await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
-            await watched.until(lambda: _are_webhooks_trusted(hooks), PATIENCE, "the webhook is trusted")
+            await watched.wait_until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+            await watched.wait_until(lambda: _are_webhooks_trusted(hooks), PATIENCE, "the webhook is trusted")
             if self._lab_options.drivers:  # nobody serves a card before an administrator asks for drivers
                 return
-            await watched.until(
+            await watched.wait_until(
                 lambda: self._are_nodes_served(nodes, slices), PATIENCE, "every node with cards is served"
             )
 

@@ -13,8 +13,8 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import Clock
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import Watched
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.conditions import InformerGroup
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
@@ -137,7 +137,7 @@ async def _observe(
     rng = random.Random(settings.seed)
     nodes: Informer[Node] = Informer(cluster.client, NODES, clock=cluster.clock, rng=rng)
     pods: Informer[Pod] = Informer(cluster.client, PODS, clock=cluster.clock, rng=rng, namespace="default")
-    async with Watched(nodes, pods).running():
+    async with InformerGroup(nodes, pods).running():
         nodes.add_handler(watcher.on_node)
         pods.add_handler(watcher.on_pod)
         for number in range(settings.pods):
@@ -159,7 +159,7 @@ class _TimelineRecorder:
         self._steps: dict[str, dict[str, float]] = {}
         self._ran: dict[str, float] = {}
 
-    def on_node(self, event: Event[Node]) -> None:
+    def on_node(self, event: WatchEvent[Node]) -> None:
         node = event.object
         name = node.metadata.name
         if event.kind is EventKind.DELETED or self._scaler.cloud.instance(name) is None:
@@ -179,7 +179,7 @@ class _TimelineRecorder:
             if step != "registered":
                 self._moments.append(TimelineEntry(at=self._now(), kind="node", text=f"{name} {text}"))
 
-    def on_pod(self, event: Event[Pod]) -> None:
+    def on_pod(self, event: WatchEvent[Pod]) -> None:
         name = event.object.metadata.name
         if event.object.status.phase == "Running" and name not in self._ran:
             self._ran[name] = self._now()

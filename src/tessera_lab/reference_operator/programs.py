@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
-from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact_duration
 from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageProgram
@@ -141,8 +141,8 @@ class _WholeCardPlugin:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [request.available[: request.size] for request in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-        return [Allocation(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)}) for ids in requests]
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+        return [ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)}) for ids in requests]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         del device_ids

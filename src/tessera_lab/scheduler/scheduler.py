@@ -17,10 +17,10 @@ from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
@@ -95,7 +95,7 @@ class Scheduler:
 
     # Events in
 
-    def _on_node(self, event: Event[Json]) -> None:
+    def _on_node(self, event: WatchEvent[Json]) -> None:
         node = event.object
         name = node["metadata"]["name"]
         if event.kind is EventKind.DELETED:
@@ -106,7 +106,7 @@ class Scheduler:
         if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
             self._request_retry()
 
-    def _on_namespace(self, event: Event[Json]) -> None:
+    def _on_namespace(self, event: WatchEvent[Json]) -> None:
         metadata = event.object["metadata"]
         if event.kind is EventKind.DELETED:
             self.cluster.namespaces.pop(metadata["name"], None)
@@ -114,7 +114,7 @@ class Scheduler:
             self.cluster.namespaces[metadata["name"]] = labels
             self._request_retry()
 
-    def _on_pod(self, event: Event[Json]) -> None:
+    def _on_pod(self, event: WatchEvent[Json]) -> None:
         pod = event.object
         spec, uid = pod["spec"], uid_of(pod)
         phase = (pod.get("status") or {}).get("phase")
@@ -145,7 +145,7 @@ class Scheduler:
             self.cluster.nominate(uid, None)
             self._request_retry()
 
-    def _on_waiting(self, event: Event[Json]) -> None:
+    def _on_waiting(self, event: WatchEvent[Json]) -> None:
         """A pod without a node was made or changed; its status alone is no reason to decide again."""
         pod = event.object
         if pod["spec"].get("schedulingGates"):
@@ -221,7 +221,7 @@ class Scheduler:
             self._retry_later(pod)
         else:
             self._backoffs.pop(pod.uid, None)
-            about = reference_to(PODS, name, namespace, pod.uid)
+            about = make_reference(PODS, name, namespace, pod.uid)
             self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
 
     def _take_back(self, pod: PodInfo) -> None:
@@ -238,7 +238,7 @@ class Scheduler:
 
     def _record_event(self, pod: PodInfo, message: str) -> None:
         namespace, name = split_key(pod.key)
-        about = reference_to(PODS, name, namespace, pod.uid)
+        about = make_reference(PODS, name, namespace, pod.uid)
         self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
 
     async def _write_condition(self, pod: PodInfo, reason: str, message: str, nominated: str = "") -> None:

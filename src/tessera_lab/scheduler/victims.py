@@ -7,7 +7,7 @@ from typing import Any
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tessera.kube.resources.meta import split_key
 from tessera.kube.watch.informer import Informer
@@ -63,5 +63,5 @@ class Victims:
             await self._client.delete(PODS, name, namespace, uid=victim.uid)
         except (ApiError, ConnectionError, TimeoutError):
             return
-        about = reference_to(PODS, name, namespace, victim.uid)
+        about = make_reference(PODS, name, namespace, victim.uid)
         self._events.record(about, "Preempted", f"Preempted by pod {preemptor.uid} on node {node}", action="Preempting")

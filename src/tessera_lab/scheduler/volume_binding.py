@@ -13,7 +13,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from tessera.kube.resources.meta import Resource, key_of, split_key
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.scheduler.decision import Placement
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, StorageCache
 from tessera_lab.simulation.supervision import LabInformer
@@ -55,8 +55,8 @@ class VolumeBinder:
         for informer, (_, memory) in zip(self.informers, kinds, strict=True):
             informer.add_handler(self._mirror(memory))
 
-    def _mirror(self, memory: dict[str, Any]) -> Callable[[Event[Json]], None]:
-        def handle(event: Event[Json]) -> None:
+    def _mirror(self, memory: dict[str, Any]) -> Callable[[WatchEvent[Json]], None]:
+        def handle(event: WatchEvent[Json]) -> None:
             if event.kind is EventKind.DELETED:
                 memory.pop(key_of(event.object), None)
             else:

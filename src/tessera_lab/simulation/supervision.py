@@ -17,7 +17,7 @@ from typing import Any, Never, TypeVar
 
 from tessera.clock import Clock
 from tessera.kube.resources.meta import key_of
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 #: Seconds.
 FIRST = 10.0
@@ -110,10 +110,10 @@ async def collect_result(work: Coroutine[Any, Any, object]) -> Exception | None:
 class LabInformer(Informer[T]):
     """An informer whose handlers may fail with an object: they get it again after a pause, and others meanwhile."""
 
-    def add_handler(self, handler: Callable[[Event[T]], None]) -> Callable[[], None]:
+    def add_handler(self, handler: Callable[[WatchEvent[T]], None]) -> Callable[[], None]:
         """See :meth:`.Informer.add_handler`."""
 
-        def handle(event: Event[T], failures: int = 0) -> None:
+        def handle(event: WatchEvent[T], failures: int = 0) -> None:
             try:
                 handler(event)
             except Exception:  # noqa: BLE001 - one object's error, whatever it is, must not end the mirror
@@ -121,9 +121,12 @@ class LabInformer(Informer[T]):
                 pause = min(LONGEST, FIRST * 2**failures)
                 asyncio.get_running_loop().call_later(pause, again, event, failures + 1)
 
-        def again(event: Event[T], failures: int) -> None:
+        def again(event: WatchEvent[T], failures: int) -> None:
             now = self.cache.get(key_of(event.object))
-            handle(Event(EventKind.DELETED, event.object) if now is None else Event(EventKind.ADDED, now), failures)
+            handle(
+                WatchEvent(EventKind.DELETED, event.object) if now is None else WatchEvent(EventKind.ADDED, now),
+                failures,
+            )
 
         return super().add_handler(handle)
 

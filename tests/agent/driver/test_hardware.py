@@ -15,7 +15,7 @@ from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.asynchronous.inline import InlineNvml
-from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, error_of
+from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error
 from tessera.nvml.real.library import NAME
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -62,7 +62,7 @@ async def test_the_container_s_library_is_the_one_that_is_opened(
 def test_only_a_new_process_is_given_a_library_that_was_not_there_or_has_changed(
     driver: MachineDriver, tmp_path: Path
 ) -> None:
-    no_library, no_module = error_of(12, "nvmlInit"), error_of(9, "nvmlInit")
+    no_library, no_module = make_error(12, "nvmlInit"), make_error(9, "nvmlInit")
     assert not driver.needs_new_process(no_library)
     (tmp_path / "dev/nvidiactl").touch()
     assert driver.needs_new_process(no_library)

@@ -14,7 +14,14 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.driver.kubelet_gate import EMPTY_LISTS_TIMEOUT, GatedKubelet
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.interfaces import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import (
+    ContainerAllocateResponse,
+    Device,
+    Kubelet,
+    PluginError,
+    PluginOptions,
+    PreferredRequest,
+)
 from tessera_lab.kubelet.device_plugins.grpc_servers import RegistrationServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
@@ -53,8 +60,8 @@ class Plugin:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [request.available[: request.size] for request in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-        return [Allocation(envs={"IDS": ",".join(ids)}) for ids in requests]
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+        return [ContainerAllocateResponse(envs={"IDS": ",".join(ids)}) for ids in requests]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         assert device_ids

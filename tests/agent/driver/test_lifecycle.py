@@ -13,7 +13,7 @@ from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.gate import HOST_RECHECK
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
 from tessera.kube.resources import EVENTS, NODES
-from tessera.nvml.errors import Unknown
+from tessera.nvml.errors import UnknownNvmlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -330,7 +330,7 @@ def test_nvml_that_fails_is_opened_again_and_told(play: Callable[..., None]) -> 
         await scene.begin(agent=False)
         scene.markers.write(".driver-ctr-ready")
         scene.machine.load_driver(VERSION)
-        scene.machine.fail("devices", Unknown, times=1)
+        scene.machine.fail("devices", UnknownNvmlError, times=1)
         scene.validate()
         scene.start_life()
         await scene.tells("Advertised")

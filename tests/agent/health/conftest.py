@@ -17,7 +17,7 @@ from tessera.clock import Clock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import EventKind, Nvml
+from tessera.nvml.interface import GpuEventKind, Nvml
 from tessera.nvml.simulated.machine import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -73,7 +73,7 @@ class Node:
         self.kubelet_is_away = False
 
     def xid(self, number: int, gi: int | None = None, ci: int | None = None) -> None:
-        self.machine.report(SimEvent(EventKind.XID, self.one, number, gi, ci))
+        self.machine.report(SimEvent(GpuEventKind.XID, self.one, number, gi, ci))
 
     def asks_for(self, action: RecoveryAction) -> None:
         self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))

@@ -19,7 +19,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.faults import Fault, HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.nvml.interface import Event, EventKind, GpuUuid
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 
@@ -31,7 +31,7 @@ def node(policy: HealthPolicy | None = None) -> HealthStateMachine:
 
 
 def xid(number: int, gpu: GpuUuid | None = ONE, gi: int | None = None, ci: int | None = None) -> HardwareEventReported:
-    return HardwareEventReported(Event(kind=EventKind.XID, gpu=gpu, xid=number, gi_id=gi, ci_id=ci))
+    return HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=gpu, xid=number, gi_id=gi, ci_id=ci))
 
 
 def probe(
@@ -274,9 +274,9 @@ def test_an_instance_that_is_gone_takes_its_marks_along() -> None:
 
 def test_ecc_events_alone_take_nothing_away() -> None:
     health = node()
-    (change,) = health.decide(HardwareEventReported(Event(kind=EventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
+    (change,) = health.decide(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
     assert change.after.reaction is Reaction.DEGRADE
-    assert health.decide(HardwareEventReported(Event(kind=EventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
+    assert health.decide(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
 
 
 def test_marks_outlive_the_process() -> None:

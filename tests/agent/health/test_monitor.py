@@ -18,8 +18,8 @@ from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
-from tessera.nvml.errors import Unknown
-from tessera.nvml.interface import EventKind
+from tessera.nvml.errors import UnknownNvmlError
+from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine import SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -247,7 +247,7 @@ def test_marks_that_cannot_be_kept_hold_and_are_counted(node: Node) -> None:
 
 
 def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> None:
-    node.machine.fail("wait_event", Unknown)
+    node.machine.fail("wait_event", UnknownNvmlError)
 
     async def story(node: Node, agent: Agent) -> None:
         assert agent.watch.condition()[:2] == ("True", "CardDegraded")
@@ -266,7 +266,7 @@ def test_while_events_cannot_be_read_all_cards_are_asked_often(node: Node) -> No
     async def story(node: Node, agent: Agent) -> None:
         await asyncio.sleep(65)
         agent.hardware.probes.clear()
-        node.machine.fail("wait_event", Unknown, times=None)
+        node.machine.fail("wait_event", UnknownNvmlError, times=None)
         agent.watch.event_watch_failed("unknown error")
         await asyncio.sleep(31)
         assert len(agent.hardware.probes) == 6
@@ -278,7 +278,7 @@ def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks_all(n
     async def story(node: Node, agent: Agent) -> None:
         await asyncio.sleep(30)
         agent.hardware.probes.clear()
-        node.machine.report(SimEvent(EventKind.XID, None, 94, None, None))
+        node.machine.report(SimEvent(GpuEventKind.XID, None, 94, None, None))
         await asyncio.sleep(1)
         assert agent.watch.is_unhealthy(node.one)
         assert agent.watch.is_unhealthy(node.other)

@@ -6,7 +6,7 @@ from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import entry_health
 from tessera.api.sharing.devices import Device, Gpu, MigDevice
 from tessera.api.sharing.profile import SharingKind
-from tessera.nvml.interface import Event, EventKind, GpuUuid
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 ONE, OTHER = "GPU-1", "GPU-2"
 WHOLE = [Gpu(uuid=uuid, index=index, product="X", compute_capability=(8, 0)) for index, uuid in enumerate((ONE, OTHER))]
@@ -39,7 +39,7 @@ def node() -> HealthStateMachine:
 
 def xid(number: int, gi: int | None = None) -> HardwareEventReported:
     ci = None if gi is None else 0
-    return HardwareEventReported(Event(kind=EventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
+    return HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
 
 
 def out(devices: list[Device], gpus: list[Gpu], health: HealthStateMachine) -> list[str]:

@@ -12,8 +12,8 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import EVENTS, NODES
 from tessera.kubelet.interfaces import PluginError, PodResources
-from tessera.nvml.errors import InUse, Unknown
-from tessera.nvml.interface import EventKind
+from tessera.nvml.errors import InUse, UnknownNvmlError
+from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine import SimEvent
 
 if TYPE_CHECKING:
@@ -272,8 +272,8 @@ def test_a_call_that_fails_for_a_while_is_made_good(play: Callable[..., None]) -
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
-        scene.machine.fail("create_gpu_instance", Unknown, times=2)
-        scene.machine.fail("create_compute_instance", Unknown, times=2)
+        scene.machine.fail("create_gpu_instance", UnknownNvmlError, times=2)
+        scene.machine.fail("create_compute_instance", UnknownNvmlError, times=2)
         scene.machine.fail("destroy_compute_instance", InUse, times=3)
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         await scene.promise("web", A)
@@ -294,11 +294,11 @@ def test_a_program_that_fails_again_and_again_does_not_have_the_cards_read_anew(
         await scene.clock.sleep(5.0)
         before = hardware.calls
         for _ in range(50):
-            scene.machine.report(SimEvent(EventKind.XID, scene.machine.uuids()[0], xid=31))
+            scene.machine.report(SimEvent(GpuEventKind.XID, scene.machine.uuids()[0], xid=31))
         await scene.clock.sleep(0.5)
         asked_of_health = 5
         assert hardware.calls - before <= asked_of_health
-        scene.machine.report(SimEvent(EventKind.XID, scene.machine.uuids()[0], xid=74))
+        scene.machine.report(SimEvent(GpuEventKind.XID, scene.machine.uuids()[0], xid=74))
         await scene.clock.sleep(0.5)
         assert hardware.calls - before > asked_of_health
 
@@ -340,7 +340,7 @@ def test_a_slice_in_use_by_nobody_who_is_listed_is_tried_again_now_and_then(play
 
 def test_hardware_events_are_watched_again_after_that_failed(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        scene.machine.fail("wait_event", Unknown, times=1)
+        scene.machine.fail("wait_event", UnknownNvmlError, times=1)
         await scene.begin()
         await scene.joined()
         await scene.clock.sleep(120)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING
 
-from tessera.nvml.errors import Unknown
+from tessera.nvml.errors import UnknownNvmlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_an_instance_of_somebody_else_without_a_compute_instance_is_left_alone(p
 
 def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_anew(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        scene.machine.fail("create_compute_instance", Unknown, times=3)
+        scene.machine.fail("create_compute_instance", UnknownNvmlError, times=3)
         await scene.begin()
         await scene.joined()
         await scene.pod("web", {"main": {"3g.20gb": 1}})

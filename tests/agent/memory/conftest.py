@@ -34,7 +34,7 @@ from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, PODS, Pod
 from tessera.nvml.asynchronous.inline import InlineNvml
-from tessera.nvml.interface import Memory, Nvml
+from tessera.nvml.interface import DeviceMemory, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -56,7 +56,7 @@ class Counting(InlineNvml):
     async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         self.calls += 1
         answer = await super().call(operation, call, card=card)
-        if isinstance(answer, Memory) and self.claimed is not None:
+        if isinstance(answer, DeviceMemory) and self.claimed is not None:
             return msgspec.structs.replace(answer, total=self.claimed)
         return answer
 

@@ -33,7 +33,7 @@ from tessera.nvml.errors import (
     NotSupported,
     NvmlError,
     ResetRequired,
-    Unknown,
+    UnknownNvmlError,
 )
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ CALLS = ["create_gpu_instance", "create_compute_instance", "destroy_gpu_instance
 def test_a_failed_call_is_tried_again_after_growing_delays(bench: Benches, operation: str) -> None:
     card = bench()
     card.make(("1g.5gb", 0))
-    card.cards.fail(operation, Unknown, times=2)
+    card.cards.fail(operation, UnknownNvmlError, times=2)
     card.aim({"7g.40gb": 1})
     times = []
     while not isinstance(step := card.run(), InSync):
@@ -290,7 +290,7 @@ def test_failures_are_counted_on_whoever_it_is_that_must_stay(bench: Benches, pa
     for number, device in enumerate(card.make(*SEVEN)):
         if number not in pair:
             card.hold(f"pod-{number}", device)
-    card.cards.fail("destroy_compute_instance", Unknown, times=None)
+    card.cards.fail("destroy_compute_instance", UnknownNvmlError, times=None)
     card.aim({"2g.10gb": 1, "1g.5gb": 5})
     told = []
     for _ in range(2 * FAILURE_ATTEMPTS):

@@ -33,14 +33,14 @@ from tessera.agent.mig_config.events import (
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.models import MODELS
-from tessera.nvml.errors import InsufficientResources, InUse, NvmlError, ResetRequired, Unknown
+from tessera.nvml.errors import InsufficientResources, InUse, NvmlError, ResetRequired, UnknownNvmlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Every model whose placements are known.
 KNOWN = [model for model in MODELS if model.table is not None]
-ERRORS: list[type[NvmlError]] = [Unknown, InUse, ResetRequired, InsufficientResources]
+ERRORS: list[type[NvmlError]] = [UnknownNvmlError, InUse, ResetRequired, InsufficientResources]
 CALLS = [
     "create_gpu_instance",
     "create_compute_instance",

@@ -37,7 +37,7 @@ from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml
-from tessera.nvml.interface import Event, EventKind
+from tessera.nvml.interface import GpuEvent, GpuEventKind
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
@@ -169,7 +169,7 @@ class Scene:
     def xid(self, number: int, index: int, instance: tuple[int, int] = (-1, -1)) -> None:
         """The driver reports an error of a card, or of a compute instance on it."""
         gi_id, ci_id = (None if each < 0 else each for each in instance)
-        event = Event(kind=EventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
+        event = GpuEvent(kind=GpuEventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
         self.health.decide(HardwareEventReported(event), self.clock.monotonic())
         self.changes.notify()
 

@@ -15,7 +15,7 @@ from tessera.agent.sharing.allocate_response import (
 )
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import AllocationPolicy, Flags, SharingKind
-from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
+from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
@@ -48,7 +48,9 @@ def mounted(*ids: str) -> tuple[Mount, ...]:
     return tuple(Mount(container_path=f"{FOLDER}/{each}", host_path="/dev/null", read_only=False) for each in ids)
 
 
-def told(devices: tuple[Device, ...], *strategies: str, uuids: bool = True, resource: str = GPU) -> Allocation:
+def told(
+    devices: tuple[Device, ...], *strategies: str, uuids: bool = True, resource: str = GPU
+) -> ContainerAllocateResponse:
     options = AllocateOptions(list_strategies=strategies, ids_are_uuids=uuids)
     return build_allocation(resource, devices, options, files={})
 
@@ -70,21 +72,23 @@ class TestEachStrategy:
     """What is told by one strategy alone."""
 
     def test_envvar(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
-        assert told(devices, "envvar", uuids=uuids) == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)})
+        assert told(devices, "envvar", uuids=uuids) == ContainerAllocateResponse(
+            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)}
+        )
 
     def test_volume_mounts(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
-        expected = Allocation(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(*ids))
+        expected = ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(*ids))
         assert told(devices, "volume-mounts", uuids=uuids) == expected
 
     def test_cdi_cri(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
         found = told(devices, "cdi-cri", uuids=uuids)
-        assert found == Allocation(cdi_devices=found.cdi_devices)
+        assert found == ContainerAllocateResponse(cdi_devices=found.cdi_devices)
         assert found.cdi_devices == (*(NAMES + each for each in ids), *its_set(devices))
 
     def test_cdi_annotations(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
         found = told(devices, "cdi-annotations", uuids=uuids)
         ((key, value),) = found.annotations.items()
-        assert found == Allocation(annotations=found.annotations)
+        assert found == ContainerAllocateResponse(annotations=found.annotations)
         assert value == ",".join((*(NAMES + each for each in ids), *its_set(devices)))
         prefix, _, answer_id = key.rpartition("_")
         assert prefix == "cdi.k8s.io/nvidia-device-plugin"
@@ -98,9 +102,9 @@ def its_set(devices: tuple[Device, ...]) -> list[str]:
 
 def test_where_a_container_may_have_other_resources_too_one_device_has_a_set_as_well() -> None:
     found = build_allocation(GPU, ONE, AllocateOptions(), files={}, joint=True)
-    assert found == Allocation(cdi_devices=(NAMES + A, NAMES + set_name([A])))
+    assert found == ContainerAllocateResponse(cdi_devices=(NAMES + A, NAMES + set_name([A])))
     by_env = build_allocation(GPU, ONE, AllocateOptions(list_strategies=("envvar",)), files={}, joint=True)
-    assert by_env == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": A})
+    assert by_env == ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": A})
 
 
 def test_the_kind_is_that_of_the_device_plugin() -> None:
@@ -116,7 +120,7 @@ def test_all_four_together() -> None:
 
 
 def test_nothing_asked_for_is_nothing_told() -> None:
-    assert told((), "cdi-annotations", "cdi-cri") == Allocation()
+    assert told((), "cdi-annotations", "cdi-cri") == ContainerAllocateResponse()
 
 
 def test_another_prefix_of_annotations() -> None:
@@ -178,9 +182,9 @@ def test_clients_of_mps_get_its_folders_whatever_the_strategy() -> None:
     edits = MpsEdits(envs={"CUDA_MPS_PIPE_DIRECTORY": "/mps/p"}, mounts=(pipe,))
     devices = (share(A, "0", 1),)
     by_cdi = build_allocation(SHARED, devices, AllocateOptions(), files={}, mps=edits)
-    assert by_cdi == Allocation(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))
+    assert by_cdi == ContainerAllocateResponse(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))
     by_env = build_allocation(SHARED, devices, AllocateOptions(list_strategies=("envvar",)), files={}, mps=edits)
-    assert by_env == Allocation(envs={**edits.envs, "NVIDIA_VISIBLE_DEVICES": A}, mounts=(pipe,))
+    assert by_env == ContainerAllocateResponse(envs={**edits.envs, "NVIDIA_VISIBLE_DEVICES": A}, mounts=(pipe,))
 
 
 def test_imex_channels_are_told_beside_the_devices() -> None:
@@ -191,9 +195,9 @@ def test_imex_channels_are_told_beside_the_devices() -> None:
     }
     options = AllocateOptions(list_strategies=("volume-mounts",), imex_channels=(0,))
     found = build_allocation(GPU, ONE, options, files={})
-    assert found == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(A, "imex/0"))
+    assert found == ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(A, "imex/0"))
     by_cdi = build_allocation(GPU, ONE, AllocateOptions(imex_channels=(0,)), files={})
-    assert by_cdi == Allocation(cdi_devices=(NAMES + A,))
+    assert by_cdi == ContainerAllocateResponse(cdi_devices=(NAMES + A,))
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"])

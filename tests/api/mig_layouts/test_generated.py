@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.mig_layouts.generated import CardKind, generated_layouts, spelled_layout
 from tessera.api.mig_layouts.layouts_file import MigCard, targets_of
-from tessera.mig.layout_planning import feasible
+from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_short_name
 
 
@@ -70,7 +70,7 @@ def test_a_node_of_several_models_is_told_apart_by_pci_id() -> None:
 def test_every_generated_layout_fits_its_card(model: str) -> None:
     geometry = model_by_short_name(model).geometry
     for entries in generated_layouts([CardKind(0, geometry)]).values():
-        assert all(feasible(geometry, entry.counts) for entry in entries)
+        assert all(is_feasible(geometry, entry.counts) for entry in entries)
 
 
 @pytest.mark.parametrize(

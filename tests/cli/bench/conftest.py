@@ -16,7 +16,7 @@ from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
@@ -85,14 +85,14 @@ class Elsewhere:
         status = {"nodeInfo": {"containerRuntimeVersion": self._runtime}, "conditions": [_READY]}
         await self._client.create(NODES.untyped(), {"metadata": {"name": name}, "status": status})
 
-    async def _count(self, event: Event[dict[str, Any]]) -> None:
+    async def _count(self, event: WatchEvent[dict[str, Any]]) -> None:
         """The operator: a node has a card while there is a policy that it follows."""
         gone = event.kind is EventKind.DELETED
         count = "1" if not gone and self._follows > 0 else "0"
         self._follows -= gone
         await self._status(NODES.untyped(), "node-1", {"capacity": {"nvidia.com/gpu": count}})
 
-    async def _serve(self, event: Event[Pod]) -> None:
+    async def _serve(self, event: WatchEvent[Pod]) -> None:
         """The autoscaler, the scheduler and kubelet: one node for the pod, which runs there and then goes with it."""
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:

@@ -16,9 +16,9 @@ from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
 from tessera.controller.slicing.instructions import RecordEvent, Ungate, Write
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.client.codec import Change, Codec, Poison
+from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.cache import Cache, Event
+from tessera.kube.watch.cache import Cache, WatchEvent
 
 #: CPU seconds of one history on a slow machine; an honest one takes some hundredths.
 MOST_SECONDS = 5.0
@@ -28,7 +28,7 @@ class Feed:
     """Watch lines of one kind, as a reflector takes them, to handlers."""
 
     def __init__(
-        self, kind: Any, handler: Callable[[Event[Any]], None], unreadable: Callable[[str, str | None], None]
+        self, kind: Any, handler: Callable[[WatchEvent[Any]], None], unreadable: Callable[[str, str | None], None]
     ) -> None:
         self._codec: Codec[Any] = Codec(kind)
         self._cache: Cache[Any] = Cache()
@@ -36,12 +36,12 @@ class Feed:
         self._unreadable = unreadable
 
     def send(self, type_: str, item: dict[str, Any]) -> None:
-        line = self._codec.line(msgspec.json.encode({"type": type_, "object": item}))
-        if isinstance(line, Poison):
+        line = self._codec.decode_line(msgspec.json.encode({"type": type_, "object": item}))
+        if isinstance(line, Undecodable):
             if line.metadata is not None:
                 self._unreadable(f"{line.metadata.namespace}/{line.metadata.name}", line.error)
             return
-        assert isinstance(line, Change)
+        assert isinstance(line, ChangeLine)
         meta = line.object.metadata
         self._unreadable(f"{meta.namespace}/{meta.name}", None)
         key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

@@ -21,7 +21,7 @@ from tessera.controller.main.run import run
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -110,7 +110,7 @@ class Lab:
     async def _answer(self, client: Client, name: str) -> None:
         seen = asyncio.Event()
 
-        def note(_event: Event[Instaslice]) -> None:
+        def note(_event: WatchEvent[Instaslice]) -> None:
             seen.set()
 
         informer = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=self.clock, rng=random.Random(1))

@@ -9,7 +9,7 @@ import pytest
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
 from tessera.controller.slicing.instructions import ReportNodeCondition
-from tessera.kube.client.codec import Codec, Poison
+from tessera.kube.client.codec import Codec, Undecodable
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -22,8 +22,8 @@ def store(world: World, node: str, **change: Any) -> None:
     stored["status"] = {**stored["status"], **change}
     world.version += 1
     stored["metadata"]["resourceVersion"] = str(world.version)
-    line = CODEC.line(msgspec.json.encode({"type": "MODIFIED", "object": stored}))
-    if isinstance(line, Poison):
+    line = CODEC.decode_line(msgspec.json.encode({"type": "MODIFIED", "object": stored}))
+    if isinstance(line, Undecodable):
         world.slicer.see_unreadable(NodeName(node), line.error)
     else:
         world.slicer.see_unreadable(NodeName(node), None)

@@ -32,7 +32,7 @@ def a_node() -> Node:
             "allocatable": {"cpu": "8", "nvidia.com/mig-1g.5gb": "2"},
         },
     }
-    return Codec(NODES.type).object(_json(item))
+    return Codec(NODES.type).decode_object(_json(item))
 
 
 def a_pod(*, labels: dict[str, str] | None = None, owner: str = "ReplicaSet", status: Any = None, **spec: Any) -> Pod:
@@ -44,7 +44,7 @@ def a_pod(*, labels: dict[str, str] | None = None, owner: str = "ReplicaSet", st
         "spec": {"containers": [{"name": "c"}], **spec},
         "status": status or {"phase": "Running"},
     }
-    return Codec(PODS.type).object(_json(item))
+    return Codec(PODS.type).decode_object(_json(item))
 
 
 def _json(item: Any) -> bytes:

@@ -11,7 +11,7 @@ from tests.kube.electing import EPOCH, refusal
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.transport.interface import Request, Response, Stream
 
@@ -53,8 +53,8 @@ def test_events_end_with_the_leadership_too() -> None:
         server, leads = Server(), True
         clock = LoopClock(EPOCH)
         client = Client(server, field_manager="x", clock=clock).fenced(lambda: leads)
-        events = EventRecorder(client.under("y"), component="x", clock=clock, rng=random.Random(1))
-        events.record(reference_to(NODES, "n"), "Reason", "note")
+        events = EventRecorder(client.with_field_manager("y"), component="x", clock=clock, rng=random.Random(1))
+        events.record(make_reference(NODES, "n"), "Reason", "note")
         leads = False
         async with asyncio.timeout(600):
             await events.flush()

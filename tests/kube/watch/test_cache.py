@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.kube.resources import ObjectMeta, Pod, PodSpec, Uid
-from tessera.kube.watch.cache import Cache, Event, EventKind
+from tessera.kube.watch.cache import Cache, EventKind, WatchEvent
 
 
 def pod(name: str, version: int, uid: str = "u", node: str = "") -> Pod:
@@ -19,7 +19,7 @@ def by_node(item: Pod) -> list[str]:
     return [item.spec.node_name] if item.spec.node_name else []
 
 
-def kinds(events: list[Event[Pod]]) -> list[tuple[str, str]]:
+def kinds(events: list[WatchEvent[Pod]]) -> list[tuple[str, str]]:
     return [(str(event.kind), event.object.metadata.resource_version) for event in events]
 
 
@@ -27,7 +27,7 @@ def test_an_unknown_object_is_added_a_known_one_modified() -> None:
     cache: Cache[Pod] = Cache()
     assert kinds(cache.upsert(pod("a", 1))) == [("ADDED", "1")]
     (event,) = cache.upsert(pod("a", 2))
-    assert event == Event(EventKind.MODIFIED, pod("a", 2), pod("a", 1))
+    assert event == WatchEvent(EventKind.MODIFIED, pod("a", 2), pod("a", 1))
 
 
 def test_the_same_version_again_changes_nothing() -> None:
@@ -45,7 +45,7 @@ def test_another_uid_under_the_same_key_is_a_delete_and_an_add() -> None:
 def test_a_delete_tells_the_final_state_and_the_one_before() -> None:
     cache: Cache[Pod] = Cache()
     cache.upsert(pod("a", 1))
-    assert cache.remove("ns/a", pod("a", 9)) == [Event(EventKind.DELETED, pod("a", 9), pod("a", 1))]
+    assert cache.remove("ns/a", pod("a", 9)) == [WatchEvent(EventKind.DELETED, pod("a", 9), pod("a", 1))]
     assert cache.remove("ns/a") == []
 
 
@@ -58,20 +58,20 @@ def test_replacing_tells_deletes_before_adds_so_that_what_is_freed_can_be_used()
 def test_an_index_follows_its_objects() -> None:
     cache = Cache({"node": by_node})
     cache.upsert(pod("a", 1))
-    assert cache.by("node", "n1") == []
+    assert cache.by_index("node", "n1") == []
     cache.upsert(pod("a", 2, node="n1"))
     cache.upsert(pod("b", 3, node="n1"))
-    assert [item.metadata.name for item in cache.by("node", "n1")] == ["a", "b"]
+    assert [item.metadata.name for item in cache.by_index("node", "n1")] == ["a", "b"]
     cache.upsert(pod("a", 4, node="n2"))
     cache.remove("ns/b")
-    assert cache.by("node", "n1") == []
-    assert [item.metadata.name for item in cache.by("node", "n2")] == ["a"]
+    assert cache.by_index("node", "n1") == []
+    assert [item.metadata.name for item in cache.by_index("node", "n2")] == ["a"]
 
 
 def test_untyped_objects_are_cached_too() -> None:
     cache: Cache[dict[str, Any]] = Cache({"app": lambda item: item["metadata"].get("labels", {}).values()})
     cache.upsert({"metadata": {"name": "a", "uid": "1", "resourceVersion": "1", "labels": {"app": "x"}}})
-    assert cache.get("a") == cache.by("app", "x")[0]
+    assert cache.get("a") == cache.by_index("app", "x")[0]
 
 
 # Convergence. The server has a true history; the watcher sees parts of it and relists in between.
@@ -105,7 +105,7 @@ def test_any_mix_of_seen_and_unseen_changes_converges_at_the_next_list(history: 
     """An unseen change stands for a watch that broke: nothing more is seen until the next list."""
     server: dict[str, Pod] = {}
     cache = Cache({"node": by_node})
-    told: list[Event[Pod]] = []
+    told: list[WatchEvent[Pod]] = []
     blind = False
     for version, step in enumerate(history, start=1):
         blind = blind or not step.seen
@@ -120,7 +120,9 @@ def test_any_mix_of_seen_and_unseen_changes_converges_at_the_next_list(history: 
     _assert_history(told, server)
 
 
-def _change(server: dict[str, Pod], cache: Cache[Pod], step: Step, version: int, *, blind: bool) -> list[Event[Pod]]:
+def _change(
+    server: dict[str, Pod], cache: Cache[Pod], step: Step, version: int, *, blind: bool
+) -> list[WatchEvent[Pod]]:
     key = f"ns/{step.name}"
     old = server.get(key)
     if step.delete:
@@ -137,10 +139,10 @@ def _assert_equal(cache: Cache[Pod], server: dict[str, Pod]) -> None:
     assert dict(zip(cache.keys(), cache.values(), strict=True)) == server
     for node in ("n1", "n2"):
         expected = {item.metadata.name for item in server.values() if item.spec.node_name == node}
-        assert {item.metadata.name for item in cache.by("node", node)} == expected
+        assert {item.metadata.name for item in cache.by_index("node", node)} == expected
 
 
-def _assert_history(told: list[Event[Pod]], server: dict[str, Pod]) -> None:
+def _assert_history(told: list[WatchEvent[Pod]], server: dict[str, Pod]) -> None:
     """Replaying the events gives the server's state, and each fits the state before it."""
     state: dict[str, Pod] = {}
     for event in told:

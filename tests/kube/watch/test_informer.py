@@ -7,7 +7,7 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.informer import Event, Informer
+from tessera.kube.watch.informer import Informer, WatchEvent
 
 
 async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_index(
@@ -19,8 +19,8 @@ async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_in
     )
     heard: list[str] = []
 
-    def hear(event: Event[Pod]) -> None:
-        assert event.object in informer.cache.by("node", "n1")
+    def hear(event: WatchEvent[Pod]) -> None:
+        assert event.object in informer.cache.by_index("node", "n1")
         heard.append(f"{event.kind} {event.object.metadata.name}")
 
     informer.add_handler(hear)

@@ -14,7 +14,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.watch.reflector import Event, Reflector
+from tessera.kube.watch.reflector import Reflector, WatchEvent
 
 Story = list[str]
 
@@ -28,7 +28,7 @@ class Mirror:
             client, PODS, on_event=self._tell, clock=clock, rng=random.Random(7), **options
         )
 
-    def _tell(self, event: Event[Pod]) -> None:
+    def _tell(self, event: WatchEvent[Pod]) -> None:
         meta = event.object.metadata
         self.story.append(f"{event.kind} {meta.name} {meta.resource_version}")
 
@@ -277,7 +277,7 @@ async def test_a_poisonous_object_is_logged_counted_and_skipped_and_the_version_
         async with played(server, mirror):
             assert mirror.story == ["ADDED a 1", "MODIFIED a 106"]
             assert queries(server, "resourceVersion") == [None, "100", "105", "106"]
-            assert mirror.reflector.poisoned == 1
+            assert mirror.reflector.skipped == 1
     assert "Pod default/bad is skipped" in caplog.text
     assert "spec is 7: Expected `object`" in caplog.text
 
@@ -289,7 +289,7 @@ async def test_a_poisonous_object_in_a_list_does_not_hide_the_others_nor_forget_
     async with played(server, mirror):
         assert mirror.story == ["ADDED bad 1", "ADDED a 2", "DELETED a 2", "ADDED c 110"]
         assert mirror.pods == ["bad", "c"]
-        assert mirror.reflector.poisoned == 1
+        assert mirror.reflector.skipped == 1
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -349,7 +349,7 @@ async def test_versions_that_go_back_are_told_before_the_objects_of_before(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
     story: Story = []
-    mirror = Mirror(client, clock, on_rewound=lambda: story.append("rewound"))
+    mirror = Mirror(client, clock, on_rollback=lambda: story.append("rewound"))
     mirror.story = story
     server.lists(pod("a", 90), version=90).streams(changed("MODIFIED", pod("a", 120)))
     server.refuses(504, "Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large"}])
@@ -363,7 +363,7 @@ async def test_a_stream_that_stands_before_the_version_that_was_asked_for_is_fol
 ) -> None:
     """A server on a restored etcd shows nothing to a watch that is ahead of it, but for bookmarks."""
     story: Story = []
-    mirror = Mirror(client, clock, on_rewound=lambda: story.append("rewound"))
+    mirror = Mirror(client, clock, on_rollback=lambda: story.append("rewound"))
     server.lists(pod("a", 90), version=120).streams(bookmark(50)).lists(pod("a", 40), version=50)
     async with played(server, mirror):
         assert story == ["rewound"]
@@ -416,7 +416,7 @@ async def test_selectors_and_the_namespace_are_passed_on(
 async def test_an_exception_of_the_handler_ends_the_run(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
-    def explode(event: Event[Pod]) -> None:
+    def explode(event: WatchEvent[Pod]) -> None:
         raise LookupError(event.object.metadata.name)
 
     server.lists(pod("a", 1))
@@ -428,7 +428,7 @@ async def test_an_exception_of_the_handler_ends_the_run(
 async def test_who_waits_for_a_first_look_is_told_of_a_refusal(server: ScriptedServer, mirror: Mirror) -> None:
     server.refuses(403, "Forbidden")
     async with played(server, mirror):
-        assert mirror.reflector.looked.is_set()
+        assert mirror.reflector.attempted.is_set()
         assert not mirror.reflector.synced.is_set()
         assert isinstance(mirror.reflector.error, Forbidden)
 

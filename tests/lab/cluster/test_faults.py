@@ -31,7 +31,7 @@ from tessera.kube.resources import (
     SERVICES,
     STATEFULSETS,
 )
-from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -63,8 +63,8 @@ class Plugin:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [request.available[: request.size] for request in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-        return [Allocation(envs={"GIVEN": ",".join(ids)}) for ids in requests]
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+        return [ContainerAllocateResponse(envs={"GIVEN": ",".join(ids)}) for ids in requests]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         del device_ids

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
 
@@ -38,11 +38,11 @@ class Slices:
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         return [(*request.must_include, *self.prefers)[: request.size] for request in requests]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         if self.refuses:
             raise PluginError(self.refuses)
         self.allocated += [tuple(ids) for ids in requests]
-        return [Allocation(envs={"SLICES": ",".join(ids)}) for ids in requests]
+        return [ContainerAllocateResponse(envs={"SLICES": ",".join(ids)}) for ids in requests]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         self.started.append(tuple(device_ids))

@@ -15,7 +15,7 @@ from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.asynchronous.threaded import ThreadedNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
-from tessera.nvml.interface import Event, EventKind, Nvml, Process
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuProcess, Nvml
 from tessera.nvml.simulated.hardware import ANY
 from tessera.nvml.simulated.machine import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -94,8 +94,8 @@ async def test_an_event_wakes_who_waits(machine: SimulatedMachine) -> None:
     async with InlineNvml(machine, SystemClock()) as nvml:
         waiting = asyncio.create_task(nvml.wait_event(60))
         await asyncio.sleep(0)
-        machine.report(SimEvent(EventKind.XID, gpu, 94))
-        assert await waiting == Event(kind=EventKind.XID, gpu=gpu, xid=94)
+        machine.report(SimEvent(GpuEventKind.XID, gpu, 94))
+        assert await waiting == GpuEvent(kind=GpuEventKind.XID, gpu=gpu, xid=94)
         assert await nvml.wait_event(0.001) is None
 
 
@@ -193,8 +193,8 @@ class OneProcess(SimulatedMachine):
 
     process: subprocess.Popen[bytes]
 
-    def processes(self, _device: str) -> list[Process]:
-        return [] if self.process.poll() is not None else [Process(pid=self.process.pid, memory_bytes=0)]
+    def processes(self, _device: str) -> list[GpuProcess]:
+        return [] if self.process.poll() is not None else [GpuProcess(pid=self.process.pid, memory_bytes=0)]
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ async def test_a_wait_for_events_does_not_keep_nvml_open_for_its_whole_time(mach
     class Slow(SimulatedMachine):
         waits: list[float]
 
-        def wait_event(self, seconds: float) -> Event | None:
+        def wait_event(self, seconds: float) -> GpuEvent | None:
             self.waits.append(seconds)
             return None
 

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier, Event
 
-from tessera.nvml.asynchronous.threaded import SharedUse
+from tessera.nvml.asynchronous.threaded import SharedLock
 
 
 def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:
-    use, meet, story = SharedUse(), Barrier(3, timeout=10), list[str]()
+    use, meet, story = SharedLock(), Barrier(3, timeout=10), list[str]()
     go = Event()
 
     def share() -> None:
@@ -17,9 +17,9 @@ def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:
         story.append("shared")
 
     with ThreadPoolExecutor(4) as threads:
-        both = [threads.submit(use.shared, share) for _ in range(2)]
+        both = [threads.submit(use.run_shared, share) for _ in range(2)]
         meet.wait()
-        last = threads.submit(use.alone, lambda: story.append("alone"))
+        last = threads.submit(use.run_alone, lambda: story.append("alone"))
         go.set()
         for each in (*both, last):
             each.result(10)
@@ -27,8 +27,8 @@ def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:
 
 
 def test_a_failure_lets_the_others_go_on() -> None:
-    use = SharedUse()
-    for act in (use.shared, use.alone):
+    use = SharedLock()
+    for act in (use.run_shared, use.run_alone):
         with suppress(ZeroDivisionError):
             act(lambda: 1 / 0)
-    assert (use.shared(lambda: 1), use.alone(lambda: 2)) == (1, 2)
+    assert (use.run_shared(lambda: 1), use.run_alone(lambda: 2)) == (1, 2)

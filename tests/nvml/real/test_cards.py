@@ -11,7 +11,7 @@ import pytest
 
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported, Unknown
+from tessera.nvml.errors import GpuLost, NotFound, NotSupported, UnknownNvmlError
 from tessera.nvml.interface import GpuUuid, MigUuid, Nvml
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -109,8 +109,8 @@ def test_the_switches_of_one_machine_are_no_fabric(real: RealNvml, machine: Simu
 
 def test_a_lost_card_and_a_broken_driver_are_errors(real: RealNvml, machine: SimulatedMachine) -> None:
     gpu, other = machine.uuids()
-    machine.fail("attributes", Unknown, skip=1)
-    with pytest.raises(Unknown, match=f"ECC mode of {gpu}"):
+    machine.fail("attributes", UnknownNvmlError, skip=1)
+    with pytest.raises(UnknownNvmlError, match=f"ECC mode of {gpu}"):
         real.attributes(gpu)
     machine.lose(gpu)
     for nvml in (real, machine):

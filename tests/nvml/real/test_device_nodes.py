@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.nvml.errors import NoPermission
-from tessera.nvml.real.device_nodes import Node, driver_nodes, make_nodes
+from tessera.nvml.real.device_nodes import HostDeviceNode, list_driver_nodes, make_nodes
 
 DEVICES = """\
 Character devices:
@@ -39,26 +39,26 @@ def proc(tmp_path: Path) -> Path:
     return proc
 
 
-def node(path: str, major: int, minor: int) -> Node:
-    return Node(path=path, major=major, minor=minor, mode=0o660, gid=44)
+def node(path: str, major: int, minor: int) -> HostDeviceNode:
+    return HostDeviceNode(path=path, major=major, minor=minor, mode=0o660, gid=44)
 
 
 def test_control_cards_memory_and_capabilities_have_the_driver_s_numbers_owner_and_mode(proc: Path) -> None:
-    assert driver_nodes(proc) == [
+    assert list_driver_nodes(proc) == [
         node("nvidiactl", 195, 255),
         node("nvidia0", 195, 0),
         node("nvidia1", 195, 1),
         node("nvidia-uvm", 507, 0),
         node("nvidia-uvm-tools", 507, 1),
-        Node(path="nvidia-caps/nvidia-cap1", major=234, minor=1, mode=0o400),
-        Node(path="nvidia-caps/nvidia-cap2", major=234, minor=2, mode=0o444),
+        HostDeviceNode(path="nvidia-caps/nvidia-cap1", major=234, minor=1, mode=0o400),
+        HostDeviceNode(path="nvidia-caps/nvidia-cap2", major=234, minor=2, mode=0o444),
     ]
 
 
 def test_nothing_is_made_without_a_driver_or_against_the_administrator_s_will(proc: Path, tmp_path: Path) -> None:
-    assert driver_nodes(tmp_path / "none") == []
+    assert list_driver_nodes(tmp_path / "none") == []
     (proc / "driver/nvidia/params").write_text(PARAMETERS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
-    assert driver_nodes(proc) == []
+    assert list_driver_nodes(proc) == []
 
 
 def test_only_what_is_missing_is_made(proc: Path, tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_only_what_is_missing_is_made(proc: Path, tmp_path: Path) -> None:
     def chown(path: Path, uid: int, gid: int) -> None:
         owners[path.name] = (uid, gid)
 
-    told = make_nodes(dev, driver_nodes(proc)[:4], mknod, chown)
+    told = make_nodes(dev, list_driver_nodes(proc)[:4], mknod, chown)
     assert told == ["nvidia0", "nvidia1", "nvidia-uvm"]
     assert made[dev / "nvidia1"] == (stat.S_IFCHR | 0o660, os.makedev(195, 1))
     assert (dev / "nvidia1").stat().st_mode & 0o777 == 0o660
     assert owners["nvidia1"] == (0, 44)
-    assert make_nodes(dev, driver_nodes(proc)[:4], mknod, chown) == []
+    assert make_nodes(dev, list_driver_nodes(proc)[:4], mknod, chown) == []
 
 
 def test_who_may_not_make_nodes_is_told_which(proc: Path, tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ def test_who_may_not_make_nodes_is_told_which(proc: Path, tmp_path: Path) -> Non
         raise PermissionError(1, "Operation not permitted", str(path))
 
     with pytest.raises(NoPermission, match="nvidiactl: Operation not permitted"):
-        make_nodes(tmp_path, driver_nodes(proc), refused)
+        make_nodes(tmp_path, list_driver_nodes(proc), refused)

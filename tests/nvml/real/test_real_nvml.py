@@ -22,9 +22,9 @@ from tessera.nvml.errors import (
     NotSupported,
     NvmlError,
     ResetRequired,
-    Unknown,
+    UnknownNvmlError,
 )
-from tessera.nvml.interface import DeviceFile, EventKind, GpuUuid, MigModeResult, Nvml
+from tessera.nvml.interface import DeviceFile, GpuEventKind, GpuUuid, MigModeResult, Nvml
 from tessera.nvml.real.mig import profile_name
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.hardware import ANY
@@ -95,13 +95,13 @@ def test_processes_and_memory_are_told_alike(real: RealNvml, machine: SimulatedM
 def test_events_are_told_alike(real: RealNvml, machine: SimulatedMachine) -> None:
     gpu = machine.uuids()[0]
     assert real.wait_event(0.001) is None
-    machine.report(SimEvent(EventKind.XID, gpu, 94, gi_id=1, ci_id=0))
-    machine.report(SimEvent(EventKind.DOUBLE_BIT_ECC, gpu))
+    machine.report(SimEvent(GpuEventKind.XID, gpu, 94, gi_id=1, ci_id=0))
+    machine.report(SimEvent(GpuEventKind.DOUBLE_BIT_ECC, gpu))
     event, second = real.wait_event(1), real.wait_event(1)
     assert event is not None
     assert second is not None
-    assert (event.kind, event.gpu, event.xid, event.gi_id, event.ci_id) == (EventKind.XID, gpu, 94, 1, 0)
-    assert (second.kind, second.gpu, second.xid, second.gi_id) == (EventKind.DOUBLE_BIT_ECC, gpu, None, None)
+    assert (event.kind, event.gpu, event.xid, event.gi_id, event.ci_id) == (GpuEventKind.XID, gpu, 94, 1, 0)
+    assert (second.kind, second.gpu, second.xid, second.gi_id) == (GpuEventKind.DOUBLE_BIT_ECC, gpu, None, None)
 
 
 def test_a_card_that_was_seen_and_is_lost_stays_listed_as_lost(real: RealNvml, machine: SimulatedMachine) -> None:
@@ -136,7 +136,7 @@ def test_a_profile_that_the_card_does_not_have_is_named(real: RealNvml, machine:
 
 @pytest.mark.parametrize(
     "kind",
-    [DriverMismatch, NoPermission, ResetRequired, InsufficientResources, InUse, NotFound, GpuLost, Unknown],
+    [DriverMismatch, NoPermission, ResetRequired, InsufficientResources, InUse, NotFound, GpuLost, UnknownNvmlError],
 )
 def test_every_error_keeps_its_kind(real: RealNvml, machine: SimulatedMachine, kind: type[NvmlError]) -> None:
     gpu = machine.uuids()[0]

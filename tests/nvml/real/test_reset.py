@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, ResetRequired, Unknown
-from tessera.nvml.interface import Event, EventKind, MigModeResult
+from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, ResetRequired, UnknownNvmlError
+from tessera.nvml.interface import GpuEvent, GpuEventKind, MigModeResult
 from tessera.nvml.real.real_nvml import RealNvml
-from tessera.nvml.real.reset import refusal, reset_card
+from tessera.nvml.real.reset import make_reset_error, reset_card
 from tessera.nvml.simulated.machine import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -124,8 +124,8 @@ def test_the_session_is_closed_while_a_card_is_reset(
     assert resettable.wait_event(0) is None
     resettable.reset(machine.uuids()[0])
     assert (sessions, library.opened) == ([0], 1)
-    machine.report(SimEvent(EventKind.XID, machine.uuids()[0], 94))
-    assert resettable.wait_event(0) == Event(kind=EventKind.XID, gpu=machine.uuids()[0], xid=94)
+    machine.report(SimEvent(GpuEventKind.XID, machine.uuids()[0], 94))
+    assert resettable.wait_event(0) == GpuEvent(kind=GpuEventKind.XID, gpu=machine.uuids()[0], xid=94)
     resettable.close()
     assert library.opened == 0
 
@@ -147,8 +147,8 @@ def test_a_session_that_did_not_come_back_is_tried_again(
     resettable: RealNvml, machine: SimulatedMachine, library: Any
 ) -> None:
     gpu = machine.uuids()[0]
-    machine.fail("driver_version", Unknown)  # what the library asks for when it is opened
-    with pytest.raises(Unknown, match="nvmlInit"):
+    machine.fail("driver_version", UnknownNvmlError)  # what the library asks for when it is opened
+    with pytest.raises(UnknownNvmlError, match="nvmlInit"):
         resettable.reset(gpu)
     assert library.opened == 0
     assert len(resettable.devices()) == 2
@@ -168,7 +168,7 @@ def test_a_wait_for_events_makes_room_for_a_reset(
         wait(self, events, data, milliseconds)
 
     library.instead["nvmlEventSetWait_v2"] = slow
-    answers: list[Event | None] = []
+    answers: list[GpuEvent | None] = []
     waiter = threading.Thread(target=lambda: answers.append(resettable.wait_event(3)))
     resetter = threading.Thread(target=lambda: resettable.reset(machine.uuids()[0]))
     waiter.start()
@@ -190,7 +190,7 @@ def test_without_the_tool_the_remedy_is_told() -> None:
 def test_a_tool_that_hangs_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tessera.nvml.real.reset.RESET_SECONDS", 0.05)
     tool.answer("", before="exec sleep 30")
-    with pytest.raises(Unknown, match="has not answered for 0 s; reboot the node"):
+    with pytest.raises(UnknownNvmlError, match="has not answered for 0 s; reboot the node"):
         reset_card("00000000:10:00.0", tool=[str(tool.path)])
 
 
@@ -201,11 +201,11 @@ def test_a_tool_that_hangs_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) 
         ("GPU Reset could not be run because of Insufficient Permissions", NoPermission),
         ("Resetting GPU 00000000:10:00.0 is not supported.", NotSupported),
         ("Unable to determine the device handle for GPU 0000:10:00.0: GPU is lost.", GpuLost),
-        ("Unable to reset this GPU because it is the primary GPU", Unknown),
-        ("", Unknown),
+        ("Unable to reset this GPU because it is the primary GPU", UnknownNvmlError),
+        ("", UnknownNvmlError),
     ],
 )
 def test_refusals_are_of_the_kind_that_a_caller_acts_on(said: str, kind: type[NvmlError]) -> None:
-    error = refusal("reset", 1, said)
+    error = make_reset_error("reset", 1, said)
     assert type(error) is kind
     assert " ".join(said.split()) in str(error)

@@ -18,17 +18,17 @@ from tessera.nvml.errors import (
     InvalidArgument,
     NotFound,
     NotSupported,
-    Unknown,
+    UnknownNvmlError,
 )
 from tessera.nvml.interface import (
     ComputeInstance,
-    EventKind,
+    DeviceMemory,
+    GpuEventKind,
+    GpuInstance,
+    GpuProcess,
     GpuUuid,
-    Instance,
-    Memory,
     MigModeResult,
     MigUuid,
-    Process,
 )
 from tessera.nvml.simulated.hardware import ANY, DRIVER_VERSION
 from tessera.nvml.simulated.machine import SimEvent
@@ -132,8 +132,8 @@ def test_an_instance_is_listed_with_its_compute_instance(machine: SimulatedMachi
     upper = make(machine, gpu, "3g.20gb", 4)
     gi_id = machine.create_gpu_instance(gpu, "4g.20gb", 0)
     assert machine.instances(gpu) == [
-        Instance(gi_id=gi_id, profile="4g.20gb", start=0, size=4),
-        Instance(gi_id=2, profile="3g.20gb", start=4, size=4, compute_instances=(upper,)),
+        GpuInstance(gi_id=gi_id, profile="4g.20gb", start=0, size=4),
+        GpuInstance(gi_id=2, profile="3g.20gb", start=4, size=4, compute_instances=(upper,)),
     ]
 
 
@@ -192,9 +192,9 @@ def test_processes_and_memory_are_told_per_device(machine: SimulatedMachine) -> 
     pid = machine.start_process(one, GIB)
     machine.start_process(two, 3 * GIB)
     machine.set_process_memory(pid, 2 * GIB)
-    assert machine.processes(one) == [Process(pid=pid, memory_bytes=2 * GIB, gi_id=7, ci_id=0)]
-    assert machine.memory(one) == Memory(total=4864 * MIB, used=2 * GIB)
-    assert machine.memory(gpu) == Memory(total=40 * GIB, used=5 * GIB)
+    assert machine.processes(one) == [GpuProcess(pid=pid, memory_bytes=2 * GIB, gi_id=7, ci_id=0)]
+    assert machine.memory(one) == DeviceMemory(total=4864 * MIB, used=2 * GIB)
+    assert machine.memory(gpu) == DeviceMemory(total=40 * GIB, used=5 * GIB)
     assert len(machine.processes(gpu)) == 2
     with pytest.raises(MemoryError, match="are free"):
         machine.set_process_memory(pid, 6 * GIB)
@@ -212,8 +212,8 @@ def test_a_process_of_this_host_computes_on_several_devices(machine: SimulatedMa
     for place in (device, other):
         assert machine.start_process(place, GIB, pid=77) == 77
     machine.set_process_memory(77, 3 * GIB, other)
-    assert machine.processes(device) == [Process(pid=77, memory_bytes=GIB, gi_id=7, ci_id=0)]
-    assert machine.processes(other) == [Process(pid=77, memory_bytes=3 * GIB)]
+    assert machine.processes(device) == [GpuProcess(pid=77, memory_bytes=GIB, gi_id=7, ci_id=0)]
+    assert machine.processes(other) == [GpuProcess(pid=77, memory_bytes=3 * GIB)]
     with pytest.raises(ValueError, match=r"computes on .* already"):
         machine.start_process(other, pid=77)
     with pytest.raises(NotFound, match="process 77 does not compute on"):
@@ -309,18 +309,18 @@ def test_a_lost_card_answers_nothing_and_reports_xid_79(machine: SimulatedMachin
     assert machine.instances(healthy) == []
     event = machine.wait_event(0)
     assert event is not None
-    assert (event.kind, event.gpu, event.xid) == (EventKind.XID, lost, 79)
+    assert (event.kind, event.gpu, event.xid) == (GpuEventKind.XID, lost, 79)
     assert machine.wait_event(0) is None
 
 
 def test_events_come_in_order(machine: SimulatedMachine) -> None:
     gpu = machine.uuids()[0]
-    machine.report(SimEvent(EventKind.XID, gpu, 94, gi_id=1, ci_id=0))
-    machine.report(SimEvent(EventKind.DOUBLE_BIT_ECC, gpu))
+    machine.report(SimEvent(GpuEventKind.XID, gpu, 94, gi_id=1, ci_id=0))
+    machine.report(SimEvent(GpuEventKind.DOUBLE_BIT_ECC, gpu))
     events = [machine.wait_event(0), machine.wait_event(0), machine.wait_event(0)]
     assert [event and (event.kind, event.xid, event.gi_id) for event in events] == [
-        (EventKind.XID, 94, 1),
-        (EventKind.DOUBLE_BIT_ECC, None, None),
+        (GpuEventKind.XID, 94, 1),
+        (GpuEventKind.DOUBLE_BIT_ECC, None, None),
         None,
     ]
 
@@ -339,9 +339,9 @@ def test_the_nth_call_can_fail(machine: SimulatedMachine) -> None:
 def test_a_card_can_be_sick_alone_and_with_it_its_mig_devices(machine: SimulatedMachine) -> None:
     gpu, other = machine.uuids()
     device, healthy = make(machine, gpu, "1g.5gb", 0).mig_uuid, make(machine, other, "1g.5gb", 0).mig_uuid
-    machine.fail("memory", Unknown, times=None, gpu=gpu)
+    machine.fail("memory", UnknownNvmlError, times=None, gpu=gpu)
     for sick in (gpu, device):
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownNvmlError):
             machine.memory(sick)
     assert machine.memory(other).used == machine.memory(healthy).used == 0
 
@@ -359,7 +359,7 @@ def test_a_failed_call_changes_nothing(machine: SimulatedMachine) -> None:
     gpu = machine.uuids()[0]
     gi_id = machine.create_gpu_instance(gpu, "2g.10gb", 0)
     before = machine.instances(gpu)
-    for error in (Unknown, GpuLost, InsufficientResources):
+    for error in (UnknownNvmlError, GpuLost, InsufficientResources):
         machine.fail("create_compute_instance", error)
         with pytest.raises(error):
             machine.create_compute_instance(gpu, gi_id, 1)
@@ -378,7 +378,7 @@ def test_unknown_names_are_named(machine: SimulatedMachine) -> None:
 A100 = model_by_short_name("A100-40GB").geometry
 
 
-def placements(held: list[Instance]) -> list[Placement]:
+def placements(held: list[GpuInstance]) -> list[Placement]:
     return [Placement(one.profile, one.start, one.size) for one in held]
 
 

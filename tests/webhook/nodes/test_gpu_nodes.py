@@ -10,7 +10,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.offers import NodeOffer, OfferKind, encode_offers
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.resources.nodes import NodeSpec
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode, GpuNodeWatcher, dynamic_profiles, read_gpu_node
 
@@ -154,7 +154,7 @@ class Changes(Capabilities):
 
 
 def put(gpus: GpuNodeWatcher, item: Node, kind: EventKind = EventKind.MODIFIED) -> None:
-    gpus.node_changed(Event(kind, item))
+    gpus.node_changed(WatchEvent(kind, item))
 
 
 def test_a_heartbeat_changes_nothing() -> None:
@@ -184,10 +184,10 @@ def test_a_malformed_annotation_is_told_once_and_means_no_offers(caplog: pytest.
 def test_a_node_and_its_object_come_and_go() -> None:
     known = Capabilities()
     gpus = GpuNodeWatcher(known)
-    gpus.instaslice_changed(Event(EventKind.ADDED, instaslice("n")))
+    gpus.instaslice_changed(WatchEvent(EventKind.ADDED, instaslice("n")))
     put(gpus, node("m", "all-1g.5gb", **{"mig_1g.5gb": "7"}), EventKind.ADDED)
     assert known.on_demand.keys() == {"1g.5gb.me", "2g.10gb"}
     assert known.fixed.keys() == {"1g.5gb"}
     put(gpus, node("m"), EventKind.DELETED)
-    gpus.instaslice_changed(Event(EventKind.DELETED, instaslice("n")))
+    gpus.instaslice_changed(WatchEvent(EventKind.DELETED, instaslice("n")))
     assert (known.on_demand, known.fixed, known.names(known.every)) == ({}, {}, [])

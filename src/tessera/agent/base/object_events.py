@@ -3,7 +3,7 @@
 from typing import Literal
 
 from tessera.agent.base.api_mirror import ApiMirror
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS, Pod
 
 #: The type of a Kubernetes event.
@@ -31,10 +31,10 @@ class ObjectEvents:
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""
         node = self._mirror.node()
-        about = reference_to(NODES, self._node_name, uid=node.metadata.uid if node is not None else "")
+        about = make_reference(NODES, self._node_name, uid=node.metadata.uid if node is not None else "")
         self._events.record(about, reason, text, type=kind)
 
     def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:
         """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
-        about = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+        about = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
         self._events.record(about, reason, text, type=kind)

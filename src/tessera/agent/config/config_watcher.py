@@ -35,7 +35,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits import REMEMBERED_SETTINGS
 
@@ -210,17 +210,17 @@ class _ConfigMapWatcher:
             return
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run())
-            await self._informer.reflector.looked.wait()
+            await self._informer.reflector.attempted.wait()
             self._update()
             await self._informer.wait_synced()
             self._update()
 
     async def wait_first_read(self) -> None:
         if self._informer is not None:
-            await self._informer.reflector.looked.wait()
+            await self._informer.reflector.attempted.wait()
             self._update()
 
-    def _on_event(self, _event: Event[ConfigMap]) -> None:
+    def _on_event(self, _event: WatchEvent[ConfigMap]) -> None:
         self._update()
 
     def _update(self) -> None:

@@ -43,7 +43,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
-from tessera.nvml.interface import Event, Nvml, Process
+from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class NvmlWithLossDetection(AsyncNvml):
             self._note(error)
             raise
 
-    async def wait_event(self, seconds: float) -> Event | None:
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event."""
         try:
             return await self._inner.wait_event(seconds)
@@ -93,7 +93,7 @@ class NvmlWithLossDetection(AsyncNvml):
             self._note(error)
             raise
 
-    async def _process_exit(self, processes: list[Process], /) -> None:
+    async def _process_exit(self, processes: list[GpuProcess], /) -> None:
         await self._inner._process_exit(processes)  # noqa: SLF001 - the same interface, one object further
 
     def _note(self, error: Exception) -> None:

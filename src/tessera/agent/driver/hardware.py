@@ -18,7 +18,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.asynchronous.threaded import ThreadedNvml
 from tessera.nvml.errors import LIBRARY_NOT_FOUND, DriverMismatch, NvmlError
-from tessera.nvml.real.device_nodes import driver_nodes, make_nodes
+from tessera.nvml.real.device_nodes import list_driver_nodes, make_nodes
 from tessera.nvml.real.library import find_library
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -95,7 +95,7 @@ class MachineDriver:
                 notify()
 
     def _of_container(self) -> RealNvml:
-        made = make_nodes(self._dev, driver_nodes(self._proc))
+        made = make_nodes(self._dev, list_driver_nodes(self._proc))
         if made:
             _log.info("made device nodes that the driver container made for itself only: %s", ", ".join(made))
         tool = ("chroot", str(self._root), "nvidia-smi")

@@ -11,9 +11,9 @@ from contextlib import aclosing
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.clock import Clock
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kubelet.interfaces import (
-    Allocation,
+    ContainerAllocateResponse,
     Device,
     DevicePlugin,
     Kubelet,
@@ -121,7 +121,7 @@ class _Closable:
         """See :meth:`.DevicePlugin.get_preferred_allocation`."""
         return await self._plugin.get_preferred_allocation(requests)
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         """See :meth:`.DevicePlugin.allocate`; refused once the offer is closed."""
         self._must_be_open()
         return await self._plugin.allocate(requests)
@@ -145,7 +145,7 @@ class _Closable:
 def _count(text: str) -> int:
     """A count of the node's status; 0 for what is no quantity, which kubelet corrects with its next status."""
     try:
-        return whole(text)
+        return integer_value(text)
     except ValueError:
         return 0
 

@@ -19,7 +19,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Condition, Node
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -62,7 +62,7 @@ class ReadyConditionWriter:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._client = client.under(FIELD_MANAGER)
+        self._client = client.with_field_manager(FIELD_MANAGER)
         self._name = node_name
         self._node = node
         self._events = events
@@ -143,7 +143,7 @@ class ReadyConditionWriter:
         self._written = (node.metadata.uid, wanted, self._clock.monotonic())
         if shown is not None or wanted.status != "True":
             kind: Literal["Normal", "Warning"] = "Warning" if wanted.reason == "NvmlFailed" else "Normal"
-            about = reference_to(NODES, self._name, uid=node.metadata.uid)
+            about = make_reference(NODES, self._name, uid=node.metadata.uid)
             self._events.record(about, wanted.reason, wanted.message, type=kind)
         return None
 

@@ -5,7 +5,7 @@ from enum import Enum
 import msgspec
 
 from tessera.agent.health.policy import RecoveryAction
-from tessera.nvml.interface import Event
+from tessera.nvml.interface import GpuEvent
 
 
 class CardsListed(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class CardProbed(msgspec.Struct, frozen=True, kw_only=True):
 class HardwareEventReported(msgspec.Struct, frozen=True):
     """The driver reported a hardware event."""
 
-    event: Event
+    event: GpuEvent
 
 
 class EventWatchFailed(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from tessera.agent.health.events import (
 )
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
-from tessera.nvml.interface import Event, EventKind
+from tessera.nvml.interface import GpuEvent, GpuEventKind
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,8 +179,8 @@ class HealthStateMachine:
         pairs = [(scope, _worst_of(before, scope), self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
-    def _take_hardware_event(self, event: Event, now: float) -> None:
-        if event.kind is EventKind.XID:
+    def _take_hardware_event(self, event: GpuEvent, now: float) -> None:
+        if event.kind is GpuEventKind.XID:
             reaction, source = self._policy.reaction(event.xid or 0), f"XID {event.xid}"
         else:
             reaction, source = ECC_REACTIONS[event.kind], event.kind.value

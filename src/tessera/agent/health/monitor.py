@@ -43,7 +43,7 @@ from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Rea
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import Event, GpuInfo, GpuUuid
+from tessera.nvml.interface import GpuEvent, GpuInfo, GpuUuid
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class HealthMonitor:
                 self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
         self._changes.notify()
 
-    def hardware_event(self, event: Event | None) -> None:
+    def hardware_event(self, event: GpuEvent | None) -> None:
         """Takes in the end of a wait for events, with an event or, ``None``, without: the watch works."""
         self._apply(EventWatchRestored())
         if event is None:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.agent.inventory.device_health import Reaction
-from tessera.nvml.interface import EventKind
+from tessera.nvml.interface import GpuEventKind
 
 
 class RecoveryAction(IntEnum):
@@ -74,9 +74,9 @@ CATALOGUE: Mapping[int, Reaction] = _table(
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 #: ECC events. What they mean for the card is told by the XID that follows (48, 63, 94, 95).
-ECC_REACTIONS: Mapping[EventKind, Reaction] = {
-    EventKind.DOUBLE_BIT_ECC: Reaction.DEGRADE,
-    EventKind.SINGLE_BIT_ECC: Reaction.IGNORE,
+ECC_REACTIONS: Mapping[GpuEventKind, Reaction] = {
+    GpuEventKind.DOUBLE_BIT_ECC: Reaction.DEGRADE,
+    GpuEventKind.SINGLE_BIT_ECC: Reaction.IGNORE,
 }
 
 

@@ -19,7 +19,7 @@ from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuInfo, Instance
+from tessera.nvml.interface import GpuInfo, GpuInstance
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     info: GpuInfo
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[GpuInstance, ...] = ()
     geometry: Geometry | None = None
     attributes: CardAttributes | None = None
     mig_attributes: Mapping[str, MigAttributes] = {}
@@ -105,7 +105,7 @@ async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
 
 
 async def _card(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[GpuInstance, ...] = ()
     geometry = _known_geometry(info)
     attributes: CardAttributes | None = None
     mig: dict[str, MigAttributes] = {}
@@ -170,7 +170,7 @@ def fixed_memory_gib(cards: Iterable[GpuState]) -> int:
     )
 
 
-def mig_device_profile(card: GpuState, instance: Instance, ci_profile: int) -> str:
+def mig_device_profile(card: GpuState, instance: GpuInstance, ci_profile: int) -> str:
     """The name of a MIG device: its GPU instance's, or ``1c.3g.20gb`` if it does not fill that."""
     profile = card.geometry.find(instance.profile) if card.geometry is not None else None
     if profile is None or profile.ci_profile_index == ci_profile:

@@ -36,7 +36,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 
@@ -115,7 +115,7 @@ class _Lifecycle:
         self._parts: Components | None = None
         self._nodes.add_handler(self._node_seen)
 
-    def _node_seen(self, event: Event[Node]) -> None:
+    def _node_seen(self, event: WatchEvent[Node]) -> None:
         self._gate.node_changed(None if event.kind is EventKind.DELETED else event.object)
         self._teller.node_changed()
 

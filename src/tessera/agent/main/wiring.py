@@ -55,7 +55,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -146,7 +146,7 @@ class Components:
         """Whether anything is to be advertised, as the node's settings are."""
         return bool(self.shelf.offer.resources or self.roles.on_demand_gpus())
 
-    def _seen(self, _event: Event[Node] | Event[Pod]) -> None:
+    def _seen(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
         self.changes.notify()
 
     # What happens to the cards -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Device, Offer
 from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import SharingKind
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 
 #: Annotation of a pod: bytes that it wants to be held to on each shared card, a Kubernetes quantity. Only less counts.
@@ -107,7 +107,7 @@ class MemoryGrants:
         if text is None:
             return None
         try:
-            limit = whole(text)
+            limit = integer_value(text)
         except ValueError as error:
             self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {LIMIT_ANNOTATION} does not count: {error}"
             return None

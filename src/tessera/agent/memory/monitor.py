@@ -43,7 +43,7 @@ from tessera.clock import Clock
 from tessera.kube.resources import Pod
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuUuid, MigUuid, Process
+from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class CardReader:
         uses = tuple(use for each in processes if (use := self._use(each)) is not None)
         return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
 
-    def _use(self, listed: Process) -> ProcessUse | None:
+    def _use(self, listed: GpuProcess) -> ProcessUse | None:
         process = self._processes.identify(listed.pid)
         if process is None:
             return None

@@ -28,9 +28,9 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout_planning import Infeasible
-from tessera.mig.occupancy import occupancy_of, occupied_by
-from tessera.mig.transition_planning import Held, plan_transition
-from tessera.nvml.interface import Instance
+from tessera.mig.occupancy import occupancy_of, placement_mask
+from tessera.mig.transition_planning import HeldInstance, plan_transition
+from tessera.nvml.interface import GpuInstance
 
 #: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, as instances with media engines may call it (nvml.h).
 _ONE_SLICE = frozenset({0, 7})
@@ -49,12 +49,12 @@ class CardUsage(msgspec.Struct, frozen=True):
     users: Mapping[str, tuple[UserPod, ...]]
     processes: Mapping[int | None, tuple[int, ...]]
 
-    def uses_instance(self, instance: Instance) -> bool:
+    def uses_instance(self, instance: GpuInstance) -> bool:
         """Whether a pod holds a part of the instance, or NVML lists a process on it."""
         held = any(self.users.get(each.mig_uuid) for each in instance.compute_instances)
         return held or bool(self.processes.get(instance.gi_id))
 
-    def uses_card(self, instances: Iterable[Instance]) -> bool:
+    def uses_card(self, instances: Iterable[GpuInstance]) -> bool:
         """Whether any pod or process uses the card or a part of it."""
         return (
             bool(self.users.get(self.uuid)) or any(self.processes.values()) or any(map(self.uses_instance, instances))
@@ -75,13 +75,13 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
         geometry: the card's table of profiles, if instances are created.
     """
 
-    destroy: tuple[Instance, ...] = ()
-    clear: tuple[Instance, ...] = ()
-    complete: tuple[Instance, ...] = ()
+    destroy: tuple[GpuInstance, ...] = ()
+    clear: tuple[GpuInstance, ...] = ()
+    complete: tuple[GpuInstance, ...] = ()
     create: tuple[Placement, ...] = ()
     needs_whole_card: bool = False
     final_call: SetMigMode | Reset | ReleaseCard | None = None
-    keep: tuple[Instance, ...] = ()
+    keep: tuple[GpuInstance, ...] = ()
     geometry: Geometry | None = None
 
     @property
@@ -94,22 +94,22 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
         changed = (*self.destroy, *self.clear, *self.complete)
         return frozenset([*map(place_of, changed), *(InstancePlace(each.profile, each.start) for each in self.create)])
 
-    def to_vacate(self) -> tuple[Instance, ...]:
+    def to_vacate(self) -> tuple[GpuInstance, ...]:
         """The instances whose compute instances are destroyed."""
         return (*self.destroy, *self.clear)
 
-    def devices_to_fence(self, uuid: str, instances: Iterable[Instance]) -> frozenset[str]:
+    def devices_to_fence(self, uuid: str, instances: Iterable[GpuInstance]) -> frozenset[str]:
         """The devices that no pod may be given: those to be destroyed, or all of the card."""
         touched = tuple(instances) if self.needs_whole_card else self.to_vacate()
         card = {uuid} if self.needs_whole_card else set()
         return frozenset(card | {each.mig_uuid for one in touched for each in one.compute_instances})
 
-    def creatable(self, instances: Iterable[Instance]) -> Iterator[Placement]:
+    def creatable(self, instances: Iterable[GpuInstance]) -> Iterator[Placement]:
         """The instances to create whose memory slots are free now."""
         if self.geometry is None:
             return
         taken = occupancy_of(self.geometry, map(_placement, instances))
-        yield from (each for each in self.create if not occupied_by(self.geometry, each) & taken)
+        yield from (each for each in self.create if not placement_mask(self.geometry, each) & taken)
 
 
 class DiffImpossible(msgspec.Struct, frozen=True):
@@ -157,15 +157,15 @@ def diff_card(
     return _diff_instances(goal, card.geometry, card.instances, usage)
 
 
-def place_of(instance: Instance) -> InstancePlace:
+def place_of(instance: GpuInstance) -> InstancePlace:
     """Where an instance is."""
     return InstancePlace(instance.profile, instance.start)
 
 
 def _diff_instances(
-    goal: CardGoal, geometry: Geometry, instances: Sequence[Instance], usage: CardUsage
+    goal: CardGoal, geometry: Geometry, instances: Sequence[GpuInstance], usage: CardUsage
 ) -> CardDiff | DiffImpossible:
-    held = [Held(_placement(each), usage.uses_instance(each)) for each in instances]
+    held = [HeldInstance(_placement(each), usage.uses_instance(each)) for each in instances]
     try:
         plan = plan_transition(geometry, held, goal.counts)
     except ValueError as error:
@@ -184,12 +184,12 @@ def _diff_instances(
     )
 
 
-def _spanned(geometry: Geometry, instance: Instance) -> bool:
+def _spanned(geometry: Geometry, instance: GpuInstance) -> bool:
     """Whether exactly one compute instance spans the whole GPU instance, as containers need it."""
     whole = geometry.profile(instance.profile).ci_profile_index
     same = _ONE_SLICE if whole in _ONE_SLICE else {whole}
     return len(instance.compute_instances) == 1 and instance.compute_instances[0].profile_index in same
 
 
-def _placement(instance: Instance) -> Placement:
+def _placement(instance: GpuInstance) -> Placement:
     return Placement(instance.profile, instance.start, instance.size)

@@ -11,7 +11,7 @@ import msgspec
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry
-from tessera.nvml.interface import Instance, MigUuid
+from tessera.nvml.interface import GpuInstance, MigUuid
 
 
 class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class CardRead(msgspec.Struct, frozen=True, kw_only=True):
     mig_enabled: bool
     mig_pending: bool
     geometry: Geometry | None
-    instances: tuple[Instance, ...]
+    instances: tuple[GpuInstance, ...]
     processes: Mapping[int | None, tuple[int, ...]] = {}
 
 

@@ -65,7 +65,7 @@ from tessera.agent.mig_config.retry import (
     backoff,
     describe_call,
 )
-from tessera.nvml.interface import Instance
+from tessera.nvml.interface import GpuInstance
 
 #: Seconds after which a card is read again without any event while pods hold what the layout removes.
 HELD_RECHECK = 30.0
@@ -317,7 +317,7 @@ class CardStateMachine:
         return f"{self.name}: waiting for {', '.join(blockers)} to release what the layout changes{policy}"
 
 
-def _destroy(instance: Instance) -> Call:
+def _destroy(instance: GpuInstance) -> Call:
     place = place_of(instance)
     if instance.compute_instances:
         first = instance.compute_instances[0]

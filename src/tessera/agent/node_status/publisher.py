@@ -37,7 +37,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
@@ -268,7 +268,7 @@ class NodeStatusPublisher:
 
     def _tell_events(self, node: Node, wanted: Mapping[str, NodeCondition]) -> None:
         assert self._told is not None
-        about = reference_to(NODES, self._name, uid=node.metadata.uid)
+        about = make_reference(NODES, self._name, uid=node.metadata.uid)
         for each in wanted.values():
             if self._told.get(each.type) != each:
                 kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"

@@ -28,7 +28,7 @@ from tessera.agent.base.cdi_files import MOUNTED_DEVICES
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.devices import Device
 from tessera.api.sharing.profile import AllocationPolicy, Flags
-from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
+from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
@@ -108,7 +108,7 @@ def build_allocation(
     files: Mapping[str, Sequence[DeviceFile]],
     joint: bool = False,
     mps: MpsClientEdits | None = None,
-) -> Allocation:
+) -> ContainerAllocateResponse:
     """Allocate's answer for one container.
 
     Args:
@@ -142,7 +142,7 @@ def build_allocation(
         ]
     if options.pass_device_specs and not CDI_STRATEGIES.issuperset(options.list_strategies):
         nodes = device_nodes([file for each in uuids for file in files.get(each, ())], options.dev_root)
-    return Allocation(
+    return ContainerAllocateResponse(
         envs=envs,
         mounts=tuple(mounts),
         device_nodes=nodes,

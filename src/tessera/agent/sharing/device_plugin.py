@@ -29,7 +29,7 @@ from tessera.agent.sharing.refusals import fence_reason
 from tessera.api.sharing.devices import Device as Entry
 from tessera.api.sharing.devices import Offered, RequestRefused, check_request
 from tessera.api.sharing.profile import SharingKind
-from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
 
@@ -160,7 +160,7 @@ class StaticDevicePlugin:
             for request in requests
         ]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         """What each container needs to see its devices.
 
         Raises:
@@ -182,7 +182,7 @@ class StaticDevicePlugin:
         except (ConnectionError, OSError) as error:
             raise PluginError(f"{self._resource}: the container's CDI set cannot be made: {error}") from error
 
-    def _answer(self, ids: tuple[str, ...]) -> Allocation:
+    def _answer(self, ids: tuple[str, ...]) -> ContainerAllocateResponse:
         terms = self.terms
         devices = self._checked(ids)
         uuids = unique(each.uuid for each in devices)

@@ -29,7 +29,7 @@ from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.starting_containers import is_sidecar, may_start
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Container, Pod
 from tessera.kubelet.interfaces import ContainerResources, Kubelet, PluginError, PodResources
 
@@ -309,6 +309,8 @@ def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, 
 def _slices(container: Container) -> dict[str, int]:
     """Counts the slices that a container asks for, by resource."""
     counts = {
-        name: whole(text) for name, text in container.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)
+        name: integer_value(text)
+        for name, text in container.resources.limits.items()
+        if name.startswith(MIG_RESOURCE_PREFIX)
     }
     return {name: count for name, count in counts.items() if count}

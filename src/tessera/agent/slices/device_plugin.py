@@ -13,7 +13,7 @@ from tessera.agent.slices.cdi import qualified
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_binding import preferred_devices
 from tessera.api.names import resource_of
-from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 
 
 class SliceDevicePlugin:
@@ -64,13 +64,16 @@ class SliceDevicePlugin:
             answers.append(preferred_devices(request, [each for each in promised if each.device_id not in taken]))
         return answers
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
         """CDI names; the files behind them are written before the container starts.
 
         Raises:
             PluginError: an ID that this plugin never advertised.
         """
-        return [Allocation(cdi_devices=tuple(self._checked(device) for device in devices)) for devices in requests]
+        return [
+            ContainerAllocateResponse(cdi_devices=tuple(self._checked(device) for device in devices))
+            for devices in requests
+        ]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         """Returns when the container's slices and CDI files exist.

@@ -33,7 +33,7 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
-from tessera.nvml.interface import Instance
+from tessera.nvml.interface import GpuInstance
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class SliceExecutor:
             self._changes.notify()
 
 
-def observe_instance(gpu: str, instance: Instance) -> ObservedInstance:
+def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:
     """An instance in the book's words."""
     return ObservedInstance(
         gi_id=instance.gi_id,

@@ -39,7 +39,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
-from tessera.kube.write_pacing import STATE, rest_after
+from tessera.kube.write_pacing import STATE_WRITE, pause_after_write
 
 _log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ class InstasliceStatusWriter:
                 self._sweep()
                 patch, waits = self._patch()
                 if patch:
-                    waits = rest_after(await self._write(patch), STATE)
+                    waits = pause_after_write(await self._write(patch), STATE_WRITE)
                 self._backoff.reset()
             except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()

@@ -45,9 +45,9 @@ from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Device, Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -148,7 +148,7 @@ class SliceManager:
             timeout=options.claim_timeout,
         )
         mirror.pods.add_handler(self._pod_seen)
-        mirror.objects.on_rewound(self._writer.forget_written)
+        mirror.objects.on_rollback(self._writer.forget_written)
         mirror.objects.add_handler(self._object_seen)
 
     async def run(self) -> None:
@@ -323,14 +323,14 @@ class SliceManager:
         withheld = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
         return self._description.resources(self._book.table, node.status.node_info.boot_id, withheld)
 
-    def _object_seen(self, event: Event[Instaslice]) -> None:
+    def _object_seen(self, event: WatchEvent[Instaslice]) -> None:
         gone = event.kind is EventKind.DELETED
         if gone:
             self._own.object_gone()
         self._book.handle(instaslice_event(None if gone else event.object))
         self._changes.notify()
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
+    def _pod_seen(self, event: WatchEvent[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
             self._book.handle(PodDeleted(pod))
@@ -361,14 +361,14 @@ class SliceManager:
     def _report(self, problem: ReportProblem) -> None:
         promise, node = self._book.table.promises.get(problem.pod), self._mirror.node()
         if promise is not None:
-            about = reference_to(PODS, promise.name, promise.namespace, problem.pod)
+            about = make_reference(PODS, promise.name, promise.namespace, problem.pod)
             self._events.record(about, problem.reason, problem.text, type="Warning")
         elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
-            about = reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
+            about = make_reference(NODES, node.metadata.name, uid=node.metadata.uid)
             self._events.record(about, problem.reason, problem.text, type="Warning")
 
     def _tell_skipped(self, node: Node) -> None:
-        about = reference_to(NODES, self._options.node_name, uid=node.metadata.uid)
+        about = make_reference(NODES, self._options.node_name, uid=node.metadata.uid)
         for each in self._inventory.skipped:
             if (each.info.uuid, each.reason) not in self._told:
                 self._told.add((each.info.uuid, each.reason))

@@ -17,7 +17,7 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
-from tessera.kube.selectors import Requirement, operator
+from tessera.kube.selectors import Requirement, parse_operator
 from tessera.phrasing import list_names
 
 #: Untyped: every field counts, also those that Tessera does not know.
@@ -121,7 +121,7 @@ def _attracts(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str])
 
 
 def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    return Requirement(test.key, operator(test.operator), test.values).matches(labels)
+    return Requirement(test.key, parse_operator(test.operator), test.values).matches(labels)
 
 
 def _chosen(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> DriverPolicy | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry
 from tessera.mig.geometry import Geometry, Profile
-from tessera.mig.layout_planning import feasible
+from tessera.mig.layout_planning import is_feasible
 
 #: ``3x1g.5gb``; the suffixes are those of NVIDIA's profiles, with a dot for the plus that a label cannot have.
 _PART = re.compile(r"([1-9][0-9]?)x([0-9]g\.[0-9]+gb(?:\.me\.all|\.me|\.gfx|-me)?)")
@@ -103,7 +103,7 @@ def _balanced(geometry: Geometry) -> dict[str, int]:
         if profile is None:
             return {}
         counts[profile.name] = count
-    return counts if feasible(geometry, counts) else {}
+    return counts if is_feasible(geometry, counts) else {}
 
 
 def _plain(geometry: Geometry, slices: int) -> Profile | None:

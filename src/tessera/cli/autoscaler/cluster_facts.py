@@ -25,7 +25,7 @@ from tessera.cli.autoscaler.settings import (
 from tessera.cli.base.option_types import parse_duration
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.limits import SAMPLE_ROWS
@@ -237,6 +237,6 @@ def _sliced(node: Node) -> bool:
 
 def _amount(node: Node, resource: str) -> int:
     try:
-        return whole(node.status.allocatable.get(resource, "0"))
+        return integer_value(node.status.allocatable.get(resource, "0"))
     except ValueError:
         return 0

@@ -32,10 +32,10 @@ from tessera.controller.slicing.instructions import (
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.kube.write_pacing import STATE, WAITED_FOR, rest_after
+from tessera.kube.write_pacing import AWAITED_WRITE, STATE_WRITE, pause_after_write
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
@@ -84,7 +84,7 @@ class SliceExecutor:
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction; its task belongs to ``group``."""
         if isinstance(instruction, RecordEvent):
-            about = reference_to(PODS, instruction.name, instruction.namespace, instruction.uid)
+            about = make_reference(PODS, instruction.name, instruction.namespace, instruction.uid)
             self._events.record(
                 about,
                 instruction.reason,
@@ -192,8 +192,10 @@ class SliceExecutor:
             "lastTransitionTime": rfc3339(self._clock.now()),
         }
         body = {"status": {"conditions": [condition]}}
-        node = await self._client.under(CONDITION_MANAGER).apply(NODES, write.node, body, subresource="status")
-        about = reference_to(NODES, write.node, uid=node.metadata.uid)
+        node = await self._client.with_field_manager(CONDITION_MANAGER).apply(
+            NODES, write.node, body, subresource="status"
+        )
+        about = make_reference(NODES, write.node, uid=node.metadata.uid)
         self._events.record(about, reason, message, type="Warning" if write.text else "Normal", action="Placing")
 
     async def _report_pod(self, write: ReportPodCondition) -> Pod:
@@ -206,12 +208,12 @@ class SliceExecutor:
             "lastTransitionTime": rfc3339(self._clock.now()),
         }
         body = {"metadata": {"uid": write.uid}, "status": {"conditions": [condition]}}
-        client = self._client.under(CONDITION_MANAGER)
+        client = self._client.with_field_manager(CONDITION_MANAGER)
         return await client.apply(PODS, write.name, body, write.namespace, subresource="status")
 
 
 def _rest(write: Write, took: float) -> float:
     """Seconds until the slicer may ask for the next write of the same key."""
     if isinstance(write, PatchRequests):
-        return rest_after(took, WAITED_FOR)
-    return rest_after(took, STATE) if isinstance(write, PatchResults) else 0.0
+        return pause_after_write(took, AWAITED_WRITE)
+    return pause_after_write(took, STATE_WRITE) if isinstance(write, PatchResults) else 0.0

@@ -18,7 +18,7 @@ from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.kube.quantity import whole
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import (
     NodeSelectorRequirement,
     NodeSelectorTerm,
@@ -26,7 +26,7 @@ from tessera.kube.resources import (
     PersistentVolumeClaim,
 )
 from tessera.kube.resources.storage import PersistentVolumeClaimSpec
-from tessera.kube.selectors import selector_from
+from tessera.kube.selectors import make_selector
 from tessera.limits import VOLUME_STEPS
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
@@ -241,9 +241,11 @@ def _fits(want: PersistentVolumeClaimSpec, volume: PersistentVolume) -> bool:
     have = volume.spec
     if want.volume_mode != have.volume_mode or not set(want.access_modes) <= set(have.access_modes):
         return False
-    selector = selector_from(want.selector)
+    selector = make_selector(want.selector)
     try:
-        enough = whole(have.capacity.get("storage", "0")) >= whole(want.resources.requests.get("storage", "0"))
+        enough = integer_value(have.capacity.get("storage", "0")) >= integer_value(
+            want.resources.requests.get("storage", "0")
+        )
     except ValueError:
         return False
     return enough and (selector is None or selector.matches(volume.metadata.labels))

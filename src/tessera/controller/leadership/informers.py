@@ -31,7 +31,7 @@ from tessera.kube.resources import (
     Pod,
 )
 from tessera.kube.resources.meta import key_of, split_key
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 
 
@@ -49,14 +49,14 @@ class SliceInformers:
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
         """Listens to these mirrors from now on."""
-        pods.on_rewound(self._slicer.rewind_pods)
+        pods.on_rollback(self._slicer.rewind_pods)
         pods.add_handler(self.pod_seen)
         nodes.add_handler(self.node_seen)
-        objects.on_rewound(self._slicer.rewind_objects)
+        objects.on_rollback(self._slicer.rewind_objects)
         objects.on_unreadable(self.object_unreadable)
         objects.add_handler(self.object_seen)
 
-    def pod_seen(self, event: Event[Pod]) -> None:
+    def pod_seen(self, event: WatchEvent[Pod]) -> None:
         """A pod came, changed or went."""
         if event.kind is EventKind.DELETED:
             self._slicer.lose_pod(PodUid(event.object.metadata.uid))
@@ -64,7 +64,7 @@ class SliceInformers:
             self._slicer.see_pod(read_pod(event.object))
         self._changed()
 
-    def node_seen(self, event: Event[Node]) -> None:
+    def node_seen(self, event: WatchEvent[Node]) -> None:
         """A node came, changed or went."""
         if event.kind is EventKind.DELETED:
             self._slicer.lose_node(NodeName(event.object.metadata.name))
@@ -72,7 +72,7 @@ class SliceInformers:
             self._slicer.see_node(read_node(event.object))
         self._changed()
 
-    def object_seen(self, event: Event[Instaslice]) -> None:
+    def object_seen(self, event: WatchEvent[Instaslice]) -> None:
         """An Instaslice object came, changed or went."""
         if event.kind is EventKind.DELETED:
             self._slicer.lose_object(NodeName(event.object.metadata.name))
@@ -152,8 +152,8 @@ class ConstraintInformers:
         self._observed.neighbours_changed = True
         self._changed()
 
-    def _store_in(self, memory: dict[str, T]) -> Callable[[Event[T]], None]:
-        def handle(event: Event[T]) -> None:
+    def _store_in(self, memory: dict[str, T]) -> Callable[[WatchEvent[T]], None]:
+        def handle(event: WatchEvent[T]) -> None:
             if event.kind is EventKind.DELETED:
                 memory.pop(key_of(event.object), None)
             else:
@@ -162,14 +162,14 @@ class ConstraintInformers:
 
         return handle
 
-    def _volume(self, event: Event[PersistentVolume]) -> None:
+    def _volume(self, event: WatchEvent[PersistentVolume]) -> None:
         if event.kind is EventKind.DELETED:
             self._observed.storage.drop_volume(event.object.metadata.name)
         else:
             self._observed.storage.put_volume(event.object)
         self._storage_changed()
 
-    def _namespace(self, event: Event[Namespace]) -> None:
+    def _namespace(self, event: WatchEvent[Namespace]) -> None:
         gone = event.kind is EventKind.DELETED
         meta = event.object.metadata
         self._observed.see_namespace(meta.name, None if gone else meta.labels)

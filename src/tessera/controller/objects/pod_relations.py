@@ -11,7 +11,7 @@ from itertools import islice
 
 from tessera.api.pods.size_limits import selector_values
 from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
-from tessera.kube.selectors import Requirement, selector_from
+from tessera.kube.selectors import Requirement, make_selector
 from tessera.limits import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES
 
 #: A pod's labels as sorted pairs.
@@ -203,7 +203,7 @@ def _spreads(pod: Pod) -> Iterable[TopologySpread]:
 
 
 def _tests(selector: LabelSelector | None) -> Tests:
-    found = selector_from(selector)
+    found = make_selector(selector)
     return None if found is None else _ordered(found.requirements)
 
 

@@ -11,7 +11,7 @@ admits a pod only where kubelet still offers as many devices, and as much of the
 from collections.abc import Mapping
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, NodeName, PodUid
-from tessera.kube.quantity import milli, whole
+from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Container, PodSpec
 
 Amounts = dict[str, int]
@@ -71,7 +71,7 @@ def format_amount(resource: str, value: int) -> str:
 
 
 def _amount(resource: str, written: str) -> int:
-    return milli(str(written)) if resource == "cpu" else whole(str(written))
+    return milli_value(str(written)) if resource == "cpu" else integer_value(str(written))
 
 
 def _requests(container: Container) -> Amounts:

@@ -15,7 +15,7 @@ from tessera.api.names import NodeName
 from tessera.controller.slicing.allocation import Allocation
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.occupancy import occupied_by
+from tessera.mig.occupancy import placement_mask
 from tessera.placement.fleet import CardPlacement, Fleet, NoSuchCard, Occupied
 
 _Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
@@ -64,7 +64,7 @@ class CardGeometries:
 def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
     """What a slice takes of a card; all of the card where the slice leaves it, which only a wrong record can say."""
     try:
-        return occupied_by(geometry, Placement(item.profile, item.start, item.size))
+        return placement_mask(geometry, Placement(item.profile, item.start, item.size))
     except ValueError:
         return geometry.full
 

@@ -28,7 +28,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
 
@@ -200,9 +200,9 @@ class BuildJobs:
         return found
 
     def _read_attempt(self, each: Job) -> BuildAttempt | None:
-        return read_attempt(each, self._pods.cache.by("owner", each.metadata.uid))
+        return read_attempt(each, self._pods.cache.by_index("owner", each.metadata.uid))
 
-    def _on_job(self, event: Event[Job]) -> None:
+    def _on_job(self, event: WatchEvent[Job]) -> None:
         name = event.object.metadata.name
         self._created.pop(name, None)
         if event.kind is EventKind.DELETED:
@@ -213,7 +213,7 @@ class BuildJobs:
             self._report_changes(event.object)
         self._changed.set()
 
-    def _on_pod(self, event: Event[Pod]) -> None:
+    def _on_pod(self, event: WatchEvent[Pod]) -> None:
         for owner in event.object.metadata.owner_references:
             found = self._jobs.cache.get(key(NAMESPACE, owner.name))
             if found is not None and found.metadata.uid == owner.uid:

@@ -35,7 +35,7 @@ from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.limits import COVERAGE_TEXT
 
 
@@ -257,7 +257,7 @@ class NextKernels:
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.info("ConfigMap %s: what came of it cannot be written: %s", CONFIG_MAP, error)
 
-    def _on_list(self, event: Event[ConfigMap]) -> None:
+    def _on_list(self, event: WatchEvent[ConfigMap]) -> None:
         """Our own writes change no list."""
         if event.kind is not EventKind.MODIFIED or event.old is None or event.old.data != event.object.data:
             self._woken.set()

@@ -16,7 +16,7 @@ from tessera.clock import Clock
 from tessera.driver.images.resolver import CachedImage, RegistryResolver
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.kube.client.client import Client
-from tessera.kube.persistent_config_map import KeptMap
+from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.limits import DRIVER_MEMORY, REMEMBERED_IMAGES
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class PersistentResolver:
         self._resolver = resolver
         self._loading: asyncio.Task[None] | None = None
         self._remembered: frozenset[tuple[str, str]] = frozenset()
-        self._map = KeptMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
+        self._map = PersistentConfigMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
 
     async def run(self) -> None:
         """Writes down what was found, until cancelled."""
@@ -62,7 +62,7 @@ class PersistentResolver:
         found = (answer.reference, answer.digest)
         if found not in self._remembered:
             self._remembered |= {found}
-            self._map.changed()
+            self._map.mark_changed()
 
     async def _load(self) -> None:
         text = (await self._map.load()).get(KEY, "[]")

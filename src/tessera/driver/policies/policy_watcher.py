@@ -23,9 +23,9 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Labels, PolicyObjects, PolicySelection, select_policy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.persistent_config_map import KeptMap
+from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits import DRIVER_MEMORY
 
@@ -50,7 +50,7 @@ class ValidPolicies:
         self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, may_act: Callable[[], bool]
     ) -> None:
         self._last_valid: Mapping[str, DriverPolicy] = {}
-        self._map = KeptMap(
+        self._map = PersistentConfigMap(
             client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng, may_act=may_act
         )
 
@@ -71,7 +71,7 @@ class ValidPolicies:
         """From now on these are followed."""
         if policies != self._last_valid:
             self._last_valid = dict(policies)
-            self._map.changed()
+            self._map.mark_changed()
 
     def _data(self) -> Mapping[str, str]:
         return {KEY: msgspec.json.encode(self._last_valid, order="sorted").decode()}
@@ -126,8 +126,8 @@ class PolicyWatcher:
         """Returns once all objects were listed, or are known not to exist, and what was followed before was read."""
         for mirror in (self._cluster_policies, self._drivers):
             while not mirror.synced and not _is_absent(mirror):
-                mirror.reflector.looked.clear()
-                await mirror.reflector.looked.wait()
+                mirror.reflector.attempted.clear()
+                await mirror.reflector.attempted.wait()
         await self._valid.load()
 
     def select_policy(self, nodes: Labels) -> PolicySelection:
@@ -145,7 +145,7 @@ class PolicyWatcher:
         self._valid.update(governance.last_valid)
         return governance
 
-    def _on_object(self, kind: Resource[Obj], event: Event[Obj]) -> None:
+    def _on_object(self, kind: Resource[Obj], event: WatchEvent[Obj]) -> None:
         self._changed((f"policy/{kind.kind}/{event.object['metadata']['name']}",))
 
 

@@ -36,7 +36,7 @@ from tessera.driver.rollout.instructions import (
 from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 
@@ -174,7 +174,7 @@ class RolloutExecutor:
             return InstructionOutcome.REFUSED  # it said so already: not to be asked for again at once
         if patch.reason:
             self._events.record(
-                reference_to(NODES, patch.node, uid=patch.uid),
+                make_reference(NODES, patch.node, uid=patch.uid),
                 patch.reason,
                 patch.note,
                 type="Warning" if patch.warning else "Normal",

@@ -20,7 +20,7 @@ import msgspec
 
 from tessera import __version__
 from tessera.clock import Clock
-from tessera.kube.client.codec import Codec, Page, Poison
+from tessera.kube.client.codec import Codec, ListPage, Undecodable
 from tessera.kube.client.errors import (
     BrokenAnswer,
     Conflict,
@@ -53,7 +53,7 @@ _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
 
-class Listing(msgspec.Struct, Generic[T], frozen=True):
+class ListResult(msgspec.Struct, Generic[T], frozen=True):
     """All objects that a list found.
 
     Attributes:
@@ -63,7 +63,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
     """
 
     items: Sequence[T]
-    poison: Sequence[Poison]
+    undecodable: Sequence[Undecodable]
     resource_version: str
 
 
@@ -101,7 +101,7 @@ class Client:
         """Who owns what this client writes."""
         return self._field_manager
 
-    def under(self, field_manager: str) -> "Client":
+    def with_field_manager(self, field_manager: str) -> "Client":
         """The same connections, for fields that have an owner of their own. Closing one of the two closes both."""
         return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
 
@@ -132,7 +132,7 @@ class Client:
             NotFound: there is none of that name.
         """
         answer = await self.request("GET", resource.path(namespace, name, subresource))
-        return self._decoded(resource, answer)
+        return self._decode(resource, answer)
 
     async def list(
         self,
@@ -142,7 +142,7 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = PAGE_SIZE,
-    ) -> Listing[T]:
+    ) -> ListResult[T]:
         """All objects of one namespace, or of all, read in pages of ``limit`` (0 for a single one).
 
         A list that takes longer than the server keeps its snapshot is begun again, the second time in one page.
@@ -161,7 +161,7 @@ class Client:
         field_selector: str | None = None,
         limit: int = PAGE_SIZE,
         token: str = "",
-    ) -> Page[T]:
+    ) -> ListPage[T]:
         """One page of a list; ``token`` is that of the page before.
 
         Raises:
@@ -173,7 +173,7 @@ class Client:
         if token:
             query.append(("continue", token))
         answer = await self.request("GET", resource.path(namespace), query=query)
-        return self.codec(resource).page(answer.body)
+        return self.codec(resource).decode_page(answer.body)
 
     def watch(
         self,
@@ -215,7 +215,7 @@ class Client:
             query=[("fieldManager", self._field_manager)],
             body=manifest(resource, item),
         )
-        return self._decoded(resource, answer)
+        return self._decode(resource, answer)
 
     async def apply(
         self,
@@ -242,7 +242,7 @@ class Client:
             body=body,
             content_type=_APPLY_PATCH,
         )
-        return self._decoded(resource, answer)
+        return self._decode(resource, answer)
 
     async def merge_patch(
         self,
@@ -274,7 +274,7 @@ class Client:
             if uid is not None and any(cause.field == "metadata.uid" for cause in error.causes):
                 raise Conflict(error.status) from error
             raise
-        return self._decoded(resource, answer)
+        return self._decode(resource, answer)
 
     async def delete(
         self,
@@ -397,23 +397,23 @@ class Client:
 
     async def _list(
         self, resource: Resource[T], namespace: str | None, labels: str | None, fields: str | None, limit: int
-    ) -> Listing[T]:
+    ) -> ListResult[T]:
         items: list[T] = []
-        poison: list[Poison] = []
+        poison: list[Undecodable] = []
         token = ""
         while True:
             page = await self.page(
                 resource, namespace, label_selector=labels, field_selector=fields, limit=limit, token=token
             )
             items += page.items
-            poison += page.poison
+            poison += page.undecodable
             token = page.token
             if not token:
-                return Listing(items, poison, page.version)
+                return ListResult(items, poison, page.version)
 
-    def _decoded(self, resource: Resource[T], answer: Response) -> T:
+    def _decode(self, resource: Resource[T], answer: Response) -> T:
         try:
-            return self.codec(resource).object(answer.body)
+            return self.codec(resource).decode_object(answer.body)
         except msgspec.DecodeError as error:
             what = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
             raise BrokenAnswer(Status(code=answer.status, message=what)) from error

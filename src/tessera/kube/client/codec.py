@@ -2,8 +2,8 @@
 
 Pure. One :class:`Codec` per type. The common watch line is decoded in one pass; a line that the pass does not take
 (another field order, a bookmark, an error, an object that breaks its type) is decoded in two steps. An object that
-breaks its type becomes a :class:`Poison` and never an exception: one bad object must not blind us to the good ones.
-Bytes that are no UTF-8 read as replacement characters, and what nests too deep as a text that says so.
+breaks its type becomes a :class:`Undecodable` and never an exception: one bad object must not blind us to the good
+ones. Bytes that are no UTF-8 read as replacement characters, and what nests too deep as a text that says so.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from tessera.kube.client.decode_errors import located
+from tessera.kube.client.decode_errors import locate_error
 from tessera.kube.client.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
 from tessera.limits import NESTING
@@ -24,30 +24,30 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
 #: A text as a whole, or what begins or ends a level.
-_LEVELS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_CUT = b'"nested too deep, %d levels are read"' % NESTING
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_NESTING_REPLACEMENT = b'"nested too deep, %d levels are read"' % NESTING
 
 
-class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class ChangeLine(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """A watch line that carries an object."""
 
     type: ChangeType
     object: T
 
 
-class Bookmark(msgspec.Struct, frozen=True):
+class BookmarkLine(msgspec.Struct, frozen=True):
     """A watch line that only says how far the stream is."""
 
     version: str
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ErrorLine(msgspec.Struct, frozen=True):
     """A watch line that ends the stream with a Status."""
 
     status: Status
 
 
-class Poison(msgspec.Struct, frozen=True):
+class Undecodable(msgspec.Struct, frozen=True):
     """An object that does not decode to its type.
 
     Attributes:
@@ -61,7 +61,7 @@ class Poison(msgspec.Struct, frozen=True):
     error: str
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list.
 
     Attributes:
@@ -72,12 +72,12 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     """
 
     items: Sequence[T]
-    poison: Sequence[Poison]
+    undecodable: Sequence[Undecodable]
     version: str
     token: str
 
 
-Line = Change[T] | Bookmark | Failure | Poison
+WatchLine = ChangeLine[T] | BookmarkLine | ErrorLine | Undecodable
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "token": "continue"}):
@@ -105,14 +105,14 @@ class Codec(Generic[T]):
     def __init__(self, type_: type[T]) -> None:
         self._object: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
         # A type checker cannot follow types that are made at run time.
-        self._change: msgspec.json.Decoder[Change[T]] = msgspec.json.Decoder(Change[type_])  # type: ignore[valid-type]
+        self._change: msgspec.json.Decoder[ChangeLine[T]] = msgspec.json.Decoder(ChangeLine[type_])  # type: ignore[valid-type]
         self._list: msgspec.json.Decoder[_List[T]] = msgspec.json.Decoder(_List[type_])  # type: ignore[valid-type]
         self._raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
         self._event = msgspec.json.Decoder(_AnyEvent)
         self._partial = msgspec.json.Decoder(PartialObject)
         self._status = msgspec.json.Decoder(Status)
 
-    def object(self, body: bytes) -> T:
+    def decode_object(self, body: bytes) -> T:
         """One object.
 
         Raises:
@@ -120,7 +120,7 @@ class Codec(Generic[T]):
         """
         return _decode(self._object, body)
 
-    def page(self, body: bytes) -> Page[T]:
+    def decode_page(self, body: bytes) -> ListPage[T]:
         """One page of a list, its bad objects set apart.
 
         Raises:
@@ -129,10 +129,10 @@ class Codec(Generic[T]):
         try:
             whole = _decode(self._list, body)
         except msgspec.ValidationError:
-            return self._page_piecewise(body)
-        return Page(whole.items or [], (), whole.metadata.resource_version, whole.metadata.token)
+            return self._decode_page_piecewise(body)
+        return ListPage(whole.items or [], (), whole.metadata.resource_version, whole.metadata.token)
 
-    def line(self, line: bytes) -> Line[T]:
+    def decode_line(self, line: bytes) -> WatchLine[T]:
         """One line of a watch.
 
         Raises:
@@ -143,34 +143,34 @@ class Codec(Generic[T]):
                 return self._change.decode(line)
             except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
                 pass
-        return self._line_in_two_steps(line)
+        return self._decode_line_in_two_steps(line)
 
-    def _line_in_two_steps(self, line: bytes) -> Line[T]:
+    def _decode_line_in_two_steps(self, line: bytes) -> WatchLine[T]:
         event = _decode(self._event, line)
         match event.type:
             case "BOOKMARK":
-                return Bookmark(self._partial.decode(event.object).metadata.resource_version)
+                return BookmarkLine(self._partial.decode(event.object).metadata.resource_version)
             case "ERROR":
-                return Failure(self._status.decode(event.object))
+                return ErrorLine(self._status.decode(event.object))
             case "ADDED" | "MODIFIED" | "DELETED":
-                found = self._object_or_poison(event.object, event.type)
-                return found if isinstance(found, Poison) else Change(event.type, found)
+                found = self._decode_or_explain(event.object, event.type)
+                return found if isinstance(found, Undecodable) else ChangeLine(event.type, found)
             case _:
-                return Poison(event.type, self._metadata(event.object), f"unknown watch event type {event.type!r}")
+                return Undecodable(event.type, self._metadata(event.object), f"unknown watch event type {event.type!r}")
 
-    def _page_piecewise(self, body: bytes) -> Page[T]:
+    def _decode_page_piecewise(self, body: bytes) -> ListPage[T]:
         raw = _decode(self._raw_list, body)
-        found = [self._object_or_poison(item, "") for item in raw.items or ()]
-        good = [item for item in found if not isinstance(item, Poison)]
-        bad = [item for item in found if isinstance(item, Poison)]
-        return Page(good, bad, raw.metadata.resource_version, raw.metadata.token)
+        found = [self._decode_or_explain(item, "") for item in raw.items or ()]
+        good = [item for item in found if not isinstance(item, Undecodable)]
+        bad = [item for item in found if isinstance(item, Undecodable)]
+        return ListPage(good, bad, raw.metadata.resource_version, raw.metadata.token)
 
-    def _object_or_poison(self, raw: msgspec.Raw, type_: str) -> T | Poison:
+    def _decode_or_explain(self, raw: msgspec.Raw, type_: str) -> T | Undecodable:
         try:
             return _decode(self._object, raw)
         except msgspec.ValidationError as error:
-            text = located(raw, self._object.decode, str(error))
-            return Poison(type_, self._metadata(raw), text)
+            text = locate_error(raw, self._object.decode, str(error))
+            return Undecodable(type_, self._metadata(raw), text)
 
     def _metadata(self, raw: msgspec.Raw) -> ObjectMeta | None:
         try:
@@ -188,18 +188,18 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (UnicodeDecodeError, RecursionError):
-        return decoder.decode(_shallow(bytes(body).decode(errors="replace").encode()))
+        return decoder.decode(_cut_nesting(bytes(body).decode(errors="replace").encode()))
 
 
-def _shallow(body: bytes) -> bytes:
+def _cut_nesting(body: bytes) -> bytes:
     """The same JSON with a text in the place of each object and array that lies too deep."""
     pieces, depth, begin = [], 0, 0
-    for level in _LEVELS.finditer(body):
+    for level in _STRING_OR_BRACKET.finditer(body):
         if level[0] in (b"{", b"["):
             depth += 1
             if depth == NESTING + 1:
                 pieces.append(body[begin : level.start()])
-                pieces.append(_CUT)
+                pieces.append(_NESTING_REPLACEMENT)
         elif level[0] in (b"}", b"]"):
             if depth == NESTING + 1:
                 begin = level.end()
@@ -208,7 +208,7 @@ def _shallow(body: bytes) -> bytes:
     return b"".join(pieces)
 
 
-class Lines:
+class LineSplitter:
     """Cuts a stream of chunks into lines without copying a long line again for every chunk of it."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ _PATH = " - at `"
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]+)\]")
 
 
-def located(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: str) -> str:
+def locate_error(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: str) -> str:
     """The decoder's error with the field's whole name and its value.
 
     Args:
@@ -29,8 +29,8 @@ def located(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: 
     rule, _, path = error.rpartition(_PATH)
     try:
         document = msgspec.json.decode(raw)
-        steps = _steps(path.rpartition("$")[2].rstrip("`"))
-        name, value = _follow(document, steps, lambda: _refusal(decode, document) == error)
+        steps = _parse_path(path.rpartition("$")[2].rstrip("`"))
+        name, value = _follow_path(document, steps, lambda: _decode_error(decode, document) == error)
     except (ValueError, LookupError, TypeError, RecursionError):
         return one_line(error)  # not JSON as a whole, or a path of another form
     shown = value if isinstance(value, str | int | float | bool | None) else f"of {len(value)} entries"
@@ -38,39 +38,39 @@ def located(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: 
     return f"{one_line(name) or 'the object'} is {said}: {rule}"
 
 
-def _steps(path: str) -> list[str]:
+def _parse_path(path: str) -> list[str]:
     """``.a[...].b[0]`` as ``["a", "...", "b", "0"]``."""
     return [first or second for first, second in _STEP.findall(path)]
 
 
-def _follow(value: Any, steps: list[str], still: Callable[[], bool]) -> tuple[str, Any]:
+def _follow_path(value: Any, steps: list[str], same_error: Callable[[], bool]) -> tuple[str, Any]:
     name = ""
     for step in steps:
         if isinstance(value, list):
             value, name = value[int(step)], f"{name}[{step}]"
         else:
-            key = _guilty(value, still) if step == "..." else step
+            key = _find_bad_entry(value, same_error) if step == "..." else step
             value, name = value[key], f"{name}.{key}" if name else key
     return name, value
 
 
-def _guilty(entries: dict[str, Any], still: Callable[[], bool]) -> str:
+def _find_bad_entry(entries: dict[str, Any], same_error: Callable[[], bool]) -> str:
     """The entry of a map without which the refusal is another one; leaves the map with that entry alone."""
     everything, keys = dict(entries), list(entries)
     while len(keys) > 1:
         half = keys[: len(keys) // 2]
-        _become(entries, everything, half)
-        keys = half if still() else keys[len(half) :]
-    _become(entries, everything, keys)
+        _keep_only(entries, everything, half)
+        keys = half if same_error() else keys[len(half) :]
+    _keep_only(entries, everything, keys)
     return keys[0]
 
 
-def _become(entries: dict[str, Any], everything: dict[str, Any], keys: list[str]) -> None:
+def _keep_only(entries: dict[str, Any], everything: dict[str, Any], keys: list[str]) -> None:
     entries.clear()
     entries.update((key, everything[key]) for key in keys)
 
 
-def _refusal(decode: Callable[[bytes], object], document: object) -> str:
+def _decode_error(decode: Callable[[bytes], object], document: object) -> str:
     try:
         decode(msgspec.json.encode(document))
     except ValueError as error:

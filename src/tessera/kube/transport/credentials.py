@@ -222,7 +222,7 @@ class _ExecStatus(msgspec.Struct, rename="camel"):
     expiration_timestamp: str | None = None
 
 
-class _ExecAnswer(msgspec.Struct, rename="camel"):
+class _ExecResult(msgspec.Struct, rename="camel"):
     api_version: str = ""
     kind: str = ""
     status: _ExecStatus | None = None
@@ -237,7 +237,7 @@ def _exec_info(plugin: ExecPlugin) -> str:
 
 def _read_answer(plugin: ExecPlugin, out: bytes) -> tuple[Credential, float]:
     try:
-        answer = msgspec.json.decode(out, type=_ExecAnswer)
+        answer = msgspec.json.decode(out, type=_ExecResult)
         status = answer.status or _ExecStatus()
         expires = parse_rfc3339(status.expiration_timestamp) if status.expiration_timestamp else float("inf")
     except (msgspec.DecodeError, ValueError) as error:

@@ -68,9 +68,9 @@ class HttpTransport:
         """
         limits = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         async with self._answer(request, limits) as answer:
-            with _translated(self._base):
+            with _translate_errors(self._base):
                 body = await answer.read()
-            return Response(status=answer.status, headers=_lower(answer.headers), body=body)
+            return Response(status=answer.status, headers=_lowercase_names(answer.headers), body=body)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
@@ -103,8 +103,8 @@ class HttpTransport:
         credential = await self._config.credentials.current()
         headers = {"authorization": credential.authorization} if credential.authorization else {}
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
-        with _translated(self._base):
-            opened = await self._opened().ws_connect(
+        with _translate_errors(self._base):
+            opened = await self._open_session().ws_connect(
                 self._url(request),
                 protocols=protocols,
                 headers=headers,
@@ -146,8 +146,8 @@ class HttpTransport:
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         if self._config.proxy:
             extra["proxy"] = self._config.proxy
-        with _translated(self._base):
-            return await self._opened().request(
+        with _translate_errors(self._base):
+            return await self._open_session().request(
                 request.method,
                 self._url(request),
                 headers=headers,
@@ -162,7 +162,7 @@ class HttpTransport:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return URL(f"{self._base}{request.path}{query}", encoded=True)
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         """The session is made in the running loop, at the first request."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -188,18 +188,18 @@ class HttpTransport:
 class _HttpStream:
     def __init__(self, answer: aiohttp.ClientResponse, base: str) -> None:
         self.status = answer.status
-        self.headers: Mapping[str, str] = _lower(answer.headers)
+        self.headers: Mapping[str, str] = _lowercase_names(answer.headers)
         self._answer = answer
         self._base = base
 
     async def chunks(self) -> AsyncIterator[bytes]:
         content = self._answer.content
-        with _translated(self._base):
+        with _translate_errors(self._base):
             while chunk := await content.readany():
                 yield chunk
 
     async def read(self) -> bytes:
-        with _translated(self._base):
+        with _translate_errors(self._base):
             return await self._answer.read()
 
 
@@ -236,7 +236,7 @@ def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
 
 
 @contextmanager
-def _translated(server: str) -> Iterator[None]:
+def _translate_errors(server: str) -> Iterator[None]:
     """Aiohttp's exceptions as the seam's."""
     try:
         yield
@@ -247,23 +247,23 @@ def _translated(server: str) -> Iterator[None]:
     except TimeoutError as error:
         raise TimeoutError(f"{server} did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise ConnectionError(f"{server}: {_words(error)}") from error
+        raise ConnectionError(f"{server}: {_describe_error(error)}") from error
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Describes an error in plain words, or in the system's. aiohttp's own texts show Python objects."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return _distrust(error.certificate_error)
+        return _describe_certificate_error(error.certificate_error)
     if (
         isinstance(error, aiohttp.ClientConnectorError)
         and not isinstance(error, aiohttp.ClientSSLError)
         and error.errno
     ):
-        return _unreached(error)
+        return _describe_connect_error(error)
     return str(error) or type(error).__name__
 
 
-def _unreached(error: aiohttp.ClientConnectorError) -> str:
+def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
     """Why there is no connection. The numbers of a resolver are not those of the system."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"no address is known for the name {error.host}; is it right, and is the network up?"
@@ -271,7 +271,7 @@ def _unreached(error: aiohttp.ClientConnectorError) -> str:
 
 
 #: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
-_DISTRUST: Mapping[int, str] = {
+_CERTIFICATE_ERRORS: Mapping[int, str] = {
     7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
     9: "is not valid yet; compare the clocks of this machine and the server",
     10: "has expired; whoever runs the server has to renew it (kubeadm certs renew, or the provider)",
@@ -284,11 +284,11 @@ _DISTRUST: Mapping[int, str] = {
 }
 
 
-def _distrust(error: Exception) -> str:
+def _describe_certificate_error(error: Exception) -> str:
     """Why the server's certificate is not trusted."""
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
-    return f"its certificate {_DISTRUST[code]} ({error})" if code in _DISTRUST else str(error)
+    return f"its certificate {_CERTIFICATE_ERRORS[code]} ({error})" if code in _CERTIFICATE_ERRORS else str(error)
 
 
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+def _lowercase_names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}

@@ -147,7 +147,7 @@ class _Entry(msgspec.Struct, frozen=True):
             raise ConfigError(f"{self.where}: {field} {path}: {error.strerror}") from error
 
 
-class _Merged(msgspec.Struct):
+class _MergedConfig(msgspec.Struct):
     current: str = ""
     clusters: dict[str, _Entry] = {}
     users: dict[str, _Entry] = {}
@@ -169,11 +169,11 @@ def _home(env: Mapping[str, str]) -> Path:
         return Path("/")
 
 
-def _merge(paths: list[Path], *, must_exist: bool) -> _Merged:
-    merged = _Merged()
+def _merge(paths: list[Path], *, must_exist: bool) -> _MergedConfig:
+    merged = _MergedConfig()
     for path in paths:
         if must_exist or path.exists():
-            _add(merged, _read(path), path)
+            _merge_file(merged, _read(path), path)
     return merged
 
 
@@ -193,7 +193,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _add(merged: _Merged, content: Mapping[str, Any], path: Path) -> None:
+def _merge_file(merged: _MergedConfig, content: Mapping[str, Any], path: Path) -> None:
     merged.current = merged.current or content.get("current-context") or ""
     for plural, inner, known in (
         ("clusters", "cluster", merged.clusters),
@@ -206,12 +206,12 @@ def _add(merged: _Merged, content: Mapping[str, Any], path: Path) -> None:
             known.setdefault(name, _Entry(entry.get(inner) or {}, path.parent.absolute(), where))
 
 
-def _select(merged: _Merged, name: str, env: Mapping[str, str], clock: Clock) -> ClusterConfig:
+def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clock) -> ClusterConfig:
     if not name:
-        raise ConfigError(f"no current context; choose one with --context: {_known(merged.contexts)}")
+        raise ConfigError(f"no current context; choose one with --context: {_list_names(merged.contexts)}")
     context = merged.contexts.get(name)
     if context is None:
-        raise ConfigError(f"context {name!r} does not exist; there are: {_known(merged.contexts)}")
+        raise ConfigError(f"context {name!r} does not exist; there are: {_list_names(merged.contexts)}")
     cluster = _referenced(context, "cluster", merged.clusters)
     server = cluster.body.get("server")
     if not server:
@@ -232,7 +232,7 @@ def _select(merged: _Merged, name: str, env: Mapping[str, str], clock: Clock) ->
 def _referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
     name = context.body.get(field, "")
     if name not in known:
-        raise ConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_known(known)}")
+        raise ConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_list_names(known)}")
     return known[name]
 
 
@@ -289,5 +289,5 @@ def _cluster_info(cluster: _Entry) -> Mapping[str, Any]:
     return {name: value for name, value in info.items() if value}
 
 
-def _known(entries: Mapping[str, _Entry]) -> str:
+def _list_names(entries: Mapping[str, _Entry]) -> str:
     return ", ".join(sorted(entries)) or "none"

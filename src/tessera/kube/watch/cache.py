@@ -24,7 +24,7 @@ class EventKind(StrEnum):
     DELETED = "DELETED"
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One change of one object.
 
     Attributes:
@@ -61,7 +61,7 @@ class Cache(Generic[T]):
         """The object of that key, or ``None``."""
         return self._objects.get(key)
 
-    def by(self, index: str, value: str) -> list[T]:
+    def by_index(self, index: str, value: str) -> list[T]:
         """The objects that the index holds under a value.
 
         Raises:
@@ -88,21 +88,21 @@ class Cache(Generic[T]):
 
     # Changing
 
-    def upsert(self, item: T) -> list[Event[T]]:
+    def upsert(self, item: T) -> list[WatchEvent[T]]:
         """Takes in a state newer than the known one; the same version again changes nothing."""
         key = key_of(item)
         old = self._objects.get(key)
         if old is None:
-            self._put(key, item)
-            return [Event(EventKind.ADDED, item)]
+            self._add(key, item)
+            return [WatchEvent(EventKind.ADDED, item)]
         if uid_of(old) != uid_of(item):
             return self.remove(key) + self.upsert(item)
         if version_of(old) == version_of(item):
             return []
-        self._swap(key, old, item)
-        return [Event(EventKind.MODIFIED, item, old)]
+        self._replace(key, old, item)
+        return [WatchEvent(EventKind.MODIFIED, item, old)]
 
-    def remove(self, key: str, last: T | None = None) -> list[Event[T]]:
+    def remove(self, key: str, last: T | None = None) -> list[WatchEvent[T]]:
         """Drops an object; ``last`` is its final state if that was seen. An unknown key changes nothing."""
         old = self._objects.pop(key, None)
         if old is None:
@@ -111,9 +111,9 @@ class Cache(Generic[T]):
             self._unindex(name, key, function(old))
         if last is None or uid_of(last) != uid_of(old):
             last = old
-        return [Event(EventKind.DELETED, last, old)]
+        return [WatchEvent(EventKind.DELETED, last, old)]
 
-    def replace(self, items: Iterable[T], keep: Collection[str] = ()) -> Iterator[Event[T]]:
+    def replace(self, items: Iterable[T], keep: Collection[str] = ()) -> Iterator[WatchEvent[T]]:
         """Becomes exactly ``items``, plus the known objects whose keys are in ``keep``.
 
         Lazy: each event comes after its change and before the next. Must be consumed to its end.
@@ -124,12 +124,12 @@ class Cache(Generic[T]):
         for item in new.values():
             yield from self.upsert(item)
 
-    def _put(self, key: str, item: T) -> None:
+    def _add(self, key: str, item: T) -> None:
         self._objects[key] = item
         for name, function in self._functions.items():
             self._index(name, key, function(item))
 
-    def _swap(self, key: str, old: T, new: T) -> None:
+    def _replace(self, key: str, old: T, new: T) -> None:
         self._objects[key] = new
         for name, function in self._functions.items():
             before, after = tuple(function(old)), tuple(function(new))

@@ -10,7 +10,7 @@ from tessera.kube.watch.informer import Informer
 T = TypeVar("T")
 
 
-class Watched:
+class InformerGroup:
     """Several informers, and one condition over all of their caches."""
 
     def __init__(self, *informers: Informer[Any]) -> None:
@@ -38,7 +38,7 @@ class Watched:
         if failure is not None:
             raise failure
 
-    async def until(self, found: Callable[[], T | None], seconds: float, what: str) -> T:
+    async def wait_until(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
         """The first answer of ``found`` that is neither None nor False, asked again after every change.
 
         Raises:
@@ -48,7 +48,7 @@ class Watched:
             async with asyncio.timeout(seconds):
                 while True:
                     self._changed.clear()
-                    answer = found()
+                    answer = condition()
                     if answer is not None and answer is not False:
                         return answer
                     await self._changed.wait()

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.cache import Cache, Event, EventKind, IndexFunction
+from tessera.kube.watch.cache import Cache, EventKind, IndexFunction, WatchEvent
 from tessera.kube.watch.reflector import Reflector
 
-__all__ = ["Cache", "Event", "EventKind", "Informer"]
+__all__ = ["Cache", "EventKind", "Informer", "WatchEvent"]
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Informer(Generic[T]):
         indexes: name -> function of an object, e.g. ``{"node": lambda pod: (pod.spec.node_name,)}``.
 
     Attributes:
-        cache: ``cache.get("ns/name")``, ``cache.by("node", "n1")``, ``cache.values()``. Only to be read.
+        cache: ``cache.get("ns/name")``, ``cache.by_index("node", "n1")``, ``cache.values()``. Only to be read.
         reflector: its counters and version.
     """
 
@@ -46,31 +46,31 @@ class Informer(Generic[T]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
     ) -> None:
         self.cache: Cache[T] = Cache(indexes)
-        self._handlers: list[Callable[[Event[T]], None]] = []
+        self._handlers: list[Callable[[WatchEvent[T]], None]] = []
         self._unreadable_handlers: list[Callable[[str, str | None], None]] = []
-        self._rewound_handlers: list[Callable[[], None]] = []
+        self._rollback_handlers: list[Callable[[], None]] = []
         self.reflector = Reflector(
             client,
             resource,
             namespace=namespace,
             label_selector=label_selector,
             field_selector=field_selector,
-            on_event=self._tell,
-            on_unreadable=self._tell_unreadable,
-            on_rewound=self._tell_rewound,
+            on_event=self._notify,
+            on_unreadable=self._notify_unreadable,
+            on_rollback=self._notify_rollback,
             clock=clock,
             rng=rng,
             cache=self.cache,
         )
 
-    def add_handler(self, handler: Callable[[Event[T]], None]) -> Callable[[], None]:
+    def add_handler(self, handler: Callable[[WatchEvent[T]], None]) -> Callable[[], None]:
         """Calls ``handler`` for every change from now on, and first for what the cache holds, as ADDED.
 
         The handler must be quick and must not raise: it runs between two lines of the watch. The function returned
         ends it.
         """
         for item in self.cache.values():
-            handler(Event(EventKind.ADDED, item))
+            handler(WatchEvent(EventKind.ADDED, item))
         self._handlers.append(handler)
         return lambda: self._handlers.remove(handler)
 
@@ -78,9 +78,9 @@ class Informer(Generic[T]):
         """Calls ``handler`` with the key of an object that does not decode and what is wrong, then with None after."""
         self._unreadable_handlers.append(handler)
 
-    def on_rewound(self, handler: Callable[[], None]) -> None:
+    def on_rollback(self, handler: Callable[[], None]) -> None:
         """Calls ``handler`` when versions went back, before the events of the list that showed it."""
-        self._rewound_handlers.append(handler)
+        self._rollback_handlers.append(handler)
 
     @property
     def synced(self) -> bool:
@@ -95,14 +95,14 @@ class Informer(Generic[T]):
         """Mirrors until cancelled."""
         await self.reflector.run()
 
-    def _tell(self, event: Event[T]) -> None:
+    def _notify(self, event: WatchEvent[T]) -> None:
         for handler in self._handlers:
             handler(event)
 
-    def _tell_unreadable(self, key: str, error: str | None) -> None:
+    def _notify_unreadable(self, key: str, error: str | None) -> None:
         for handler in self._unreadable_handlers:
             handler(key, error)
 
-    def _tell_rewound(self) -> None:
-        for handler in self._rewound_handlers:
+    def _notify_rollback(self) -> None:
+        for handler in self._rollback_handlers:
             handler()

@@ -32,13 +32,13 @@ from typing import Generic, TypeVar
 from tessera.clock import Clock
 from tessera.kube.backoff import LONGEST, Backoff
 from tessera.kube.client.client import Client
-from tessera.kube.client.codec import Bookmark, Change, Codec, Failure, Line, Lines, Poison
+from tessera.kube.client.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable, WatchLine
 from tessera.kube.client.errors import ApiError, Expired, Status, error_from_response, error_from_status
 from tessera.kube.resources.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
 from tessera.kube.transport.interface import Stream
-from tessera.kube.watch.cache import Cache, Event, EventKind
+from tessera.kube.watch.cache import Cache, EventKind, WatchEvent
 
-__all__ = ["Cache", "Event", "EventKind", "Reflector"]
+__all__ = ["Cache", "EventKind", "Reflector", "WatchEvent"]
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ _STEADY_WATCH = 20.0
 _TOO_LARGE = "ResourceVersionTooLarge"
 
 #: Failed watches in a row after which the version itself is doubted.
-_DOUBT_AFTER = 5
+_FAILURES_BEFORE_LIST = 5
 
 
 class Reflector(Generic[T]):
@@ -74,7 +74,7 @@ class Reflector(Generic[T]):
             an exception ends :meth:`run`.
         on_unreadable: called with the key of an object that does not decode and what is wrong, or with None once it
             decodes again or is gone; before the event that follows from that.
-        on_rewound: called before the events of a list whose version is smaller than that of the cache.
+        on_rollback: called before the events of a list whose version is smaller than that of the cache.
         clock: for pauses.
         rng: for jitter; seeded in tests.
         cache: what is fed; a new one without indexes if left out.
@@ -82,9 +82,9 @@ class Reflector(Generic[T]):
     Attributes:
         cache: the mirrored state.
         synced: set once the first LIST has been told.
-        looked: set once the first LIST has been told or has failed.
+        attempted: set once the first LIST has been told or has failed.
         error: why nothing was told yet; ``None`` once the first LIST has been.
-        poisoned: objects skipped because they did not decode.
+        skipped: objects skipped because they did not decode.
         unreadable: keys of the objects that do not decode now, with what is wrong.
         relists: lists made, the first included.
         failures: failures in a row, 0 while all is well.
@@ -98,18 +98,18 @@ class Reflector(Generic[T]):
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        on_event: Callable[[Event[T]], None],
+        on_event: Callable[[WatchEvent[T]], None],
         on_unreadable: Callable[[str, str | None], None] = lambda _key, _error: None,
-        on_rewound: Callable[[], None] = lambda: None,
+        on_rollback: Callable[[], None] = lambda: None,
         clock: Clock,
         rng: random.Random,
         cache: Cache[T] | None = None,
     ) -> None:
         self.cache: Cache[T] = Cache() if cache is None else cache
         self.synced = asyncio.Event()
-        self.looked = asyncio.Event()
+        self.attempted = asyncio.Event()
         self.error: Exception | None = None
-        self.poisoned = 0
+        self.skipped = 0
         self.unreadable: dict[str, str] = {}
         self.relists = 0
         self._client = client
@@ -119,7 +119,7 @@ class Reflector(Generic[T]):
         self._fields = field_selector
         self._on_event = on_event
         self._on_unreadable = on_unreadable
-        self._on_rewound = on_rewound
+        self._on_rollback = on_rollback
         self._clock = clock
         self._rng = rng
         self._backoff = Backoff(rng)
@@ -147,7 +147,7 @@ class Reflector(Generic[T]):
                     await self._list()
                 useful = await self._watch()
             except (ApiError, ConnectionError, TimeoutError, ValueError) as error:  # ValueError: no JSON
-                await self._fail(error)
+                await self._pause_after(error)
             else:
                 if useful:
                     self._backoff.reset()
@@ -161,19 +161,19 @@ class Reflector(Generic[T]):
             self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
         self.relists += 1
-        self._move_to(listing.resource_version, listed=True)
-        bad = {name: poison.error for poison in listing.poison if (name := self._skip(poison))}
+        self._set_version(listing.resource_version, listed=True)
+        bad = {name: poison.error for poison in listing.undecodable if (name := self._log_skipped(poison))}
         for name in [name for name in self.unreadable if name not in bad]:
-            self._readable(name)
+            self._mark_readable(name)
         for name, error in bad.items():
-            self._unreadable(name, error)
-        for event in self.cache.replace(listing.items, self._still_there(listing.poison)):
+            self._mark_unreadable(name, error)
+        for event in self.cache.replace(listing.items, self._keys_to_keep(listing.undecodable)):
             self._on_event(event)
         self.error = None
         self.synced.set()
-        self.looked.set()
+        self.attempted.set()
 
-    def _still_there(self, poisoned: Iterable[Poison]) -> set[str]:
+    def _keys_to_keep(self, poisoned: Iterable[Undecodable]) -> set[str]:
         """The keys whose known object lives on, though its present state cannot be read."""
         metas = [poison.metadata for poison in poisoned if poison.metadata]
         return {key(meta.namespace, meta.name) for meta in metas if self._is_known(meta)}
@@ -198,86 +198,86 @@ class Reflector(Generic[T]):
         ) as stream:
             await _raise_for_status(stream)
             self._watching_since = self._clock.monotonic()
-            lines = Lines()
+            lines = LineSplitter()
             async for chunk in stream.chunks():
                 for line in lines.feed(chunk):
-                    self._take(self._codec.line(line))
+                    self._handle_line(self._codec.decode_line(line))
                     fruitful = True
         return fruitful or self._clock.monotonic() - began >= _SHORT_WATCH
 
-    def _take(self, line: Line[T]) -> None:
-        if isinstance(line, Change):
-            self._tell(line.type, line.object)
-            self._move_to(version_of(line.object))
-        elif isinstance(line, Bookmark):
+    def _handle_line(self, line: WatchLine[T]) -> None:
+        if isinstance(line, ChangeLine):
+            self._apply_change(line.type, line.object)
+            self._set_version(version_of(line.object))
+        elif isinstance(line, BookmarkLine):
             if version_number(line.version) < version_number(self._version):
                 text = f"the watch from {self._version} stands at {line.version} only"
                 raise error_from_status(Status(code=410, reason="Expired", message=text))
-            self._move_to(line.version)
-        elif isinstance(line, Failure):
+            self._set_version(line.version)
+        elif isinstance(line, ErrorLine):
             raise error_from_status(line.status)
         else:
-            self._take_poison(line)
+            self._handle_undecodable(line)
         self._backoff.reset()
 
-    def _move_to(self, version: str, *, listed: bool = False) -> None:
+    def _set_version(self, version: str, *, listed: bool = False) -> None:
         self._version = version
         number = version_number(version)
         if listed and number < self._newest:
             _log.warning("%s: versions went back to %s: restored from a backup?", self._resource.label, version)
-            self._on_rewound()
+            self._on_rollback()
             self._newest = number
         self._newest = max(self._newest, number)
 
-    def _tell(self, kind: str, item: T) -> None:
-        self._readable(key_of(item))
+    def _apply_change(self, kind: str, item: T) -> None:
+        self._mark_readable(key_of(item))
         changes = self.cache.remove(key_of(item), item) if kind == "DELETED" else self.cache.upsert(item)
         for event in changes:
             self._on_event(event)
 
-    def _take_poison(self, poison: Poison) -> None:
-        name = self._skip(poison)
+    def _handle_undecodable(self, poison: Undecodable) -> None:
+        name = self._log_skipped(poison)
         meta = poison.metadata
         if meta is None:
             return
         if poison.type == "DELETED":
-            self._readable(name)
+            self._mark_readable(name)
         else:
-            self._unreadable(name, poison.error)
+            self._mark_unreadable(name, poison.error)
         if poison.type == "DELETED" or not self._is_known(meta):
             for event in self.cache.remove(name):
                 self._on_event(event)
-        self._move_to(meta.resource_version or self._version)
+        self._set_version(meta.resource_version or self._version)
 
-    def _unreadable(self, name: str, error: str) -> None:
+    def _mark_unreadable(self, name: str, error: str) -> None:
         if self.unreadable.get(name) != error:
             self.unreadable[name] = error
             self._on_unreadable(name, error)
 
-    def _readable(self, name: str) -> None:
+    def _mark_readable(self, name: str) -> None:
         if self.unreadable.pop(name, None) is not None:
             self._on_unreadable(name, None)
 
     # Failing
 
-    def _skip(self, poison: Poison) -> str:
+    def _log_skipped(self, poison: Undecodable) -> str:
         """Says that an object is skipped; returns its key, empty if not even that can be read."""
-        self.poisoned += 1
+        self.skipped += 1
         meta = poison.metadata
         name = key(meta.namespace, meta.name) if meta else ""
         shown = name or "of unknown name"
         _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, shown, poison.error)
         return name
 
-    async def _fail(self, error: Exception) -> None:
+    async def _pause_after(self, error: Exception) -> None:
         if not self.synced.is_set():
             self.error = error
-        self.looked.set()
+        self.attempted.set()
         steady = self._clock.monotonic() - self._watching_since >= _STEADY_WATCH
         if steady:
             self._backoff.reset()
-        pause = max(self._backoff.next(), _asked_pause(error))
-        if _version_is_lost(error) or self._backoff.failures % _DOUBT_AFTER == 0:
+        pause = max(self._backoff.next(), _requested_pause(error))
+        if _version_is_lost(error) or self._backoff.failures % _FAILURES_BEFORE_LIST == 0:
             self._version = ""
         level = logging.DEBUG if steady and isinstance(error, ConnectionError) else logging.INFO  # idle ones end so
         _log.log(level, "%s: %s; again in %.1f s", self._resource.label, error, pause)
@@ -297,7 +297,7 @@ def _version_is_lost(error: Exception) -> bool:
     return isinstance(error, Expired) or error.code in {400, 422} or ahead
 
 
-def _asked_pause(error: Exception) -> float:
+def _requested_pause(error: Exception) -> float:
     """What the server asks for (429, 503), within our own bound, seconds."""
     asked = error.retry_after if isinstance(error, ApiError) else None
     return min(asked or 0.0, LONGEST)

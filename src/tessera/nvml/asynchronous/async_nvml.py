@@ -15,16 +15,16 @@ from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, 
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
-    Event,
+    DeviceMemory,
     GiProfileInfo,
+    GpuEvent,
     GpuInfo,
+    GpuInstance,
+    GpuProcess,
     GpuUuid,
-    Instance,
-    Memory,
     MigModeResult,
     MigUuid,
     Nvml,
-    Process,
 )
 
 T = TypeVar("T")
@@ -59,11 +59,11 @@ class AsyncNvml(ABC):
         """
 
     @abstractmethod
-    async def wait_event(self, seconds: float) -> Event | None:
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
 
     @abstractmethod
-    async def _process_exit(self, processes: list[Process], /) -> None:
+    async def _process_exit(self, processes: list[GpuProcess], /) -> None:
         """Returns when one of the processes may have ended."""
 
     async def wait_idle(self, gpu: GpuUuid, gi_id: int | None = None) -> None:
@@ -91,7 +91,7 @@ class AsyncNvml(ABC):
         """See :meth:`.Nvml.gi_profiles`."""
         return await self.call("gi_profiles", lambda nvml: nvml.gi_profiles(gpu))
 
-    async def instances(self, gpu: GpuUuid) -> list[Instance]:
+    async def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """See :meth:`.Nvml.instances`."""
         return await self.call("instances", lambda nvml: nvml.instances(gpu), card=gpu)
 
@@ -117,11 +117,11 @@ class AsyncNvml(ABC):
         """See :meth:`.Nvml.destroy_gpu_instance`."""
         await self.call("destroy_gpu_instance", lambda nvml: nvml.destroy_gpu_instance(gpu, gi_id), card=gpu)
 
-    async def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+    async def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`."""
         return await self.call("processes", lambda nvml: nvml.processes(device))
 
-    async def memory(self, device: GpuUuid | MigUuid) -> Memory:
+    async def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         return await self.call("memory", lambda nvml: nvml.memory(device))
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.interface import Event, Nvml, Process
+from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 
 T = TypeVar("T")
 
@@ -62,20 +62,20 @@ class InlineNvml(AsyncNvml):
                 await self._clock.sleep(seconds)
             return call(self._nvml)
 
-    async def wait_event(self, seconds: float) -> Event | None:
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next simulated event."""
         deadline = self._clock.monotonic() + seconds
         while (event := self._nvml.wait_event(0)) is None:
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return None
-            await self._change(remaining)
+            await self._wait_for_change(remaining)
         return event
 
-    async def _process_exit(self, _processes: list[Process], /) -> None:
-        await self._change(None)
+    async def _process_exit(self, _processes: list[GpuProcess], /) -> None:
+        await self._wait_for_change(None)
 
-    async def _change(self, at_most: float | None) -> None:
+    async def _wait_for_change(self, at_most: float | None) -> None:
         """Returns at the next change, after ``at_most`` seconds, or when it is time to look for others' changes."""
         changed = asyncio.Event()
         unsubscribe = self._nvml.subscribe(changed.set)

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.interface import Event, Nvml, Process
+from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ EVENT_WAIT = 1.0
 UNWATCHABLE_RECHECK = 1.0
 
 
-class SharedUse:
+class SharedLock:
     """A library that threads share until one needs it for itself. Who waits to be alone goes before who comes later."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SharedUse:
         self._sharing = 0
         self._alone = 0  # those that are alone, or wait to be
 
-    def shared(self, act: Callable[[], T]) -> T:
+    def run_shared(self, act: Callable[[], T]) -> T:
         """Does something beside others."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
@@ -47,7 +47,7 @@ class SharedUse:
                 self._sharing -= 1
                 self._changed.notify_all()
 
-    def alone(self, act: Callable[[], T]) -> T:
+    def run_alone(self, act: Callable[[], T]) -> T:
         """Does something while nobody else does anything."""
         with self._changed:
             self._alone += 1
@@ -77,7 +77,7 @@ class ThreadedNvml(AsyncNvml):
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._cards: dict[str, ThreadPoolExecutor] = {}
         self._events = ThreadPoolExecutor(1, thread_name_prefix="nvml-events")
-        self._use = SharedUse()
+        self._use = SharedLock()
 
     async def __aenter__(self) -> Self:
         try:
@@ -93,15 +93,15 @@ class ThreadedNvml(AsyncNvml):
         try:
             await loop.run_in_executor(self._events, lambda: None)  # a wait in progress ends before the library does
             if nvml is not None:
-                await loop.run_in_executor(self._calls, self._use.alone, nvml.close)
+                await loop.run_in_executor(self._calls, self._use.run_alone, nvml.close)
         finally:
             self._stop_threads()
 
     async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         """Does one call in its worker thread; a reset when no other is under way."""
-        nvml = self._opened(operation)
+        nvml = self._open_nvml(operation)
         thread = self._thread_of(card) if card else self._calls
-        use = self._use.alone if operation == "reset" else self._use.shared
+        use = self._use.run_alone if operation == "reset" else self._use.run_shared
         return await asyncio.get_running_loop().run_in_executor(thread, use, lambda: call(nvml))
 
     def _thread_of(self, card: str) -> ThreadPoolExecutor:
@@ -109,20 +109,20 @@ class ThreadedNvml(AsyncNvml):
             self._cards[card] = ThreadPoolExecutor(1, thread_name_prefix=f"nvml-{card}")
         return self._cards[card]
 
-    async def wait_event(self, seconds: float) -> Event | None:
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event, waited for in the events thread."""
-        nvml, left = self._opened("wait_event"), seconds
+        nvml, left = self._open_nvml("wait_event"), seconds
         while True:  # in parts: whoever closes NVML waits for the thread, and a thread cannot be called back
             wait = asyncio.get_running_loop().run_in_executor(self._events, nvml.wait_event, min(left, EVENT_WAIT))
             left -= EVENT_WAIT
             if (event := await wait) is not None or left <= 0:
                 return event
 
-    async def _process_exit(self, processes: list[Process], /) -> None:
-        if not await _any_pid_exit(p.pid for p in processes):
+    async def _process_exit(self, processes: list[GpuProcess], /) -> None:
+        if not await _wait_for_pid_exit(p.pid for p in processes):
             await self._clock.sleep(UNWATCHABLE_RECHECK)
 
-    def _opened(self, operation: str) -> Nvml:
+    def _open_nvml(self, operation: str) -> Nvml:
         if self._nvml is None:
             raise RuntimeError(f"NVML is not open: {operation} was called outside `async with`")
         return self._nvml
@@ -132,7 +132,7 @@ class ThreadedNvml(AsyncNvml):
             thread.shutdown(wait=False)
 
 
-async def _any_pid_exit(pids: Iterable[int]) -> bool:
+async def _wait_for_pid_exit(pids: Iterable[int]) -> bool:
     """Waits until one of the processes ends; ``False`` at once if one cannot be watched or has ended already."""
     loop = asyncio.get_running_loop()
     exited = asyncio.Event()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
-from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, Unknown, translated
+from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
-from tessera.nvml.real.events import text
+from tessera.nvml.real.events import decode_text
 
 _MIB = 1024 * 1024
 T = TypeVar("T")
@@ -44,13 +44,13 @@ class CardReader:
             mode = self.mig_mode(handle)
             numa_node = self._number(pci, "numa_node")
             return GpuInfo(
-                uuid=GpuUuid(text(nvml.nvmlDeviceGetUUID(handle))),
+                uuid=GpuUuid(decode_text(nvml.nvmlDeviceGetUUID(handle))),
                 index=index,
                 minor=nvml.nvmlDeviceGetMinorNumber(handle),
-                name=text(nvml.nvmlDeviceGetName(handle)),
+                name=decode_text(nvml.nvmlDeviceGetName(handle)),
                 # A card that shares the machine's memory (GB10) has none of its own to tell of.
-                memory_mib=self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
-                pci_bus_id=text(pci.busId),
+                memory_mib=self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
+                pci_bus_id=decode_text(pci.busId),
                 pci_device_id=f"0x{pci.pciDeviceId:08X}",
                 compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
                 mig_capable=mode != (None, None),
@@ -61,7 +61,7 @@ class CardReader:
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
         """Current and pending mode; ``None`` for a card without MIG."""
-        return self._told(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)), "MIG mode", (None, None))
+        return self._ask(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)), "MIG mode", (None, None))
 
     def attributes(self, gpu: GpuUuid, handle: Any) -> CardAttributes:
         """See :meth:`.Nvml.attributes`."""
@@ -71,9 +71,9 @@ class CardReader:
         return CardAttributes(
             pci_class=self._number(pci, "class"),
             pci_subsystem_id=pci.pciSubSystemId,
-            ecc=bool(self._told(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
-            fabric=self._told(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
-            recovery_action=self._told(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
+            ecc=bool(self._ask(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
+            fabric=self._ask(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
+            recovery_action=self._ask(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
         )
 
     def _fabric(self, handle: Any) -> tuple[str, str] | None:
@@ -91,7 +91,7 @@ class CardReader:
     def mig_attributes(self, device: MigUuid, handle: Any) -> MigAttributes:
         """See :meth:`.Nvml.mig_attributes`."""
         what = f"attributes of {device}"
-        told = self._told(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
+        told = self._ask(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
         if told is None:
             return MigAttributes()
         return MigAttributes(
@@ -124,15 +124,15 @@ class CardReader:
     def _nvlink(self, what: str, handle: Any, link: int) -> NvLink:
         """The other end; a switch outside of the machine has no PCI address here."""
         nvml, remote = self._nvml, ""
-        kind = self._told(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
-        with suppress(NotSupported, NotFound, InvalidArgument, Unknown), self._errors(what):
-            remote = text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+        kind = self._ask(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
+        with suppress(NotSupported, NotFound, InvalidArgument, UnknownNvmlError), self._errors(what):
+            remote = decode_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
         return NvLink(remote, switch=kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
     def compute_mode(self, gpu: GpuUuid, handle: Any) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`. A card that is not asked (MIG mode) has ``DEFAULT``."""
         default = ComputeMode.DEFAULT.value
-        mode = self._told(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
+        mode = self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
         # EXCLUSIVE_THREAD is what EXCLUSIVE_PROCESS was called before (nvml.h); drivers no longer set it.
         return ComputeMode.EXCLUSIVE_PROCESS if mode == 1 else ComputeMode(mode)
 
@@ -149,13 +149,13 @@ class CardReader:
 
     def _number(self, pci: Any, file: str) -> int | None:
         """A number that the kernel knows of a card, in whatever base it writes it; ``None`` when it does not tell."""
-        domain, _, rest = text(pci.busId).lower().partition(":")
+        domain, _, rest = decode_text(pci.busId).lower().partition(":")
         try:
             return int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file).read_text(), 0)
         except (OSError, ValueError):
             return None
 
-    def _told(self, ask: Callable[[], T], what: str, untold: T) -> T:
+    def _ask(self, ask: Callable[[], T], what: str, untold: T) -> T:
         """The card's answer; ``untold`` if it has none to such a question."""
         try:
             with self._errors(what):
@@ -164,4 +164,4 @@ class CardReader:
             return untold
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translated(self._nvml.NVMLError, what)
+        return translate_errors(self._nvml.NVMLError, what)

@@ -34,7 +34,7 @@ def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list
         NotFound: the driver lists no capability for the instance.
         NotSupported: the driver has no capabilities, or hides them from this process.
     """
-    numbers = majors(proc)
+    numbers = read_majors(proc)
     minors = {name: int(minor) for name, minor in _MINOR.findall(_read(proc / "driver/nvidia-caps/mig-minors"))}
     if "nvidia-caps" not in numbers:
         raise NotSupported(f'{proc / "devices"} has no "nvidia-caps": the driver guards no MIG instances')
@@ -57,7 +57,7 @@ def card_device_files(proc: Path, gpu_minor: int) -> list[DeviceFile]:
     Raises:
         NotSupported: the host's ``/proc`` cannot be read.
     """
-    numbers = majors(proc)
+    numbers = read_majors(proc)
     files = _common_files(numbers, gpu_minor)
     if "nvidia-modeset" in numbers:
         files.append(DeviceFile(path="/dev/nvidia-modeset", major=numbers["nvidia-modeset"], minor=MODESET_MINOR))
@@ -78,7 +78,7 @@ def _common_files(numbers: dict[str, int], gpu_minor: int) -> list[DeviceFile]:
     return files
 
 
-def majors(proc: Path) -> dict[str, int]:
+def read_majors(proc: Path) -> dict[str, int]:
     """The major numbers of character devices by the name of their driver.
 
     Raises:

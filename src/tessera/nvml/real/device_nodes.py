@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.nvml.errors import NoPermission
-from tessera.nvml.real.device_files import CARD_MAJOR, CONTROL_MINOR, MODESET_MINOR, majors
+from tessera.nvml.real.device_files import CARD_MAJOR, CONTROL_MINOR, MODESET_MINOR, read_majors
 
 _LINE = re.compile(r"^(\w[\w ]*?)\s*:\s*(\S+)\s*$", re.MULTILINE)
 #: Capabilities that are of the machine and not of an instance: to change MIG, to watch it.
@@ -26,7 +26,7 @@ _CAPABILITY_MODE = 0o400
 _MODE = 0o666
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class HostDeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     """A character device that shall be there; ``path`` is below ``/dev``."""
 
     path: str
@@ -37,13 +37,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
 
 
-def driver_nodes(proc: Path) -> list[Node]:
+def list_driver_nodes(proc: Path) -> list[HostDeviceNode]:
     """The nodes of a driver that is loaded: control, cards, unified memory, MIG's capabilities; none without a driver.
 
     Args:
         proc: the host's ``/proc``.
     """
-    parameters = _values(proc / "driver/nvidia/params")
+    parameters = _read_values(proc / "driver/nvidia/params")
     if not parameters or parameters.get("ModifyDeviceFiles") == "0":
         return []
     owned = {
@@ -51,14 +51,14 @@ def driver_nodes(proc: Path) -> list[Node]:
         "uid": int(parameters.get("DeviceFileUID", "0")),
         "gid": int(parameters.get("DeviceFileGID", "0")),
     }
-    return [Node(path=path, major=major, minor=minor, **owned) for path, major, minor in _common(proc)] + [
-        *_capabilities(proc)
-    ]
+    return [
+        HostDeviceNode(path=path, major=major, minor=minor, **owned) for path, major, minor in _list_common_nodes(proc)
+    ] + [*_list_capability_nodes(proc)]
 
 
 def make_nodes(
     dev: Path,
-    nodes: Sequence[Node],
+    nodes: Sequence[HostDeviceNode],
     mknod: Callable[[Path, int, int], None] = os.mknod,
     chown: Callable[[Path, int, int], None] = os.chown,
 ) -> list[str]:
@@ -91,11 +91,11 @@ def make_nodes(
     return made
 
 
-def _common(proc: Path) -> Iterator[tuple[str, int, int]]:
-    numbers = majors(proc)
+def _list_common_nodes(proc: Path) -> Iterator[tuple[str, int, int]]:
+    numbers = read_majors(proc)
     yield "nvidiactl", CARD_MAJOR, CONTROL_MINOR
     for card in sorted((proc / "driver/nvidia/gpus").glob("*/information")):
-        minor = _values(card).get("Device Minor", "")
+        minor = _read_values(card).get("Device Minor", "")
         if minor.isdigit():
             yield f"nvidia{minor}", CARD_MAJOR, int(minor)
     if "nvidia-modeset" in numbers:
@@ -105,16 +105,16 @@ def _common(proc: Path) -> Iterator[tuple[str, int, int]]:
         yield "nvidia-uvm-tools", numbers["nvidia-uvm"], 1
 
 
-def _capabilities(proc: Path) -> Iterator[Node]:
-    major = majors(proc).get("nvidia-caps")
+def _list_capability_nodes(proc: Path) -> Iterator[HostDeviceNode]:
+    major = read_majors(proc).get("nvidia-caps")
     for name in _CAPABILITIES if major is not None else ():
-        told = _values(proc / "driver/nvidia/capabilities/mig" / name)
+        told = _read_values(proc / "driver/nvidia/capabilities/mig" / name)
         if told.get("DeviceFileModify", "1") != "0" and told.get("DeviceFileMinor", "").isdigit():
             minor, mode = int(told["DeviceFileMinor"]), int(told.get("DeviceFileMode", str(_CAPABILITY_MODE)))
-            yield Node(path=f"nvidia-caps/nvidia-cap{minor}", major=major or 0, minor=minor, mode=mode)
+            yield HostDeviceNode(path=f"nvidia-caps/nvidia-cap{minor}", major=major or 0, minor=minor, mode=mode)
 
 
-def _values(path: Path) -> dict[str, str]:
+def _read_values(path: Path) -> dict[str, str]:
     """Lines of the form ``Name: value``; nothing of a file that is not there."""
     try:
         return dict(_LINE.findall(path.read_text(errors="replace")))

@@ -3,8 +3,8 @@
 import logging
 from typing import Any
 
-from tessera.nvml.errors import NotSupported, NvmlError, translated
-from tessera.nvml.interface import Event, EventKind, GpuUuid
+from tessera.nvml.errors import NotSupported, NvmlError, translate_errors
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 #: NVML writes this where an event or process belongs to no GPU or compute instance.
 NO_INSTANCE = 0xFFFFFFFF
@@ -27,21 +27,21 @@ class RealEvents:
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
         self._kinds = {
-            binding.nvmlEventTypeXidCriticalError: EventKind.XID,
-            binding.nvmlEventTypeDoubleBitEccError: EventKind.DOUBLE_BIT_ECC,
-            binding.nvmlEventTypeSingleBitEccError: EventKind.SINGLE_BIT_ECC,
+            binding.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
+            binding.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
+            binding.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
         }
-        with translated(binding.NVMLError, "event set"):
+        with translate_errors(binding.NVMLError, "event set"):
             self._set = binding.nvmlEventSetCreate()
             count = binding.nvmlDeviceGetCount()
         if not sum(self._watch(index) for index in range(count)):
             self.close()
             raise NotSupported(f"events: none of {count} cards reports any")
 
-    def wait(self, seconds: float) -> Event | None:
+    def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over."""
         try:
-            with translated(self._nvml.NVMLError, "wait for events"):
+            with translate_errors(self._nvml.NVMLError, "wait for events"):
                 data = self._nvml.nvmlEventSetWait_v2(self._set, round(seconds * 1000))
         except NvmlError as error:
             if error.code == self._nvml.NVML_ERROR_TIMEOUT:
@@ -50,24 +50,24 @@ class RealEvents:
         kind = self._kinds.get(data.eventType)
         if kind is None:  # not asked for
             return None
-        return Event(
+        return GpuEvent(
             kind=kind,
             gpu=self._card(data.device),
-            xid=data.eventData if kind is EventKind.XID else None,
+            xid=data.eventData if kind is GpuEventKind.XID else None,
             gi_id=instance_id(data.gpuInstanceId),
             ci_id=instance_id(data.computeInstanceId),
         )
 
     def close(self) -> None:
         """Frees the event set."""
-        with translated(self._nvml.NVMLError, "event set"):
+        with translate_errors(self._nvml.NVMLError, "event set"):
             self._nvml.nvmlEventSetFree(self._set)
 
     def _watch(self, index: int) -> bool:
         """Registers for those of our kinds that the card supports; whether there are any."""
         wanted = sum(self._kinds)
         try:
-            with translated(self._nvml.NVMLError, f"events of card {index}"):
+            with translate_errors(self._nvml.NVMLError, f"events of card {index}"):
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 supported = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
                 if supported:
@@ -79,8 +79,8 @@ class RealEvents:
 
     def _card(self, handle: Any) -> GpuUuid | None:
         try:
-            with translated(self._nvml.NVMLError, "card of an event"):
-                return GpuUuid(text(self._nvml.nvmlDeviceGetUUID(handle)))
+            with translate_errors(self._nvml.NVMLError, "card of an event"):
+                return GpuUuid(decode_text(self._nvml.nvmlDeviceGetUUID(handle)))
         except NvmlError as error:  # a card that is gone: the caller must suspect every card
             _log.warning("an event's card cannot be read: %s", error)
             return None
@@ -91,6 +91,6 @@ def instance_id(number: int) -> int | None:
     return None if number == NO_INSTANCE else number
 
 
-def text(value: str | bytes) -> str:
+def decode_text(value: str | bytes) -> str:
     """The binding gives text or bytes, by version."""
     return value.decode() if isinstance(value, bytes) else value

@@ -11,9 +11,9 @@ from ctypes import byref, c_uint
 from typing import Any
 
 from tessera.mig.names import profile_gb
-from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, translated
+from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, translate_errors
 from tessera.nvml.interface import ComputeInstance, GiProfileInfo, GpuUuid, MigUuid
-from tessera.nvml.real.events import text
+from tessera.nvml.real.events import decode_text
 
 _PROFILE = re.compile(r"\d+g\.\d+gb\S*")
 #: What tells profiles of equal size apart, by NVML's index (nvml.h, ``NVML_GPU_INSTANCE_PROFILE_*``).
@@ -60,7 +60,7 @@ class MigReader:
             return None
         name = getattr(info, "name", "")
         return GiProfileInfo(
-            name=profile_name(text(name), index, info.sliceCount, info.memorySizeMB, card_mib),
+            name=profile_name(decode_text(name), index, info.sliceCount, info.memorySizeMB, card_mib),
             index=index,
             id=info.id,
             compute_slices=info.sliceCount,
@@ -128,11 +128,11 @@ class MigReader:
             with suppress(NotFound, InvalidArgument), self._errors(f"MIG device {index} of {gpu}"):
                 device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
                 ids = nvml.nvmlDeviceGetGpuInstanceId(device), nvml.nvmlDeviceGetComputeInstanceId(device)
-                found[ids] = MigUuid(text(nvml.nvmlDeviceGetUUID(device)))
+                found[ids] = MigUuid(decode_text(nvml.nvmlDeviceGetUUID(device)))
         return found
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translated(self._nvml.NVMLError, what)
+        return translate_errors(self._nvml.NVMLError, what)
 
 
 def profile_name(named: str, index: int, slices: int, memory_mib: int, card_mib: int) -> str:

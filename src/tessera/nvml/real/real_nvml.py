@@ -25,27 +25,35 @@ import msgspec
 
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
-from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, NvmlError, error_of, translated
+from tessera.nvml.errors import (
+    GpuLost,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    NvmlError,
+    make_error,
+    translate_errors,
+)
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
-    Event,
+    DeviceMemory,
     GiProfileInfo,
+    GpuEvent,
     GpuInfo,
+    GpuInstance,
+    GpuProcess,
     GpuUuid,
-    Instance,
-    Memory,
     MigModeResult,
     MigUuid,
-    Process,
 )
 from tessera.nvml.real.cards import CardReader
 from tessera.nvml.real.device_files import card_device_files, mig_device_files
-from tessera.nvml.real.events import instance_id, text
+from tessera.nvml.real.events import decode_text, instance_id
 from tessera.nvml.real.library import load, unload
 from tessera.nvml.real.mig import MigReader
 from tessera.nvml.real.reset import reset_card
-from tessera.nvml.real.session import Session
+from tessera.nvml.real.session import NvmlSession
 
 _MIB = 1024 * 1024
 
@@ -80,23 +88,23 @@ class RealNvml:
         self._mig = MigReader(self._nvml)
         self._cards = CardReader(self._nvml, sys)
         self._proc = proc
-        self._seen: dict[GpuUuid, GpuInfo] = {}
+        self._known_cards: dict[GpuUuid, GpuInfo] = {}
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
         self._reset_tool = tuple(reset_tool)
-        self._session = Session(self._nvml)
+        self._session = NvmlSession(self._nvml)
         self._own_library = library is not None
         if library is not None:
             load(self._nvml, library)
         try:
             self._session.begin()
         except NvmlError:
-            self._let_go()
+            self._release_library()
             raise
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
         with self._errors("driver version"):
-            return text(self._nvml.nvmlSystemGetDriverVersion())
+            return decode_text(self._nvml.nvmlSystemGetDriverVersion())
 
     def cuda_version(self) -> int:
         """See :meth:`.Nvml.cuda_version`."""
@@ -117,10 +125,12 @@ class RealNvml:
                 continue
             found[info.uuid] = info
         gone = {
-            uuid: msgspec.structs.replace(info, lost=True) for uuid, info in self._seen.items() if uuid not in found
+            uuid: msgspec.structs.replace(info, lost=True)
+            for uuid, info in self._known_cards.items()
+            if uuid not in found
         }
-        self._seen = gone | found
-        return sorted(self._seen.values(), key=lambda info: info.index)
+        self._known_cards = gone | found
+        return sorted(self._known_cards.values(), key=lambda info: info.index)
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
@@ -132,7 +142,7 @@ class RealNvml:
             self._nvml.NVML_ERROR_IN_USE: MigModeResult.IN_USE,
         }
         if status not in results:
-            raise error_of(status, f"MIG mode of {gpu} did not take effect (nvmlReturn_t {status})")
+            raise make_error(status, f"MIG mode of {gpu} did not take effect (nvmlReturn_t {status})")
         self._profiles.pop(gpu, None)
         return results[status]
 
@@ -148,7 +158,7 @@ class RealNvml:
             self._profiles[gpu] = rows
         return list(self._profiles[gpu])
 
-    def instances(self, gpu: GpuUuid) -> list[Instance]:
+    def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """See :meth:`.Nvml.instances`."""
         handle = self._device(gpu)
         if not self._cards.mig_mode(handle)[0]:
@@ -160,7 +170,7 @@ class RealNvml:
                 with self._errors(f"GPU instance of {gpu}"):
                     info = self._nvml.nvmlGpuInstanceGetInfo(instance)
                 found.append(
-                    Instance(
+                    GpuInstance(
                         gi_id=info.id,
                         profile=row.name,
                         start=info.placement.start,
@@ -206,7 +216,7 @@ class RealNvml:
         with self._errors(f"GPU instance {gi_id} of {gpu}"):
             self._nvml.nvmlGpuInstanceDestroy(instance)
 
-    def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+    def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`. Clients of MPS are among them."""
         handle = self._device(device)
         with self._errors(f"processes of {device}"):
@@ -214,7 +224,7 @@ class RealNvml:
         with suppress(NotSupported), self._errors(f"MPS clients of {device}"):
             listed += self._nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
         found = [
-            Process(
+            GpuProcess(
                 pid=one.pid,
                 memory_bytes=one.usedGpuMemory or 0,
                 gi_id=instance_id(one.gpuInstanceId),
@@ -224,11 +234,11 @@ class RealNvml:
         ]
         return list({(one.pid, one.gi_id, one.ci_id): one for one in found}.values())
 
-    def memory(self, device: GpuUuid | MigUuid) -> Memory:
+    def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         with self._errors(f"memory of {device}"):
             info = self._nvml.nvmlDeviceGetMemoryInfo(self._device(device))
-            return Memory(total=info.total, used=info.used)
+            return DeviceMemory(total=info.total, used=info.used)
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """See :meth:`.Nvml.device_files`."""
@@ -270,12 +280,12 @@ class RealNvml:
     def reset(self, gpu: GpuUuid) -> None:
         """See :meth:`.Nvml.reset`. NVML is closed meanwhile, since its session holds every card."""
         with self._errors(f"PCI address of {gpu}"):
-            pci_bus_id = text(self._nvml.nvmlDeviceGetPciInfo(self._device(gpu)).busId)
+            pci_bus_id = decode_text(self._nvml.nvmlDeviceGetPciInfo(self._device(gpu)).busId)
         self._profiles.pop(gpu, None)
-        with self._session.put_aside():
+        with self._session.suspend():
             reset_card(pci_bus_id, tool=self._reset_tool)
 
-    def wait_event(self, seconds: float) -> Event | None:
+    def wait_event(self, seconds: float) -> GpuEvent | None:
         """See :meth:`.Nvml.wait_event`.
 
         Raises:
@@ -292,9 +302,9 @@ class RealNvml:
         try:
             self._session.end()
         finally:
-            self._let_go()
+            self._release_library()
 
-    def _let_go(self) -> None:
+    def _release_library(self) -> None:
         if self._own_library:
             unload(self._nvml)
 
@@ -304,7 +314,7 @@ class RealNvml:
             with self._errors(device):
                 return self._nvml.nvmlDeviceGetHandleByUUID(device)
         except NotFound as error:
-            if device in self._seen:
+            if device in self._known_cards:
                 raise GpuLost(f"{device} was there and is not found any more") from error
             raise
 
@@ -321,4 +331,4 @@ class RealNvml:
             return self._nvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translated(self._nvml.NVMLError, what)
+        return translate_errors(self._nvml.NVMLError, what)

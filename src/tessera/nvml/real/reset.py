@@ -7,7 +7,7 @@ and other clients (a metrics exporter, a persistence daemon that holds the card)
 import subprocess
 from collections.abc import Sequence
 
-from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, Unknown
+from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, UnknownNvmlError
 
 #: A reset takes a few seconds, on boards with NVSwitches up to a minute.
 RESET_SECONDS = 120.0
@@ -52,12 +52,14 @@ def reset_card(
     except FileNotFoundError as error:
         raise NotSupported(f"{what}: there is no {tool[0]}; mount the driver's, or reboot the node") from error
     except subprocess.TimeoutExpired as error:
-        raise Unknown(f"{what}: nvidia-smi has not answered for {RESET_SECONDS:.0f} s; reboot the node") from error
+        raise UnknownNvmlError(
+            f"{what}: nvidia-smi has not answered for {RESET_SECONDS:.0f} s; reboot the node"
+        ) from error
     if done.returncode:
-        raise refusal(what, done.returncode, done.stdout.decode(errors="replace"))
+        raise make_reset_error(what, done.returncode, done.stdout.decode(errors="replace"))
 
 
-def refusal(what: str, status: int, said: str) -> NvmlError:
+def make_reset_error(what: str, status: int, said: str) -> NvmlError:
     """The error that the tool's words mean.
 
     Args:
@@ -69,4 +71,4 @@ def refusal(what: str, status: int, said: str) -> NvmlError:
     for part, kind in _REFUSALS:
         if part in words.casefold():
             return kind(f"{what}: {words}")
-    return Unknown(f"{what}: nvidia-smi ended with status {status}: {words or 'no output'}")
+    return UnknownNvmlError(f"{what}: nvidia-smi ended with status {status}: {words or 'no output'}")

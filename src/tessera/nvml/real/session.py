@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from tessera.nvml.errors import translated
-from tessera.nvml.interface import Event
+from tessera.nvml.errors import translate_errors
+from tessera.nvml.interface import GpuEvent
 from tessera.nvml.real.events import RealEvents
 
 #: A wait for events holds the session for so long at a time, seconds; a reset waits for the session.
 _EVENT_WAIT = 1.0
 
 
-class Session:
+class NvmlSession:
     """A session with NVML.
 
     Args:
@@ -38,7 +38,7 @@ class Session:
             NvmlError: NVML cannot be opened.
         """
         if not self._open:
-            with translated(self._nvml.NVMLError, "nvmlInit"):
+            with translate_errors(self._nvml.NVMLError, "nvmlInit"):
                 self._nvml.nvmlInit()
             self._open = True
 
@@ -48,7 +48,7 @@ class Session:
             self._end()
 
     @contextmanager
-    def put_aside(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """There is no session inside of the ``with``, and one again after it."""
         with self._turn, self._held:
             self._end()
@@ -57,7 +57,7 @@ class Session:
             finally:
                 self.begin()
 
-    def wait(self, seconds: float) -> Event | None:
+    def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over.
 
         Raises:
@@ -81,5 +81,5 @@ class Session:
             events.close()
         if self._open:
             self._open = False
-            with translated(self._nvml.NVMLError, "nvmlShutdown"):
+            with translate_errors(self._nvml.NVMLError, "nvmlShutdown"):
                 self._nvml.nvmlShutdown()

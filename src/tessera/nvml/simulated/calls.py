@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotFound, NotSupported, error_of
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotFound, NotSupported, make_error
 from tessera.nvml.interface import GpuUuid, MigUuid
 from tessera.nvml.simulated.hardware import ANY, SimulatedHardware, find_card, find_device
-from tessera.nvml.simulated.machine import Fault, Machine, SimCard, SimGpuInstance
+from tessera.nvml.simulated.machine import MachineState, SimCard, SimGpuInstance, SimulatedFault
 
 
 class SimulatedCalls(SimulatedHardware):
@@ -18,16 +18,16 @@ class SimulatedCalls(SimulatedHardware):
             return machine.latencies.get(operation, machine.latencies.get(ANY, 0.0))
 
     @contextmanager
-    def _call(self, operation: str, gpu: str | None = None, *, changes: bool = False) -> Iterator[Machine]:
+    def _call(self, operation: str, gpu: str | None = None, *, changes: bool = False) -> Iterator[MachineState]:
         with self._store.machine() as machine:
             if not machine.driver_version:
                 raise DriverNotLoaded(f"{operation}{f' on {gpu}' if gpu else ''}")
             for fault in machine.faults:
-                if _strikes(fault, operation, _card_of(machine, fault, gpu)):
-                    raise error_of(fault.code, f"{operation}{f' on {gpu}' if gpu else ''}")
+                if _applies(fault, operation, _card_of(machine, fault, gpu)):
+                    raise make_error(fault.code, f"{operation}{f' on {gpu}' if gpu else ''}")
             yield machine
         if changes:
-            self._tell()
+            self._notify_subscribers()
 
     @contextmanager
     def _card(self, operation: str, gpu: GpuUuid, *, changes: bool = False) -> Iterator[SimCard]:
@@ -67,7 +67,7 @@ def gpu_instance(card: SimCard, gi_id: int) -> SimGpuInstance:
     raise NotFound(f"GPU instance {gi_id} of {card.uuid}")
 
 
-def _card_of(machine: Machine, fault: Fault, device: str | None) -> str | None:
+def _card_of(machine: MachineState, fault: SimulatedFault, device: str | None) -> str | None:
     """The card that a call is on, as far as the fault asks for one."""
     if fault.gpu is None or device is None or not device.startswith("MIG-"):
         return device
@@ -77,7 +77,7 @@ def _card_of(machine: Machine, fault: Fault, device: str | None) -> str | None:
         return None
 
 
-def _strikes(fault: Fault, operation: str, gpu: str | None) -> bool:
+def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
     """Whether the fault hits this call; counts it down."""
     if fault.operation not in (operation, ANY) or (fault.gpu is not None and fault.gpu != gpu):
         return False

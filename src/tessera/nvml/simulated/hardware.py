@@ -10,19 +10,19 @@ from pathlib import Path
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, InUse, NotFound, NotSupported, NvmlError
-from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
+from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 from tessera.nvml.simulated.boards import profile_memory_mib
 from tessera.nvml.simulated.machine import (
-    Fault,
-    Machine,
+    MachineState,
     SimCard,
     SimEvent,
     SimGpuInstance,
     SimProcess,
-    build,
+    SimulatedFault,
+    build_machine,
     mig_uuid,
 )
-from tessera.nvml.simulated.state_file import FileStore, MemoryStore, Store
+from tessera.nvml.simulated.state_file import FileStore, MachineStore, MemoryStore
 
 #: What the simulated driver calls itself: new enough for every model that can be simulated.
 DRIVER_VERSION = "595.58.03"
@@ -65,9 +65,9 @@ class SimulatedHardware:
         latencies: Mapping[str, float] | None = None,
         state: Path | None = None,
     ) -> None:
-        fresh = build(spec, seed, driver or "", mig=mig)
+        fresh = build_machine(spec, seed, driver or "", mig=mig)
         self._passthrough = passthrough
-        self._store: Store = MemoryStore(fresh) if state is None else FileStore(state, fresh)
+        self._store: MachineStore = MemoryStore(fresh) if state is None else FileStore(state, fresh)
         self._subscribers: dict[object, Callable[[], None]] = {}
         self._sessions: set[object] = set()
         for operation, seconds in (latencies or {}).items():
@@ -111,7 +111,7 @@ class SimulatedHardware:
             gpu: only calls on this card or on a MIG device of it.
         """
         with self._change() as machine:
-            machine.faults.append(Fault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
+            machine.faults.append(SimulatedFault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
 
     def heal(self) -> None:
         """Takes back every fault of :meth:`fail`."""
@@ -129,7 +129,7 @@ class SimulatedHardware:
             card = find_card(machine, gpu)
             card.lost = True
             card.processes.clear()
-            _queue(machine, SimEvent(EventKind.XID, gpu, XID_OFF_THE_BUS))
+            _queue(machine, SimEvent(GpuEventKind.XID, gpu, XID_OFF_THE_BUS))
 
     def report(self, event: SimEvent) -> None:
         """The driver reports a hardware event."""
@@ -288,17 +288,17 @@ class SimulatedHardware:
                 card.processes.remove(process)
 
     @contextmanager
-    def _change(self) -> Iterator[Machine]:
+    def _change(self) -> Iterator[MachineState]:
         with self._store.machine() as machine:
             yield machine
-        self._tell()
+        self._notify_subscribers()
 
-    def _tell(self) -> None:
+    def _notify_subscribers(self) -> None:
         for changed in list(self._subscribers.values()):
             changed()
 
 
-def find_card(machine: Machine, gpu: str) -> SimCard:
+def find_card(machine: MachineState, gpu: str) -> SimCard:
     """The card of that UUID.
 
     Raises:
@@ -310,7 +310,7 @@ def find_card(machine: Machine, gpu: str) -> SimCard:
     raise NotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in machine.cards)}")
 
 
-def find_device(machine: Machine, device: str) -> tuple[SimCard, SimGpuInstance | None, int | None]:
+def find_device(machine: MachineState, device: str) -> tuple[SimCard, SimGpuInstance | None, int | None]:
     """The card of that UUID, or the card, GPU instance and compute instance id of a MIG device.
 
     Raises:
@@ -344,13 +344,13 @@ def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
     process.memory_bytes = memory_bytes
 
 
-def _find_processes(machine: Machine, pid: int) -> list[tuple[SimCard, SimProcess]]:
+def _find_processes(machine: MachineState, pid: int) -> list[tuple[SimCard, SimProcess]]:
     found = [(card, process) for card in machine.cards for process in card.processes if process.pid == pid]
     if not found:
         raise NotFound(f"process {pid} computes on no card")
     return found
 
 
-def _queue(machine: Machine, event: SimEvent) -> None:
+def _queue(machine: MachineState, event: SimEvent) -> None:
     machine.events.append(event)
     del machine.events[:-MOST_EVENTS]

@@ -16,7 +16,7 @@ from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
-from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
+from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 
 #: Root of every simulated UUID.
 _NAMESPACE = uuid.UUID("6b1d6d2c-5c1a-5d5f-9a53-7465737365a1")
@@ -116,14 +116,14 @@ class SimCard(msgspec.Struct, omit_defaults=True):
 class SimEvent(msgspec.Struct, frozen=True):
     """A hardware event that waits to be read."""
 
-    kind: EventKind
+    kind: GpuEventKind
     gpu: GpuUuid | None
     xid: int | None = None
     gi_id: int | None = None
     ci_id: int | None = None
 
 
-class Fault(msgspec.Struct):
+class SimulatedFault(msgspec.Struct):
     """Calls that shall fail.
 
     Attributes:
@@ -141,7 +141,7 @@ class Fault(msgspec.Struct):
     gpu: GpuUuid | None = None
 
 
-class Machine(msgspec.Struct):
+class MachineState(msgspec.Struct):
     """Everything that outlives a process: cards, what was injected, what was not read yet.
 
     Attributes:
@@ -156,7 +156,7 @@ class Machine(msgspec.Struct):
     driver_version: str
     cards: list[SimCard]
     host_driver: str = ""
-    faults: list[Fault] = []
+    faults: list[SimulatedFault] = []
     latencies: dict[str, float] = {}
     events: list[SimEvent] = []
     next_pid: int = _FIRST_PID
@@ -182,7 +182,7 @@ def parse_spec(spec: str) -> list[str]:
     return names
 
 
-def build(spec: str, seed: str, driver_version: str, *, mig: bool) -> Machine:
+def build_machine(spec: str, seed: str, driver_version: str, *, mig: bool) -> MachineState:
     """A machine as it comes up.
 
     Args:
@@ -200,7 +200,7 @@ def build(spec: str, seed: str, driver_version: str, *, mig: bool) -> Machine:
                 card.geometry
             )  # a model of unknown placements cannot be simulated: it says so here, not at the first call
             card.mig_enabled = card.mig_pending = mig
-    return Machine(seed=seed, spec=spec, driver_version=driver_version, cards=cards, host_driver=driver_version)
+    return MachineState(seed=seed, spec=spec, driver_version=driver_version, cards=cards, host_driver=driver_version)
 
 
 def gpu_uuid(seed: str, index: int) -> GpuUuid:

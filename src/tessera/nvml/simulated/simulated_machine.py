@@ -10,7 +10,7 @@ should take.
 """
 
 from tessera.mig.geometry import UnknownProfile
-from tessera.mig.occupancy import conflict, free_starts, occupancy_of
+from tessera.mig.occupancy import find_conflict, free_starts, occupancy_of
 from tessera.nvml.errors import (
     InsufficientResources,
     InUse,
@@ -22,15 +22,15 @@ from tessera.nvml.errors import (
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
-    Event,
+    DeviceMemory,
     GiProfileInfo,
+    GpuEvent,
     GpuInfo,
+    GpuInstance,
+    GpuProcess,
     GpuUuid,
-    Instance,
-    Memory,
     MigModeResult,
     MigUuid,
-    Process,
 )
 from tessera.nvml.simulated.boards import cuda_version, profile_memory_mib, profile_multiprocessors
 from tessera.nvml.simulated.calls import gpu_instance
@@ -99,7 +99,7 @@ class SimulatedMachine(SimulatedCards):
             ]
             return sorted(rows, key=lambda row: row.index)
 
-    def instances(self, gpu: GpuUuid) -> list[Instance]:
+    def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """See :meth:`.Nvml.instances`."""
         with self._card("instances", gpu) as card:
             return [_instance(card, one) for one in sorted(card.instances, key=lambda one: one.start)]
@@ -116,7 +116,7 @@ class SimulatedMachine(SimulatedCards):
                 raise InvalidArgument(f"{what}: the profile may start at {', '.join(map(str, row.starts))}")
             held = [one.placement for one in card.instances]
             if start not in free_starts(card.geometry, row, occupancy_of(card.geometry, held)):
-                why = conflict(card.geometry, row.name, held)
+                why = find_conflict(card.geometry, row.name, held)
                 raise InsufficientResources(
                     f"{what}: {why.text if why else 'another instance covers its memory slots'}"
                 )
@@ -163,20 +163,20 @@ class SimulatedMachine(SimulatedCards):
                 raise InUse(f"GPU instance {gi_id} ({instance.profile}) of {gpu}: it holds compute instances")
             card.instances.remove(instance)
 
-    def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+    def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`."""
         with self._device("processes", device) as (card, instance, ci_id):
             return [
-                Process(pid=one.pid, memory_bytes=one.memory_bytes, gi_id=one.gi_id, ci_id=one.ci_id)
+                GpuProcess(pid=one.pid, memory_bytes=one.memory_bytes, gi_id=one.gi_id, ci_id=one.ci_id)
                 for one in card.processes
                 if instance is None or (one.gi_id, one.ci_id) == (instance.gi_id, ci_id)
             ]
 
-    def memory(self, device: GpuUuid | MigUuid) -> Memory:
+    def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         with self._device("memory", device) as (card, instance, _):
             held = [one for one in card.processes if instance is None or one.gi_id == instance.gi_id]
-            return Memory(total=share_bytes(card, instance), used=sum(one.memory_bytes for one in held))
+            return DeviceMemory(total=share_bytes(card, instance), used=sum(one.memory_bytes for one in held))
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """No file: nothing stands behind a simulated card."""
@@ -185,20 +185,20 @@ class SimulatedMachine(SimulatedCards):
                 raise NotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}")
             return []
 
-    def wait_event(self, _seconds: float) -> Event | None:
+    def wait_event(self, _seconds: float) -> GpuEvent | None:
         """The next event if there is one already; never waits (the worker does, on its clock)."""
         with self._call("wait_event") as machine:
             if not machine.events:
                 return None
             event = machine.events.pop(0)
-            return Event(kind=event.kind, gpu=event.gpu, xid=event.xid, gi_id=event.gi_id, ci_id=event.ci_id)
+            return GpuEvent(kind=event.kind, gpu=event.gpu, xid=event.xid, gi_id=event.gi_id, ci_id=event.ci_id)
 
     def close(self) -> None:
         """Nothing to end; the cards stay as they are."""
 
 
-def _instance(card: SimCard, instance: SimGpuInstance) -> Instance:
-    return Instance(
+def _instance(card: SimCard, instance: SimGpuInstance) -> GpuInstance:
+    return GpuInstance(
         gi_id=instance.gi_id,
         profile=instance.profile,
         start=instance.start,

@@ -19,14 +19,14 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.nvml.simulated.machine import Machine, parse_spec
+from tessera.nvml.simulated.machine import MachineState, parse_spec
 
 
 class StateFileError(Exception):
     """The file does not hold a simulated machine, or another one than was asked for."""
 
 
-class Store(Protocol):
+class MachineStore(Protocol):
     """Where a simulated machine is kept."""
 
     @property
@@ -35,7 +35,7 @@ class Store(Protocol):
         ...
 
     @contextmanager
-    def machine(self) -> Iterator[Machine]:
+    def machine(self) -> Iterator[MachineState]:
         """The machine, for one reading or change; what is changed in it is kept, also when an error leaves it."""
         ...
 
@@ -45,11 +45,11 @@ class MemoryStore:
 
     shared = False
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: MachineState) -> None:
         self._machine = machine
 
     @contextmanager
-    def machine(self) -> Iterator[Machine]:
+    def machine(self) -> Iterator[MachineState]:
         """The machine itself."""
         yield self._machine
 
@@ -67,11 +67,11 @@ class FileStore:
 
     shared = True
 
-    def __init__(self, path: Path, fresh: Machine) -> None:
+    def __init__(self, path: Path, fresh: MachineState) -> None:
         self._path = path
         self._lock = path.with_name(path.name + ".lock")
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Machine).decode
+        self._decode = msgspec.json.Decoder(MachineState).decode
         with self._locked():
             if not path.exists():
                 self._write(self._encode(fresh))
@@ -83,7 +83,7 @@ class FileStore:
             )
 
     @contextmanager
-    def machine(self) -> Iterator[Machine]:
+    def machine(self) -> Iterator[MachineState]:
         """The machine as the file has it; written back if it was changed."""
         with self._locked():
             try:
@@ -100,7 +100,7 @@ class FileStore:
                 if after != before:
                     self._write(after)
 
-    def _parse(self, content: bytes) -> Machine:
+    def _parse(self, content: bytes) -> MachineState:
         try:
             return self._decode(content)
         except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, another type; nested

@@ -13,8 +13,8 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import Watched
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.watch.conditions import InformerGroup
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.tracking.timestamps import read_node
 
 #: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
@@ -72,7 +72,7 @@ class Autoscale:
         self._pods: Informer[Pod] = Informer(
             client, PODS, clock=clock, rng=rng, namespace=namespace, field_selector=f"metadata.name={NAME}"
         )
-        self._watched = Watched(self._nodes, self._pods)
+        self._watched = InformerGroup(self._nodes, self._pods)
         self._ready: dict[str, float] = {}
 
     async def run(
@@ -129,7 +129,7 @@ class Autoscale:
             return
         await self._until(lambda: self._pod() is None, f"pod {self._namespace}/{NAME} is gone")
 
-    def _note(self, event: Event[Node]) -> None:
+    def _note(self, event: WatchEvent[Node]) -> None:
         node = event.object
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         if ready and event.kind is not EventKind.DELETED:
@@ -158,7 +158,7 @@ class Autoscale:
     async def _until(self, found: Callable[[], bool], what: str) -> None:
         self._told(f"waits until {what}")
         try:
-            await self._watched.until(found, self._patience, what)
+            await self._watched.wait_until(found, self._patience, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; {self._obstacle}" if self._obstacle else str(error)) from None
 

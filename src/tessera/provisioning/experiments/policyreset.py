@@ -19,7 +19,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.tracking.timestamps import read_node
 
@@ -65,7 +65,7 @@ class PolicyReset:
         self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng, field_selector=selector)
         self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng, field_selector=f"spec.nodeName={node}")
         self._policies: Informer[dict[str, Any]] = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
-        self._watched = Watched(self._nodes, self._pods, self._policies)
+        self._watched = InformerGroup(self._nodes, self._pods, self._policies)
 
     async def run(
         self, policy: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
@@ -151,7 +151,7 @@ class PolicyReset:
 
     async def _until(self, found: Callable[[], bool], what: str) -> None:
         self._told(f"waits until {what}")
-        await self._watched.until(found, self._patience, what)
+        await self._watched.wait_until(found, self._patience, what)
 
 
 def _uses_cards(pod: Pod) -> bool:

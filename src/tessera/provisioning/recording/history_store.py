@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.event_recorder import EventRecorder, reference_to
-from tessera.kube.persistent_config_map import KeptMap
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import BROKEN_KEY, ProvisioningHistory
 
@@ -50,7 +50,7 @@ class HistoryStore:
         self.history = ProvisioningHistory(most)
         self._namespace = namespace
         self._events = events
-        self._map = KeptMap(
+        self._map = PersistentConfigMap(
             client,
             clock,
             namespace=namespace,
@@ -66,7 +66,7 @@ class HistoryStore:
 
     def changed(self) -> None:
         """The book is to be written."""
-        self._map.changed()
+        self._map.mark_changed()
 
     async def run(self) -> None:
         """Writes until cancelled."""
@@ -86,6 +86,6 @@ class HistoryStore:
             return
         text = f"{len(faults)} records cannot be read and are set aside under {BROKEN_KEY}; the first: {faults[0]}"
         _log.warning("ConfigMap %s/%s: %s", self._namespace, RECORDS_NAME, text)
-        about = reference_to(CONFIGMAPS, RECORDS_NAME, self._namespace)
+        about = make_reference(CONFIGMAPS, RECORDS_NAME, self._namespace)
         self._events.record(about, "RecordsUnreadable", text, type="Warning")
-        self._map.changed()
+        self._map.mark_changed()

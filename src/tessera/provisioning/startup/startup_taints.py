@@ -16,7 +16,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
@@ -83,7 +83,7 @@ class StartupController:
         may_act: Callable[[], bool],
     ) -> None:
         self._client = client
-        self._conditions = client.under(FIELD_MANAGER)
+        self._conditions = client.with_field_manager(FIELD_MANAGER)
         self._clock = clock
         self._nodes = nodes
         self._tracker = tracker
@@ -255,4 +255,4 @@ def _stable_text(reason: str, text: str) -> str:
 
 
 def _about(node: Node) -> ObjectReference:
-    return reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
+    return make_reference(NODES, node.metadata.name, uid=node.metadata.uid)

@@ -16,7 +16,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Resource
-from tessera.kube.watch.informer import Event, Informer
+from tessera.kube.watch.informer import Informer, WatchEvent
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class OptionalKind(Generic[T]):
         *,
         clock: Clock,
         rng: random.Random,
-        on_event: Callable[[Event[T]], None],
+        on_event: Callable[[WatchEvent[T]], None],
     ) -> None:
         self.resource = resource
         self._client = client

@@ -18,7 +18,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, meant_resource, profile_of, resource_of
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.resources import Node
-from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.offers.selection import Offer
 
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class GpuNodeWatcher:
         """All nodes with GPUs."""
         return self._known.values()
 
-    def node_changed(self, event: Event[Node]) -> None:
+    def node_changed(self, event: WatchEvent[Node]) -> None:
         """Takes in a change of a node."""
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
@@ -144,7 +144,7 @@ class GpuNodeWatcher:
             self._read(name, event.object.metadata.annotations.get(OFFERS_ANNOTATION, ""))
         self._settle(name)
 
-    def instaslice_changed(self, event: Event[Instaslice]) -> None:
+    def instaslice_changed(self, event: WatchEvent[Instaslice]) -> None:
         """Takes in a change of a node's Instaslice object."""
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
-from tessera.kube.selectors import operator
+from tessera.kube.selectors import parse_operator
 from tessera.offers.selection import Nodes
 from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.label_index import LabelTest, NodeLabelIndex
@@ -139,5 +139,5 @@ def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
 
 
 def _test(expression: Json) -> LabelTest:
-    sign = operator(expression.get("operator") or "")
+    sign = parse_operator(expression.get("operator") or "")
     return LabelTest(expression.get("key") or "", sign, tuple(expression.get("values") or ()))

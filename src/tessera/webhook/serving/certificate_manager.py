@@ -18,7 +18,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
-from tessera.kube.watch.cache import Event
+from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificates import (
@@ -108,7 +108,7 @@ class CertificateManager:
                 self._changed.clear()
                 await self._wait(await self._attempt())
 
-    def _stir(self, _event: Event[Secret] | Event[WebhookConfiguration]) -> None:
+    def _stir(self, _event: WatchEvent[Secret] | WatchEvent[WebhookConfiguration]) -> None:
         self._changed.set()
 
     async def _wait(self, seconds: float | None) -> None:

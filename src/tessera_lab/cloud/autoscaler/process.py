@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tessera.clock import parse_rfc3339
 from tessera.kube.client.client import Client
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
@@ -130,7 +130,7 @@ class ClusterAutoscaler:
                 self.cloud.increase(deed.group, deed.count)
                 for pod in self._pods.cache.values():
                     if _is_unschedulable(pod):
-                        reference = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+                        reference = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                         text = f"pod triggered scale-up: [{{{deed.group} +{deed.count}}}]"
                         self._events.record(reference, "TriggeredScaleUp", text)
             case ActionKind.REMOVE:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock
-from tessera.kubelet.interfaces import Allocation, PluginError
+from tessera.kubelet.interfaces import ContainerAllocateResponse, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ConfigError, command_line
@@ -50,7 +50,7 @@ class PodHost(Protocol):
         """PreStartContainer of the container's devices. Raises PluginError."""
         ...
 
-    def allocations(self, container: str) -> Sequence[Allocation]:
+    def allocations(self, container: str) -> Sequence[ContainerAllocateResponse]:
         """The Allocate responses of device plugins for the container."""
         ...
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from tessera.kube.quantity import milli, whole
+from tessera.kube.quantity import integer_value, milli_value
 
 Json = Mapping[str, Any]
 
@@ -78,8 +78,12 @@ class PodFieldValues:
         divisor = str(reference.get("divisor") or "1")
         if kind not in {"limits", "requests"}:
             raise ConfigError(f"unsupported container resource : {reference['resource']}")
-        thousandths = milli(divisor) or 1000
-        return str(-(-milli(text) // thousandths)) if name == "cpu" else str(-(-whole(text) * 1000 // thousandths))
+        thousandths = milli_value(divisor) or 1000
+        return (
+            str(-(-milli_value(text) // thousandths))
+            if name == "cpu"
+            else str(-(-integer_value(text) * 1000 // thousandths))
+        )
 
 
 async def environment(container: Json, facts: PodFieldValues, data: DataSource) -> dict[str, str]:

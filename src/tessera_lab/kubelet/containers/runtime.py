@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.kubelet.interfaces import Allocation
+from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
 from tessera.nvml.simulated.hardware import SimulatedHardware
@@ -67,7 +67,7 @@ class ContainerRuntime:
         self.images = images
 
     def create(
-        self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[Allocation]
+        self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[ContainerAllocateResponse]
     ) -> CreatedContainer:
         """Makes a container.
 

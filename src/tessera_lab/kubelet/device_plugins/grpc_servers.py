@@ -11,7 +11,7 @@ from tessera.kubelet.methods import GET, GET_ALLOCATABLE, LIST, OPTIONS, POD_RES
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import KUBELET_SOCKET
-from tessera.kubelet.wire import VERSION, held_to_wire, pod_to_wire
+from tessera.kubelet.wire import VERSION, container_devices_to_wire, pod_to_wire
 from tessera_lab.kubelet.device_plugins.plugin_client import GrpcPluginClient
 from tessera_lab.kubelet.device_plugins.registration import (
     PodResourcesSource,
@@ -120,7 +120,7 @@ class PodResourcesServer:
         self, _request: pr.AllocatableResourcesRequest, _context: Context
     ) -> pr.AllocatableResourcesResponse:
         return pr.AllocatableResourcesResponse(
-            devices=[held_to_wire(held) for held in await self._source.allocatable()]
+            devices=[container_devices_to_wire(held) for held in await self._source.allocatable()]
         )
 
     async def _get(self, request: pr.GetPodResourcesRequest, context: Context) -> pr.GetPodResourcesResponse:

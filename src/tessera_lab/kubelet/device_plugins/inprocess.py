@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tessera.kubelet.interfaces import (
     PRE_START_TIMEOUT,
-    Allocation,
+    ContainerAllocateResponse,
     Device,
     DevicePlugin,
     PluginError,
@@ -57,7 +57,7 @@ class InProcessPluginClient:
         answer = await self._call("GetPreferredAllocation", self._plugin.get_preferred_allocation(requests))
         return [tuple(ids) for ids in answer]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAllocateResponse]:
         """One answer per container's device ids."""
         return list(await self._call("Allocate", self._plugin.allocate(requests)))
 

@@ -15,7 +15,7 @@ import grpc.aio
 
 from tessera.kubelet.interfaces import (
     PRE_START_TIMEOUT,
-    Allocation,
+    ContainerAllocateResponse,
     Device,
     PluginError,
     PluginOptions,
@@ -70,7 +70,7 @@ class PluginClient(Protocol):
         """
         ...
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAllocateResponse]:
         """One answer per container's device ids.
 
         Raises:
@@ -132,7 +132,7 @@ class GrpcPluginClient:
         answer = await self._call(GET_PREFERRED, preferred_to_wire(requests))
         return [tuple(response.deviceIDs) for response in answer.container_responses]
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAllocateResponse]:
         """See :meth:`PluginClient.allocate`."""
         return allocations_from_wire(await self._call(ALLOCATE, allocate_to_wire(requests)))
 

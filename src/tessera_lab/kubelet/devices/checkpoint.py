@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tessera.kubelet.interfaces import Allocation
+from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.devices.device_ledger import DeviceHolding, DeviceLedger, PodUid
 
 FILE_NAME = "kubelet_internal_checkpoint"
@@ -109,7 +109,7 @@ def _ledger(data: dict[str, Any]) -> DeviceLedger:
             container=entry["ContainerName"],
             resource=entry["ResourceName"],
             device_ids=tuple(each for ids in entry["DeviceIDs"].values() for each in ids),
-            allocation=msgspec.json.decode(base64.b64decode(entry["AllocResp"]), type=Allocation),
+            allocation=msgspec.json.decode(base64.b64decode(entry["AllocResp"]), type=ContainerAllocateResponse),
         )
         ledger.hold(PodUid(entry["PodUID"]), entry["PodNamespace"], entry["PodName"], holding)
     return ledger

@@ -20,7 +20,13 @@ from typing import Any, NewType
 
 import msgspec
 
-from tessera.kubelet.interfaces import Allocation, ContainerDevices, ContainerResources, Device, PodResources
+from tessera.kubelet.interfaces import (
+    ContainerAllocateResponse,
+    ContainerDevices,
+    ContainerResources,
+    Device,
+    PodResources,
+)
 
 #: ``metadata.uid`` of a pod.
 PodUid = NewType("PodUid", str)
@@ -39,7 +45,7 @@ class DeviceHolding(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     resource: str
     device_ids: tuple[str, ...]
-    allocation: Allocation = Allocation()
+    allocation: ContainerAllocateResponse = ContainerAllocateResponse()
 
 
 class PodHoldings(msgspec.Struct, frozen=True, kw_only=True):

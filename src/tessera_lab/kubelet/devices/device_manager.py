@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import (
-    Allocation,
+    ContainerAllocateResponse,
     ContainerDevices,
     PluginError,
     PluginOptions,
@@ -227,7 +227,7 @@ class DeviceManager:
             except ConnectionError as error:
                 raise PluginError(f"device plugin PreStartContainer rpc failed: {error}") from error
 
-    def allocations(self, uid: PodUid, container: str) -> tuple[Allocation, ...]:
+    def allocations(self, uid: PodUid, container: str) -> tuple[ContainerAllocateResponse, ...]:
         """The Allocate responses of the plugins for the container."""
         return tuple(holding.allocation for holding in self.ledger.holdings(uid, container))
 
@@ -265,7 +265,7 @@ class DeviceManager:
         return next(iter(pod_resources(pods, self.ledger)), None)
 
 
-async def _build_allocation(endpoint: _Endpoint, devices: tuple[str, ...]) -> Allocation:
+async def _build_allocation(endpoint: _Endpoint, devices: tuple[str, ...]) -> ContainerAllocateResponse:
     answers = await endpoint.client.allocate([devices])
     if len(answers) != 1:
         raise PluginError(f"Allocate answered for {len(answers)} containers, 1 was asked")

@@ -15,7 +15,7 @@ from uuid import UUID
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -279,7 +279,7 @@ class SimulatedNode:
             boot_id = self._new_boot_id()
             await self._object.report_boot(boot_id, self.kernel)
             node = self._nodes.cache.get(self.name) or {}
-            about = reference_to(NODES, self.name, uid=uid_of(node) if node else "")
+            about = make_reference(NODES, self.name, uid=uid_of(node) if node else "")
             self._events.record(
                 about, "Rebooted", f"Node {self.name} has been rebooted, boot id: {boot_id}", type="Warning"
             )

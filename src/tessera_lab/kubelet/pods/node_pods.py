@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tessera.kube.resources.meta import key_of, uid_of
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker
@@ -71,7 +71,7 @@ class NodePods:
         """Resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
-    def follow(self, event: Event[dict[str, Any]]) -> None:
+    def follow(self, event: WatchEvent[dict[str, Any]]) -> None:
         """Takes in a pod that came, changed or went."""
         pod = event.object
         uid = uid_of(pod)

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
-from tessera.kubelet.interfaces import Allocation
+from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import DataSource, PodFieldValues, environment
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
@@ -116,7 +116,7 @@ class PodWorker:
         self._gone = False
         self._status_due = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._reference = reference_to(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
+        self._reference = make_reference(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
 
     @property
     def is_gone(self) -> bool:
@@ -283,7 +283,7 @@ class PodWorker:
         """PreStartContainer of the container's devices."""
         await self._node.devices.pre_start(self._uid, container)
 
-    def allocations(self, container: str) -> Sequence[Allocation]:
+    def allocations(self, container: str) -> Sequence[ContainerAllocateResponse]:
         """The Allocate responses of device plugins for the container."""
         return self._node.devices.allocations(self._uid, container)
 

@@ -8,7 +8,7 @@ CPU in thousandths, everything else in its own unit, rounded up.
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.kube.quantity import milli, whole
+from tessera.kube.quantity import integer_value, milli_value
 
 Json = Mapping[str, Any]
 Amounts = dict[str, int]
@@ -20,7 +20,7 @@ ANY_ADDRESS = "0.0.0.0"
 
 def parse_amount(resource: str, text: str | float) -> int:
     """A quantity in the scheduler's integer unit of that resource."""
-    return milli(str(text)) if resource == "cpu" else whole(str(text))
+    return milli_value(str(text)) if resource == "cpu" else integer_value(str(text))
 
 
 def parse_amounts(quantities: Mapping[str, str | int] | None) -> Amounts:

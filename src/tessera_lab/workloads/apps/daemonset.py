@@ -76,8 +76,8 @@ class DaemonSetController:
             self._expectations.forget(key)
             return None
         cache = self._mirrors.pods.cache
-        orphans = cache.by(ORPHANS, owner["metadata"]["namespace"])
-        pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
+        orphans = cache.by_index(ORPHANS, owner["metadata"]["namespace"])
+        pods = await self._claims.claim(owner, cache.by_index(OWNER, owner["metadata"]["uid"]), orphans)
         by_node = _by_node(pods)
         nodes = {node["metadata"]["name"]: node for node in self._mirrors.nodes.cache.values()}
         template = pod_template(owner)

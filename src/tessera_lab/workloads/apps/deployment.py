@@ -59,8 +59,8 @@ class DeploymentController:
         if deployment is None:
             return None
         cache = self._mirrors.replicasets.cache
-        orphans = cache.by(ORPHANS, deployment["metadata"]["namespace"])
-        owned = await self._claims.claim(deployment, cache.by(OWNER, deployment["metadata"]["uid"]), orphans)
+        orphans = cache.by_index(ORPHANS, deployment["metadata"]["namespace"])
+        owned = await self._claims.claim(deployment, cache.by_index(OWNER, deployment["metadata"]["uid"]), orphans)
         new, old = rollout.split_replicasets(deployment, owned)
         if not is_being_deleted(deployment):
             new = await self._roll_out(deployment, new, old)
@@ -94,7 +94,7 @@ class DeploymentController:
         """Scales the old ReplicaSets to nothing; True while any of their pods lives."""
         for each in old:
             await self._scale(deployment, each, 0)
-        pods = (pod for each in old for pod in self._mirrors.pods.cache.by(OWNER, each["metadata"]["uid"]))
+        pods = (pod for each in old for pod in self._mirrors.pods.cache.by_index(OWNER, each["metadata"]["uid"]))
         return any(is_active(pod) or is_being_deleted(pod) for pod in pods)
 
     # ReplicaSets

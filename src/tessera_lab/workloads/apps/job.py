@@ -57,8 +57,8 @@ class JobController:
         if finished(job) is not None:
             return await self._expire(job)
         cache = self._mirrors.pods.cache
-        orphans = cache.by(ORPHANS, job["metadata"]["namespace"])
-        pods = await self._claims.claim(job, cache.by(OWNER, job["metadata"]["uid"]), orphans)
+        orphans = cache.by_index(ORPHANS, job["metadata"]["namespace"])
+        pods = await self._claims.claim(job, cache.by_index(OWNER, job["metadata"]["uid"]), orphans)
         verdict = self._outcome(job, pods)
         again: float | None = None
         if not is_being_deleted(job) and self._expectations.are_met(key):

@@ -48,8 +48,8 @@ class ReplicaSetController:
             self._expectations.forget(key)
             return None
         cache = self._mirrors.pods.cache
-        orphans = cache.by(ORPHANS, owner["metadata"]["namespace"])
-        pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
+        orphans = cache.by_index(ORPHANS, owner["metadata"]["namespace"])
+        pods = await self._claims.claim(owner, cache.by_index(OWNER, owner["metadata"]["uid"]), orphans)
         active = [pod for pod in pods if is_active(pod)]
         refusal: ApiError | None = None
         if self._expectations.are_met(key) and not is_being_deleted(owner):

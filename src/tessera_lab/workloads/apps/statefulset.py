@@ -54,8 +54,10 @@ class StatefulSetController:
             self._expectations.forget(key)
             return None
         name, cache = owner["metadata"]["name"], self._mirrors.pods.cache
-        orphans = [pod for pod in cache.by(ORPHANS, owner["metadata"]["namespace"]) if ordinal(pod, name) is not None]
-        pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
+        orphans = [
+            pod for pod in cache.by_index(ORPHANS, owner["metadata"]["namespace"]) if ordinal(pod, name) is not None
+        ]
+        pods = await self._claims.claim(owner, cache.by_index(OWNER, owner["metadata"]["uid"]), orphans)
         numbered = {number: pod for pod in pods if (number := ordinal(pod, name)) is not None}
         if self._expectations.are_met(key) and not is_being_deleted(owner):
             await self._manage(key, owner, numbered)

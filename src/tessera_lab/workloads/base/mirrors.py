@@ -13,7 +13,7 @@ from typing import Any
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
-from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import (
     CONFIGMAPS,
     DAEMONSETS,
@@ -118,7 +118,7 @@ class ObjectMirrors:
     ) -> None:
         """Records an event about an object."""
         metadata = about["metadata"]
-        reference = reference_to(resource, metadata["name"], metadata.get("namespace", ""), metadata["uid"])
+        reference = make_reference(resource, metadata["name"], metadata.get("namespace", ""), metadata["uid"])
         self._recorder.record(reference, reason, note, type="Warning" if warning else "Normal")
 
     async def write_status(self, resource: Resource[Any], item: Json, status: Mapping[str, Any]) -> None:

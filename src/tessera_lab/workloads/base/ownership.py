@@ -14,8 +14,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Invalid, NotFound
 from tessera.kube.resources import LabelSelector
 from tessera.kube.resources.meta import Resource, key_of
-from tessera.kube.selectors import Selector, selector_from
-from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera.kube.selectors import Selector, make_selector
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -55,7 +55,7 @@ def selector_of(owner: Json) -> Selector:
     Raises:
         ValueError: it has none.
     """
-    selector = selector_from(msgspec.convert(owner["spec"].get("selector"), LabelSelector | None))
+    selector = make_selector(msgspec.convert(owner["spec"].get("selector"), LabelSelector | None))
     if selector is None:
         raise ValueError(f"{owner['metadata']['name']}: spec.selector is missing")
     return selector
@@ -131,13 +131,13 @@ class OwnershipClaims:
         return True
 
 
-Handler = Callable[[Event[dict[str, Any]]], None]
+Handler = Callable[[WatchEvent[dict[str, Any]]], None]
 
 
 def queue_itself(queue: WorkQueue[str]) -> Handler:
     """Each change of a workload queues it."""
 
-    def handle(event: Event[dict[str, Any]]) -> None:
+    def handle(event: WatchEvent[dict[str, Any]]) -> None:
         queue.add(key_of(event.object))
 
     return handle
@@ -158,7 +158,7 @@ def queue_controller(
         expectations: told what was created and deleted.
     """
 
-    def handle(event: Event[dict[str, Any]]) -> None:
+    def handle(event: WatchEvent[dict[str, Any]]) -> None:
         item = event.object
         for state in (item, event.old):
             owner = controller_of(state) if state is not None else None
@@ -174,7 +174,7 @@ def queue_controller(
     return handle
 
 
-def _note_expectation(expectations: Expectations, key: str, event: Event[dict[str, Any]]) -> None:
+def _note_expectation(expectations: Expectations, key: str, event: WatchEvent[dict[str, Any]]) -> None:
     uid = event.object["metadata"]["uid"]
     if event.kind is EventKind.ADDED:
         expectations.created(key)

@@ -144,7 +144,7 @@ class NodeLifecycle:
     async def _evict(self, name: str, lost: float) -> float | None:
         """Deletes the pods whose time on the lost node is over; seconds until the next one's is."""
         waits = []
-        for pod in list(self._mirrors.pods.cache.by(NODE, name)):
+        for pod in list(self._mirrors.pods.cache.by_index(NODE, name)):
             stays = seconds_tolerated(pod)
             if stays is None or is_being_deleted(pod):
                 continue

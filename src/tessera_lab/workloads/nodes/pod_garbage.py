@@ -38,7 +38,7 @@ class PodGarbageCollector:
 
     def _on_node(self, event: Any) -> None:
         if event.kind is EventKind.DELETED:
-            for pod in self._mirrors.pods.cache.by(NODE, event.object["metadata"]["name"]):
+            for pod in self._mirrors.pods.cache.by_index(NODE, event.object["metadata"]["name"]):
                 self._queue.add_after(key_of(pod), QUARANTINE)
 
     def _is_lost(self, pod: Json) -> bool:

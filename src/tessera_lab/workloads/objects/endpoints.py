@@ -10,7 +10,7 @@ from typing import Any
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import SERVICES
 from tessera.kube.resources.meta import Resource, key_of
-from tessera.kube.watch.informer import Event
+from tessera.kube.watch.informer import WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted, labels_of, owner_reference
 from tessera_lab.workloads.base.pods import is_ready, phase
@@ -38,7 +38,7 @@ class EndpointsController:
         """Reconciles until cancelled."""
         await self._queue.run()
 
-    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
+    def _on_pod(self, event: WatchEvent[dict[str, Any]]) -> None:
         pod = event.object
         for service in self._mirrors.services.cache.values():
             if service["metadata"]["namespace"] == pod["metadata"]["namespace"] and (

@@ -16,7 +16,7 @@ import msgspec
 from tessera.kube.client.client import Propagation
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources.meta import OwnerReference, PartialObject
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.work_queue import WorkQueue
 from tessera_lab.workloads.objects.metadata_mirror import Kind, MetadataMirror
@@ -48,7 +48,7 @@ class GarbageCollector:
 
     # The graph
 
-    def _on_event(self, kind: Kind, event: Event[PartialObject]) -> None:
+    def _on_event(self, kind: Kind, event: WatchEvent[PartialObject]) -> None:
         meta = event.object.metadata
         for reference in event.old.metadata.owner_references if event.old is not None else ():
             self._dependents.get(reference.uid, {}).pop(meta.uid, None)

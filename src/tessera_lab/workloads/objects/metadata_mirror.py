@@ -12,7 +12,7 @@ import msgspec
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CRDS
 from tessera.kube.resources.meta import PartialObject, Resource
-from tessera.kube.watch.informer import Event, Informer
+from tessera.kube.watch.informer import Informer, WatchEvent
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 
@@ -46,7 +46,7 @@ class _GroupList(msgspec.Struct):
 
 
 Kind = Resource[PartialObject]
-Handler = Callable[[Kind, Event[PartialObject]], None]
+Handler = Callable[[Kind, WatchEvent[PartialObject]], None]
 
 #: Index by namespace.
 NAMESPACE = "namespace"
@@ -82,7 +82,7 @@ class MetadataMirror:
     def in_namespace(self, namespace: str) -> Iterable[tuple[Kind, PartialObject]]:
         """Every object of a namespace."""
         for kind, mirror in self.kinds.items():
-            for item in mirror.cache.by(NAMESPACE, namespace):
+            for item in mirror.cache.by_index(NAMESPACE, namespace):
                 yield kind, item
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class MetadataMirror:
             indexes={NAMESPACE: lambda item: (item.metadata.namespace,)},
         )
 
-        def tell(event: Event[PartialObject]) -> None:
+        def tell(event: WatchEvent[PartialObject]) -> None:
             for handler in self._handlers:
                 handler(kind, event)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
 from tessera.kube.resources.meta import PartialObject
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.work_queue import WorkQueue
@@ -38,8 +38,8 @@ class NamespaceContents:
         """Furnishes until cancelled."""
         await self._queue.run()
 
-    def _lost(self, name: str) -> Callable[[Event[dict[str, object]]], None]:
-        def handle(event: Event[dict[str, object]]) -> None:
+    def _lost(self, name: str) -> Callable[[WatchEvent[dict[str, object]]], None]:
+        def handle(event: WatchEvent[dict[str, object]]) -> None:
             metadata: Json = event.object["metadata"]  # type: ignore[assignment] # an object of every kind has it
             if event.kind is EventKind.DELETED and metadata["name"] == name:
                 self._queue.add(metadata["namespace"])
@@ -80,7 +80,7 @@ class NamespaceDeletion:
         await self._inventory.complete.wait()
         await self._queue.run()
 
-    def _on_event(self, _kind: Kind, event: Event[PartialObject]) -> None:
+    def _on_event(self, _kind: Kind, event: WatchEvent[PartialObject]) -> None:
         namespace = self._mirrors.namespaces.cache.get(event.object.metadata.namespace)
         if namespace is not None and is_being_deleted(namespace):
             self._queue.add(event.object.metadata.namespace)

@@ -17,7 +17,7 @@ from typing import Any
 from tessera.kube.client.errors import AlreadyExists
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from tessera.kube.resources.meta import key_of
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, annotations
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted, owner_reference
@@ -41,13 +41,13 @@ class Provisioner:
         """Makes volumes until cancelled."""
         await self._queue.run()
 
-    def _on_claim(self, event: Event[dict[str, Any]]) -> None:
+    def _on_claim(self, event: WatchEvent[dict[str, Any]]) -> None:
         if event.kind is EventKind.DELETED:
             self._began.pop(event.object["metadata"]["uid"], None)
         else:
             self._queue.add(key_of(event.object))
 
-    def _on_class(self, _: Event[dict[str, Any]]) -> None:
+    def _on_class(self, _: WatchEvent[dict[str, Any]]) -> None:
         for claim in self._mirrors.claims.cache.values():
             self._queue.add(key_of(claim))
 
@@ -131,7 +131,7 @@ class EphemeralClaims:
         """Makes claims until cancelled."""
         await self._queue.run()
 
-    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
+    def _on_pod(self, event: WatchEvent[dict[str, Any]]) -> None:
         volumes = event.object["spec"].get("volumes") or ()
         if event.kind is EventKind.ADDED and any(each.get("ephemeral") for each in volumes):
             self._queue.add(key_of(event.object))

@@ -11,7 +11,7 @@ from typing import Any
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from tessera.kube.resources.meta import Resource, key_of
-from tessera.kube.watch.informer import Event, EventKind
+from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.filters.volumes import fitting_volume
 from tessera_lab.scheduler.state.storage_cache import BIND_COMPLETED, SELECTED_NODE, annotations, claims_of
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
@@ -39,13 +39,13 @@ class VolumeController:
         """Reconciles until cancelled."""
         await self._queue.run()
 
-    def _on_claim(self, event: Event[dict[str, Any]]) -> None:
+    def _on_claim(self, event: WatchEvent[dict[str, Any]]) -> None:
         claim = event.object
         self._queue.add((_CLAIM, key_of(claim)))
         if claim["spec"].get("volumeName"):
             self._queue.add((_VOLUME, claim["spec"]["volumeName"]))
 
-    def _on_volume(self, event: Event[dict[str, Any]]) -> None:
+    def _on_volume(self, event: WatchEvent[dict[str, Any]]) -> None:
         volume = event.object
         self._queue.add((_VOLUME, key_of(volume)))
         reference = volume["spec"].get("claimRef")
@@ -59,7 +59,7 @@ class VolumeController:
             if not claim["spec"].get("volumeName"):
                 self._queue.add((_CLAIM, key_of(claim)))
 
-    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
+    def _on_pod(self, event: WatchEvent[dict[str, Any]]) -> None:
         pod = event.object
         if event.kind is EventKind.DELETED or phase(pod) in {"Succeeded", "Failed"}:
             for key, _ in claims_of(pod["metadata"]["namespace"], pod["metadata"]["name"], pod["spec"]):

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from tessera.kubelet.interfaces import Allocation, Device, DeviceNode, Mount, PluginError, PreferredRequest
+from tessera.kubelet.interfaces import (
+    ContainerAllocateResponse,
+    Device,
+    DeviceNode,
+    Mount,
+    PluginError,
+    PreferredRequest,
+)
 from tessera.kubelet.plugin_server import PluginServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessPluginClient
 from tessera_lab.kubelet.device_plugins.plugin_client import GrpcPluginClient, PluginClient
@@ -56,7 +63,7 @@ async def test_preferences(client: PluginClient) -> None:
 
 
 async def test_everything_that_an_allocation_can_hold(client: PluginClient, plugin: Any) -> None:
-    everything = Allocation(
+    everything = ContainerAllocateResponse(
         envs={"NVIDIA_VISIBLE_DEVICES": "MIG-1"},
         mounts=(
             Mount(container_path="/c", host_path="/h"),
@@ -67,7 +74,7 @@ async def test_everything_that_an_allocation_can_hold(client: PluginClient, plug
         cdi_devices=("tessera.dev/mig=GPU-1:3g.20gb:0",),
     )
 
-    async def allocate(_requests: object) -> list[Allocation]:
+    async def allocate(_requests: object) -> list[ContainerAllocateResponse]:
         return [everything]
 
     plugin.allocate = allocate
@@ -111,7 +118,7 @@ async def test_a_caller_that_gives_up_is_cancelled_and_not_told_of_the_connectio
 
 @pytest.mark.parametrize("client", ["grpc"], indirect=True)
 async def test_an_error_in_the_plugin_reaches_kubelet(client: PluginClient, plugin: Any) -> None:
-    async def broken(_requests: object) -> list[Allocation]:
+    async def broken(_requests: object) -> list[ContainerAllocateResponse]:
         raise RuntimeError("no such table")
 
     plugin.allocate = broken

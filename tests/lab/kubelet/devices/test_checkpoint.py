@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.kubelet.interfaces import Allocation, Device
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device
 from tessera_lab.kubelet.devices.checkpoint import FILE_NAME, CheckpointError, FileCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import DeviceHolding, DeviceLedger, PodUid
 
@@ -14,7 +14,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 def ledger() -> DeviceLedger:
     made = DeviceLedger()
     made.set_devices(MIG, [Device(id="a"), Device(id="b")])
-    allocation = Allocation(cdi_devices=("tessera.dev/mig=a",))
+    allocation = ContainerAllocateResponse(cdi_devices=("tessera.dev/mig=a",))
     holding = DeviceHolding(container="c", resource=MIG, device_ids=("a",), allocation=allocation)
     made.hold(PodUid("uid"), "default", "p", holding)
     return made

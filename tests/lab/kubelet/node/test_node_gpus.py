@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tessera.kube.resources import PODS
-from tessera.kubelet.interfaces import Allocation
+from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera.nvml.errors import InUse
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import InProcessPlugins
@@ -26,8 +26,11 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
     made = machine.create_compute_instance(gpu, gi_id, 0)
 
     class Cdi(slices):  # type: ignore[misc, valid-type]
-        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-            return [Allocation(cdi_devices=tuple(f"tessera.dev/mig={each}" for each in ids)) for ids in requests]
+        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+            return [
+                ContainerAllocateResponse(cdi_devices=tuple(f"tessera.dev/mig={each}" for each in ids))
+                for ids in requests
+            ]
 
     async def story(lab: Any) -> None:
         direct = InProcessPlugins(cdi=tmp_path)
@@ -64,8 +67,8 @@ def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callabl
     (gpu,) = machine.uuids()
 
     class Whole(slices):  # type: ignore[misc, valid-type]
-        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
-            return [Allocation(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
+        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+            return [ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
 
     async def story(lab: Any) -> None:
         direct = InProcessPlugins()

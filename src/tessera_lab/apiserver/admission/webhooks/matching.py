@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tessera.kube.selectors import Requirement as Test
-from tessera.kube.selectors import Selector, operator
+from tessera.kube.selectors import Selector, parse_operator
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
@@ -103,7 +103,7 @@ def build_selector(spec: Part | None) -> Selector:
     found = spec or {}
     equal = [Test(key, "In", (value,)) for key, value in (found.get("matchLabels") or {}).items()]
     others = [
-        Test(each["key"], operator(each["operator"]), tuple(each.get("values") or ()))
+        Test(each["key"], parse_operator(each["operator"]), tuple(each.get("values") or ()))
         for each in found.get("matchExpressions") or ()
     ]
     return Selector((*equal, *others))
