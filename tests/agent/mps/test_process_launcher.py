@@ -202,7 +202,7 @@ async def test_the_last_words_of_a_daemon_are_told(host: Host) -> None:
     host.binary.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
     other = await host.launcher().start(DaemonSpec("nvidia.com/other", (host.card,)), lambda _: None)
 
-    assert await other.wait_ended() == "exit status 3, after it said: no such device"
+    assert await other.wait_ended() == "exit status 3, its last output: no such device"
     assert is_alive(identity(first))
 
 

@@ -1,1 +1,1 @@
-"""Cards shared through MPS: the control daemons, the limits of their clients, and what a container gets to see them."""
+"""Cards shared through MPS: control daemons, limits of their clients, and what a container needs to be a client."""

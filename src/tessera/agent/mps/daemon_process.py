@@ -1,4 +1,10 @@
-"""One control daemon that runs as a process: watched, asked and ended. Its process may be nobody's child here."""
+"""A control daemon as a process: watched, controlled and ended, with the session it leaves behind.
+
+The process may be nobody's child here, since an earlier agent may have started it. A daemon is started as the leader of
+a session of its own, and the servers that it forks are in that session. A session's number is the leader's PID, which
+the kernel gives to no other process while a member lives. So the members are the processes of a session whose leader is
+the daemon, or has ended.
+"""
 
 import asyncio
 import os
@@ -9,24 +15,24 @@ from pathlib import Path
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, LaunchFailed
 
-#: In /proc/PID/stat what follows the name in brackets: state, parent, group, session (proc_pid_stat(5)).
+#: Fields of /proc/PID/stat after the name in brackets: state, parent, group, session (proc_pid_stat(5)).
 _STATE, _SESSION = 0, 3
 _ENDED_STATES = frozenset("ZX")
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
-    """Names the machine's current run; another one after each reboot."""
+    """The boot id of the machine; another one after each reboot."""
     return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def is_alive(process: ProcessId, proc: Path = Path("/proc")) -> bool:
-    """Whether the process has not ended; one that only waits to be reaped has."""
+    """Whether the process has not ended. A zombie has ended."""
     fields = _fields(proc, process.pid)
     return bool(fields) and fields[_STATE] not in _ENDED_STATES and ProcessTable(proc).identify(process.pid) == process
 
 
 def session_members(leader: ProcessId, proc: Path = Path("/proc")) -> list[ProcessId]:
-    """The processes of a session besides its leader that have not ended; none if the number is another session's."""
+    """The live processes of a session besides its leader; none if the number is another session's by now."""
     table = ProcessTable(proc)
     if table.identify(leader.pid) not in {None, leader}:
         return []
@@ -51,7 +57,7 @@ def _fields(proc: Path, pid: int) -> list[str]:
 
 
 def send(process: ProcessId, number: signal.Signals) -> None:
-    """Sends a signal to the process, to nobody if it has ended.
+    """Sends a signal to the process, unless it has ended.
 
     Raises:
         OSError: not allowed.
@@ -80,7 +86,7 @@ async def wait_end(process: ProcessId) -> None:
 
 
 def reap(pid: int) -> str:
-    """How a child of this process ended; empty if it is none, or has been reaped already."""
+    """How a child of this process ended; empty if it is no child, or was reaped already."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
@@ -101,9 +107,9 @@ class DaemonProcess:
 
     Args:
         process: the daemon.
-        mark: what it is found again by.
+        id: names the daemon.
         control: sends it a command.
-        output: the file with what it said.
+        output: the file with its output.
         end_timeout: how long it may take to end after each of quit, SIGTERM and SIGKILL, seconds.
     """
 
@@ -124,7 +130,7 @@ class DaemonProcess:
 
     @property
     def id(self) -> DaemonId:
-        """What it is found again by."""
+        """Names the daemon."""
         return self._mark
 
     @property
@@ -137,7 +143,7 @@ class DaemonProcess:
         await wait_end(self._process)
         how = reap(self.pid) or f"process {self.pid} is gone"
         last = _last_line(self._output)
-        return f"{how}, after it said: {last}" if last else how
+        return f"{how}, its last output: {last}" if last else how
 
     async def control(self, command: str) -> str:
         """The answer to one control command.
@@ -180,7 +186,7 @@ class DaemonProcess:
 
 
 async def end_session(leader: ProcessId) -> None:
-    """Ends what is left of a daemon's session with SIGKILL."""
+    """Ends the rest of a daemon's session with SIGKILL."""
     for process in session_members(leader):
         send(process, signal.SIGKILL)
         await wait_end(process)

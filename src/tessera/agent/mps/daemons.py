@@ -1,11 +1,11 @@
 """The MPS daemons of a node: one for each resource that shares cards by MPS.
 
-What is wanted comes from the offer in force, what is there from the record of a former agent; both get a supervisor
-(:mod:`tessera.agent.mps.supervisor`). Nothing is done before somebody said what is wanted: until then daemons of a
-former agent go on serving their clients.
+The plans come from the offer in force, the running daemons from the record of an earlier agent; each gets a supervisor
+(:mod:`tessera.agent.mps.supervisor`). Nothing is done before the first plans are set: until then daemons of an earlier
+agent go on serving their clients.
 
-This module does not know pods. Whoever lists devices asks :meth:`MpsDaemons.ready` for the health of each share and
-keeps :attr:`MpsDaemons.fenced` cards from being given out in another form.
+This module does not know pods. The advertiser asks :meth:`MpsDaemons.ready` for the health of each share, and does not
+give :attr:`MpsDaemons.fenced` cards out in another form.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class MpsDaemons:
         host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
         changes: notified when a daemon became ready or stopped being so.
         clock: for pauses.
-        occupied: what speaks against taking a card, by UUID, such as a pod that has all of it; empty if nothing does.
-            A card that computes is left alone in any case.
+        occupied: why a card cannot be taken, by UUID, such as a pod that holds all of it; empty if it can. A card on
+            which a process computes is never taken.
         rng: spreads the pauses; seeded in tests.
     """
 
@@ -58,74 +58,75 @@ class MpsDaemons:
         self._clock = clock
         self._rng = rng or random.Random()
         self._wake = ChangeNotifier()
-        self._wanted: Mapping[str, MpsPlan] | None = None
+        #: The desired daemons by resource; ``None`` before the first plans are set.
+        self._plans: Mapping[str, MpsPlan] | None = None
         self._supervisors: dict[str, DaemonSupervisor] = {}
 
     def set_plans(self, plans: Mapping[str, MpsPlan]) -> None:
-        """Says which daemons there shall be, by resource; all others are ended when their clients have gone."""
-        if plans != self._wanted:
-            self._wanted = dict(plans)
+        """Sets the desired daemons, by resource; all others end once their clients have ended."""
+        if plans != self._plans:
+            self._plans = dict(plans)
             self._wake.notify()
 
     def ready(self, resource: str, gpu: str | None = None) -> bool:
-        """Whether shares can be used now: those of one card, or of every card that the resource's daemon shall serve.
+        """Whether shares can be used now: those of one card, or of every card in the resource's plan.
 
-        A card that is to join a daemon with clients is not ready until these have ended; the others are meanwhile.
+        A card that must join a daemon with clients is not ready until these have ended; the others stay ready.
         """
         served = self._supervisors[resource].served if resource in self._supervisors else frozenset()
         if gpu is not None:
             return gpu in served
-        plan = (self._wanted or {}).get(resource)
+        plan = (self._plans or {}).get(resource)
         return bool(served) and (plan is None or served.issuperset(plan.cards))
 
     def problem(self, resource: str) -> str:
-        """What is not as asked about a resource's daemon; empty if all is."""
+        """What differs from the plan of a resource; empty if nothing does."""
         if resource in self._supervisors and (why := self._supervisors[resource].problem):
             return why
-        asked = resource in (self._wanted or {})
+        asked = resource in (self._plans or {})
         return "" if self.ready(resource) or not asked else "the MPS daemon does not serve all cards of its plan yet"
 
     def container_edits(self, resource: str) -> MpsEdits:
-        """What a container of the resource gets, besides its devices, to be a client."""
+        """What a container of the resource gets besides its devices, to be a client of the daemon."""
         return container_edits(resource, self._host)
 
     @property
     def fenced(self) -> frozenset[str]:
-        """UUIDs of cards that MPS still holds and no plan wants: not to be given out as anything else yet."""
-        if self._wanted is None:
+        """UUIDs of cards that MPS still holds and no plan has: they must not be given out in another form yet."""
+        if self._plans is None:
             return frozenset()
-        wanted = {card for plan in self._wanted.values() for card in plan.cards}
+        wanted = {card for plan in self._plans.values() for card in plan.cards}
         return frozenset(self._record.exclusive).difference(wanted)
 
     def summary(self) -> Mapping[str, str]:
-        """Every resource that has or shall have a daemon, and what is not as asked about it; empty if all is.
+        """Every resource that has a daemon or a plan, and what differs from the plan; empty if nothing does.
 
         For the node condition ``GpuMpsReady``, which a node has only while this names a resource.
         """
-        return {each: self.problem(each) for each in sorted({*(self._wanted or {}), *self._supervisors})}
+        return {each: self.problem(each) for each in sorted({*(self._plans or {}), *self._supervisors})}
 
     async def run(self) -> None:
-        """Keeps the daemons as wanted until cancelled. Daemons then go on without the agent."""
-        while self._wanted is None:
+        """Keeps the daemons as planned until cancelled. Then they go on without the agent."""
+        while self._plans is None:
             await self._wake.wait(self._wake.count)
         async with asyncio.TaskGroup() as group:
             while True:
                 seen = self._wake.count
-                for resource in {*self._wanted, *self._record.daemons, *self._record.exclusive.values()}:
+                for resource in {*self._plans, *self._record.daemons, *self._record.exclusive.values()}:
                     if resource not in self._supervisors:
                         self._supervisors[resource] = self._supervisor(resource)
                         group.create_task(self._supervise(resource), name=f"MPS daemon {resource}")
                 for resource, supervisor in self._supervisors.items():
-                    supervisor.set_plan(self._wanted.get(resource))
+                    supervisor.set_plan(self._plans.get(resource))
                 await self._wake.wait(seen)
 
     async def end_all(self) -> None:
-        """Ends every daemon, whatever its clients compute, so that nobody keeps the driver. :meth:`run` is over.
+        """Ends every daemon, whatever its clients compute, so that none keeps the driver in use. :meth:`run` has ended.
 
-        The cards stay noted as taken: their compute mode goes with the driver, and the next agent finds them so.
+        The cards stay recorded as taken: their compute mode ends with the driver, and the next agent reads the record.
 
         Raises:
-            ControlFailed: a daemon cannot be told to end.
+            ControlFailed: a daemon does not take the command.
             OSError: one cannot be signalled, or the record cannot be written.
         """
         for resource, left in list(self._record.daemons.items()):
@@ -147,7 +148,7 @@ class MpsDaemons:
             cards=self._cards,
             record=self._record,
             wake=self._wake,
-            told=self._changes,
+            changes=self._changes,
             clock=self._clock,
             rng=self._rng,
         )

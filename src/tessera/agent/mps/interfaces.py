@@ -1,9 +1,13 @@
-"""The seam between supervision and MPS control daemons: real child processes, or simulated ones on simulated cards.
+"""The interface between supervision and MPS control daemons, and the control commands.
 
-A daemon outlives the agent that started it, so it is known by a mark that the next agent finds it again by. The mark is
-written down before the daemon begins to work: at no instruction is there a daemon that nobody knows.
+Daemons are real processes, or simulated ones on simulated cards. A daemon outlives the agent that started it, so the
+next agent finds it again by its id. The id is written down before the daemon begins to work: at no instruction is there
+a daemon that no record has.
 
-Commands are those of ``nvidia-cuda-mps-control`` (NVIDIA MPS documentation, appendix on tools and interfaces).
+Commands are those of ``nvidia-cuda-mps-control`` (NVIDIA MPS documentation, appendix on tools and interfaces). A
+default concerns servers that start later, so a change of limits is sent to the running servers too; connected clients
+keep their limits. A card is named by its UUID. Answers other than lists of PIDs have no documented form and are not
+read.
 """
 
 from collections.abc import Callable
@@ -14,7 +18,7 @@ import msgspec
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.api.sharing.mps_limits import ClientShare
 
-#: Tells one daemon from every other one, over restarts of the agent and of the machine.
+#: Names one daemon, over restarts of the agent and of the machine.
 DaemonId = NewType("DaemonId", str)
 
 
@@ -27,7 +31,7 @@ class ControlFailed(RuntimeError):  # noqa: N818 - says what happened
 
 
 class DaemonSpec(msgspec.Struct, frozen=True):
-    """What makes one daemon another one; limits are not among it, they can be set while it runs.
+    """What a daemon is started as. Limits are not part of it, since they can be set while it runs.
 
     Attributes:
         resource: the extended resource whose shares it serves.
@@ -43,11 +47,11 @@ class MpsDaemon(Protocol):
 
     @property
     def id(self) -> DaemonId:
-        """What it is found again by."""
+        """Names the daemon."""
         ...
 
     async def wait_ended(self) -> str:
-        """Returns once the daemon has ended; says how, as far as that is known."""
+        """Returns once the daemon has ended; the text says how, as far as that is known."""
         ...
 
     async def control(self, command: str) -> str:
@@ -59,7 +63,7 @@ class MpsDaemon(Protocol):
         ...
 
     async def end(self) -> None:
-        """Ends the daemon and its servers: asked to quit first, then by signals. Returns when they are gone.
+        """Ends the daemon and its servers: first by the command, then by signals. Returns when they have ended.
 
         Clients that are still connected lose what they compute.
         """
@@ -70,19 +74,19 @@ class DaemonLauncher(Protocol):
     """Starts daemons and finds those of former agents."""
 
     def find_obstacle(self) -> str:
-        """What stands in the way of any daemon on this node, with the next step; empty if nothing does."""
+        """Why no daemon can be started on this node, with the next step; empty if one can."""
         ...
 
     async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> MpsDaemon:
         """Starts a daemon. It may not answer commands yet.
 
         Args:
-            spec: which.
-            note: writes the mark down; the daemon begins to work after that only.
+            spec: what to start.
+            note: writes the id down; the daemon begins to work only after that.
 
         Raises:
             LaunchFailed: it cannot be started.
-            OSError: ``note`` could not write; nothing was started then.
+            OSError: ``note`` could not write; no daemon was started then.
         """
         ...
 
@@ -91,11 +95,11 @@ class DaemonLauncher(Protocol):
         ...
 
     async def quit_unknown(self, resource: str) -> None:
-        """Asks whatever answers as a resource's daemon, though nobody noted it, to quit."""
+        """Tells a daemon of a resource that no record has to quit, if one answers."""
         ...
 
     async def end_leftovers(self, mark: DaemonId) -> None:
-        """Ends what a daemon that has ended left behind: servers that still hold its cards."""
+        """Ends the servers that a daemon left behind, which still hold its cards."""
         ...
 
 
@@ -106,18 +110,18 @@ async def list_servers(daemon: MpsDaemon) -> list[int]:
     """PIDs of the daemon's servers, which it starts for the first client of a user.
 
     Raises:
-        ControlFailed: the daemon does not answer. The same holds for all that follow.
+        ControlFailed: the daemon does not answer, here and in the functions below.
     """
     return _pids(await daemon.control("get_server_list"))
 
 
 async def count_clients(daemon: MpsDaemon) -> int:
-    """How many clients are connected."""
+    """The number of connected clients."""
     return sum([len(_pids(await daemon.control(f"get_client_list {server}"))) for server in await list_servers(daemon)])
 
 
 async def set_limits(daemon: MpsDaemon, plan: MpsPlan) -> None:
-    """Sets what each further client may use, of servers that run and that will start."""
+    """Sets what each further client may use, for servers that run and servers that will start."""
     for card, share in plan.devices.items():
         await _set(daemon, f"set_default_device_pinned_mem_limit {card} {_amount(share)}")
     await _set(daemon, f"set_default_active_thread_percentage {plan.thread_percent}")
@@ -133,7 +137,7 @@ def _amount(share: ClientShare) -> str:
 
 async def _set(daemon: MpsDaemon, command: str) -> None:
     answer = await daemon.control(command)
-    # A refusal is told in words; the exit status of the command is not documented to tell it.
+    # The answer has the refusal in words; no document says that the exit status shows it.
     if any(word in answer.lower() for word in ("fail", "invalid", "error", "denied")):
         raise ControlFailed(f"MPS daemon refuses `{command}`: {answer.strip()}")
 

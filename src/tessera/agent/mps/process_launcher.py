@@ -1,19 +1,19 @@
-"""Control daemons as child processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
+"""Starts control daemons as child processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
 
-How no daemon is ever unknown or doubled:
+How no daemon stays unknown or runs twice:
 
-* the child is a shell that waits for a word before it becomes the daemon. The word is sent after the daemon's mark was
-  written down; an agent that dies in between takes the shell with it, since its input ends;
-* a mark is boot, PID and start time, so it can mean no other process;
-* if something answers in the pipe directory although nobody is noted, it is told to quit first. The binary itself
-  refuses to start beside another one of the same directory.
+* The child is a shell that waits for a line before it becomes the daemon. The line is sent after the daemon's id was
+  written down. If the agent dies in between, the shell's input ends, and the shell with it.
+* An id is boot, PID and start time, so it can name no other process.
+* If a daemon without a record answers in the pipe directory, it is told to quit first. The binary itself refuses to
+  start beside another one of the same directory.
 
-A daemon has a session and files of its own, so it goes on when the agent ends. What pods could write to is not
-believed: the PID that the daemon itself puts into the pipe directory is never read.
+A daemon has a session and files of its own, so it goes on when the agent ends. The PID that the daemon writes into the
+pipe directory is never read, since pods could write there.
 
-Folders: the pipe directory can be entered by all and written to by the daemon alone, which opens its sockets to all
-users itself. It is never removed, since containers hold it mounted. The shared memory is what ``/dev/shm`` is: open to
-all, each file its owner's. The daemon and the containers have to see the same one.
+Folders: every user can enter the pipe directory, only the daemon can write to it, and it opens its sockets to all users
+itself. The directory is never removed, since containers have it mounted. The shared memory is like ``/dev/shm``: open
+to all users, each file its owner's. The daemon and the containers must see the same one.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ BINARY = "nvidia-cuda-mps-control"
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "opt/bin")
 #: How long an answer to a command may take, seconds.
 CONTROL_TIMEOUT = 5.0
-#: What the daemon says is kept here, in its log folder.
+#: File with the daemon's output, in its log folder.
 _OUTPUT = "output.log"
 #: Becomes the daemon once it reads a line; ends when its input does.
 _SHELL = ("/bin/sh", "-c", 'read -r go && exec "$0" -f </dev/null')
-#: Of the agent's own environment, what a program of the driver may need.
+#: Variables of the agent's own environment that a program of the driver may need.
 _PASSED = ("PATH", "LD_LIBRARY_PATH")
 
 
@@ -59,7 +59,7 @@ class ProcessLauncher:
 
     Args:
         root: the MPS root as this process sees it.
-        binary: the control binary; looked for at each start when not given.
+        binary: the control binary; searched at each start if not given.
         driver_root: where the driver's files are, as seen here.
         shm: the shared memory of this process, which the daemons inherit.
         environment: of this process.
@@ -89,7 +89,7 @@ class ProcessLauncher:
         self._table = ProcessTable()
 
     def find_obstacle(self) -> str:
-        """What stands in the way of any daemon on this node; empty if nothing does."""
+        """Why no daemon can be started on this node, with the next step; empty if one can."""
         if self._find_binary() is None:
             return (
                 f"{BINARY} is neither in PATH nor in the driver's root {self._driver_root}; it comes with the driver"
@@ -108,7 +108,7 @@ class ProcessLauncher:
 
         Raises:
             LaunchFailed: it cannot be started.
-            OSError: folders or the mark cannot be written.
+            OSError: folders or the id cannot be written.
         """
         binary = self._find_binary()
         if binary is None:
@@ -128,16 +128,16 @@ class ProcessLauncher:
         return daemon
 
     def find(self, resource: str, mark: DaemonId) -> DaemonProcess | None:
-        """The daemon of a mark; ``None`` if it has ended."""
+        """The daemon of that id; ``None`` if it has ended."""
         process = _parse(mark)
         return self._daemon(resource, process) if process is not None and is_alive(process) else None
 
     async def quit_unknown(self, resource: str) -> None:
-        """Asks whatever answers in a resource's pipe directory to quit."""
+        """Tells the daemon that answers in a resource's pipe directory to quit, if there is one."""
         if (self._paths.pipe(resource) / "control").exists():
             try:
                 await self._control(resource, QUIT)
-            except ControlFailed:  # nobody answers: what lies there is left of a daemon that has ended
+            except ControlFailed:  # no answer: the socket is left from a daemon that has ended
                 return
 
     async def end_leftovers(self, mark: DaemonId) -> None:
@@ -163,7 +163,7 @@ class ProcessLauncher:
         label_for_containers(self._paths.pipe(resource))
 
     def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
-        """The shell that waits, and where the word is to be written."""
+        """Starts the shell that waits; returns it and the pipe for its line."""
         output = os.open(self._output(spec.resource), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         awaited, word = os.pipe()
         try:
@@ -210,8 +210,8 @@ class ProcessLauncher:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._variables(resource),
             )
-        except OSError as error:  # what can end a daemon without being able to ask it has to go on
-            text = f"the MPS daemon of {resource} cannot be told `{command}`, {binary} does not run: {error}"
+        except OSError as error:  # a daemon that cannot be asked must still be ended
+            text = f"the MPS daemon of {resource} cannot get `{command}`, {binary} does not run: {error}"
             raise ControlFailed(text) from error
         try:
             async with asyncio.timeout(self._control_timeout):
@@ -238,21 +238,25 @@ class ProcessLauncher:
 
 
 def _parse(mark: DaemonId) -> ProcessId | None:
-    """The process of a mark; ``None`` if it is of another boot, or none of ours."""
+    """The process of an id; ``None`` if it is of another boot, or not ours."""
     match mark.split("/"):
         case (boot, pid, start) if boot == boot_id() and pid.isdigit() and start.isdigit():
             return ProcessId(int(pid), int(start))
     return None
 
 
-#: Where the kernel tells whether SELinux is enforced.
+#: Where the kernel says whether SELinux is enforced.
 ENFORCE = Path("/sys/fs/selinux/enforce")
-#: Of every container, whatever its categories: the level has none.
+#: The type that NVIDIA's plugin gives the pipe directory (k8s-device-plugin, MPS control daemon), without categories,
+#: so that every container may use it.
 CONTAINER_LABEL = "system_u:object_r:container_file_t:s0"
 
 
 def label_for_containers(folder: Path, enforce: Path = ENFORCE) -> None:
-    """Labels a folder as one of containers; does nothing where SELinux is not enforced.
+    """Lets containers use a folder where SELinux is enforced; does nothing elsewhere.
+
+    The shared memory needs it like the pipe directory, since it is a folder of the host here. New files inherit the
+    label.
 
     Raises:
         OSError: the label cannot be written.

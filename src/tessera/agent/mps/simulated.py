@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.clock import Clock
 
-#: How long a silent daemon is waited for, seconds.
+#: Seconds after which a daemon that does not answer fails.
 CONTROL_TIMEOUT = 5.0
 
 
@@ -29,16 +29,16 @@ class SimulatedDaemon:
     """One daemon.
 
     Args:
-        spec: what it was started as.
-        mark: what it is found again by.
+        spec: its resource and cards.
+        id: names the daemon.
         clock: for its latencies.
 
     Attributes:
         limits: the default memory limit by card.
         thread_percent: the default thread share.
         servers: its servers by PID.
-        commands: all that it was told.
-        hung: it answers nothing any more.
+        commands: every command so far.
+        hung: it no longer answers.
     """
 
     def __init__(self, spec: DaemonSpec, mark: DaemonId, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class SimulatedDaemon:
 
     @property
     def id(self) -> DaemonId:
-        """What it is found again by."""
+        """Names the daemon."""
         return self._mark
 
     @property
@@ -138,8 +138,8 @@ class SimulatedLauncher:
         start_seconds: how long a start takes.
 
     Attributes:
-        refusal: why no daemon can be started; empty if they can.
-        asked: when it was asked whether any can, in the clock's seconds.
+        refusal: why no daemon can be started; empty if one can.
+        asked: when :meth:`find_obstacle` was called, monotonic seconds.
         started: every daemon so far, in order.
     """
 
@@ -174,12 +174,12 @@ class SimulatedLauncher:
         return daemon
 
     def find(self, resource: str, mark: DaemonId) -> SimulatedDaemon | None:
-        """A daemon that was started before."""
+        """A daemon that was started earlier."""
         daemon = self.daemon(resource)
         return daemon if daemon is not None and daemon.id == mark else None
 
     async def quit_unknown(self, resource: str) -> None:
-        """Ends a daemon that was not noted."""
+        """Ends a daemon that no record has."""
         if (daemon := self.daemon(resource)) is not None:
             await daemon.end()
 

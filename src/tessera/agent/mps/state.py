@@ -1,7 +1,15 @@
-"""What this node's agent did for MPS, on disk: daemons it started, and cards whose compute mode it changed.
+"""What this node's agent did for MPS: the daemons it started, on disk, and the cards whose compute mode it changed.
 
-Written before the deed, so that an agent that is killed at any instruction leaves nothing that the next one does not
-know. What a crash of the machine may take from the file, daemons and compute modes, its reboot takes as well.
+Each entry is written before the act, so that an agent that is killed at any instruction leaves nothing that the next
+one does not know. A crash of the machine may lose the file; its reboot ends the daemons and resets the compute modes
+too.
+
+In the compute mode ``EXCLUSIVE_PROCESS`` only the MPS server may compute on a card. A container without a way to the
+daemon cannot compute beside those that share, which is what keeps the limits (NVIDIA MPS documentation, on compute
+modes). A card is taken for one resource, and can be taken for another only after it was released. A card is not taken
+while another process computes on it: its owner, with a whole card or a time slice, would get no second process onto it.
+A card that no record has and that is in the mode all the same was taken before the record was lost: the processes on it
+are MPS clients. Only modes that were set here are set back; after a restart the record says which.
 """
 
 import contextlib
@@ -22,7 +30,7 @@ class DaemonRecord(msgspec.Struct, frozen=True):
     """A daemon that was started.
 
     Attributes:
-        mark: what it is found again by.
+        mark: the daemon's id.
         cards: UUIDs of the cards that it serves.
     """
 
@@ -31,12 +39,14 @@ class DaemonRecord(msgspec.Struct, frozen=True):
 
 
 class _StoredState(msgspec.Struct, frozen=True):
+    """The content of the file: daemons by resource, and the resource for which each card was taken."""
+
     daemons: Mapping[str, DaemonRecord] = {}
     exclusive: Mapping[str, str] = {}
 
 
 class MpsState:
-    """The record and its file. One agent at a time writes it.
+    """The record of daemons and cards, and its file. One agent at a time writes it.
 
     Args:
         path: the file.
@@ -48,34 +58,34 @@ class MpsState:
 
     @property
     def daemons(self) -> Mapping[str, DaemonRecord]:
-        """The daemons by resource. One that is listed may have ended."""
+        """The daemons by resource; a listed one may have ended."""
         return self._record.daemons
 
     @property
     def exclusive(self) -> Mapping[str, str]:
-        """The cards, by UUID, whose compute mode was or was about to be changed, with the resource it was done for."""
+        """The cards whose compute mode was or was about to be changed, by UUID, with the resource that took them."""
         return self._record.exclusive
 
     def add_daemon(self, resource: str, daemon: DaemonRecord) -> None:
-        """Notes a daemon.
+        """Records a daemon.
 
         Raises:
-            OSError: the file cannot be written; the daemon must not work then. The same holds for all that follow.
+            OSError: the file cannot be written, here and in the methods below; the daemon must not work then.
         """
         self._save(_StoredState({**self.daemons, resource: daemon}, self.exclusive))
 
     def remove_daemon(self, resource: str) -> None:
-        """Forgets a daemon."""
+        """Removes a daemon."""
         self._save(
             _StoredState({name: each for name, each in self.daemons.items() if name != resource}, self.exclusive)
         )
 
     def add_card(self, card: str, resource: str) -> None:
-        """Notes a card whose compute mode is about to change."""
+        """Records a card whose compute mode is about to change."""
         self._save(_StoredState(self.daemons, {**self.exclusive, card: resource}))
 
     def remove_card(self, card: str) -> None:
-        """Forgets a card whose compute mode is the default one again."""
+        """Removes a card whose compute mode is the default one again."""
         self._save(_StoredState(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card}))
 
     def _save(self, record: _StoredState) -> None:
@@ -89,8 +99,8 @@ class ExclusiveCards:
 
     Args:
         hardware: the node's cards.
-        record: tells, over restarts, which cards were taken.
-        occupied: what speaks against taking a card besides processes that compute on it; empty if nothing does.
+        record: which cards were taken, over restarts.
+        occupied: why a card cannot be taken, besides processes that compute on it; empty if it can.
     """
 
     def __init__(self, hardware: AsyncNvml, record: MpsState, occupied: Callable[[str], str]) -> None:
@@ -103,10 +113,10 @@ class ExclusiveCards:
         return frozenset(card for card, owner in self._record.exclusive.items() if owner == resource)
 
     async def obstacles(self, resource: str, cards: Collection[str]) -> dict[str, str]:
-        """The cards that cannot be taken for a resource now, and why; those that are taken for it can.
+        """The cards that cannot be taken for a resource now, and why. A card that it already has can be.
 
         Raises:
-            NvmlError: a card cannot be asked.
+            NvmlError: a card cannot be read.
         """
         found = {card: await self._obstacle(resource, card) for card in cards}
         return {card: why for card, why in found.items() if why}
@@ -124,7 +134,7 @@ class ExclusiveCards:
         return f"card {card} still computes for others than MPS" if processes else ""
 
     async def take(self, resource: str, cards: Collection[str]) -> None:
-        """Puts cards into the mode; those that are in it already are left alone.
+        """Puts cards into the mode, except those that are in it already.
 
         Raises:
             NvmlError: a card refuses; those before it stay taken.

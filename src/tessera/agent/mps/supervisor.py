@@ -1,16 +1,16 @@
-"""Keeps the MPS daemon of one resource running, with the limits that its plan asks for.
+"""Keeps the MPS daemon of one resource running, with the limits of its plan.
 
 Rules:
 
-1. cards are in the mode ``EXCLUSIVE_PROCESS`` before the daemon starts, and go back to the default mode after it ended;
-2. a share is ready only when the daemon answers and the limits are set, and not from the moment on that it died;
-3. a daemon that died, or does not answer, is started again after a pause that grows with each failure. Servers that it
-   left are ended first: they hold the cards, so that no new server could start. Clients lose what they compute;
-4. other limits are set while the daemon runs, for clients that connect from then on;
-5. other cards need another daemon, since a server sees the cards that it was started with. That costs every client
-   what it computes, so it waits until none is connected. So does the end of a daemon that is no longer wanted. A card
-   that cannot be taken yet does not hold up the others: it joins them later;
-6. an agent that stops leaves its daemons alone, and the next one takes over those that it would start.
+1. Cards are in the mode ``EXCLUSIVE_PROCESS`` before the daemon starts, and return to the default mode after it ended.
+2. A share is ready only once the daemon answers and its limits are set, and no longer once the daemon died.
+3. A daemon that died, or does not answer, is started again after a pause that grows with each failure. Servers that it
+   left are ended first: they hold the cards, so that no new server could start. Their clients lose their work.
+4. Other limits are set while the daemon runs, for clients that connect from then on.
+5. Other cards need another daemon, since a server sees the cards that it was started with. A new daemon costs every
+   client its work, so it waits until none is connected. So does the end of a daemon without a plan. A card that cannot
+   be taken yet does not delay the others: it joins them later.
+6. An agent that stops leaves its daemons alone; the next one takes over those that it would start.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError
 
-#: How often a daemon is asked whether it still answers, seconds.
+#: Seconds between two checks whether a daemon still answers.
 CHECK_INTERVAL = 5.0
 #: How long a daemon may take from its start to its first answer, seconds.
 START_TIMEOUT = 15.0
-#: Pause between questions to a daemon that starts, seconds.
+#: Seconds between two checks of a daemon that starts.
 START_CHECK_INTERVAL = 0.05
 #: First and longest pause before a daemon is started again, seconds.
 SHORTEST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-#: A daemon that was up so long, in seconds, did not fail at its start: the next pause is short again.
+#: Seconds after which a daemon did not fail at its start: the next pause is short again.
 STABLE = 60.0
 
 _FAILURES = (ControlFailed, LaunchFailed, NvmlError, OSError)
@@ -54,12 +54,12 @@ class DaemonSupervisor:
     """The daemon of one resource.
 
     Args:
-        resource: whose shares it serves.
+        resource: the resource whose shares it serves.
         launcher: starts and finds daemons.
         cards: sets compute modes.
         record: what survives a restart of the agent.
-        wake: shared by all supervisors of a node; notified when a wish or a card's owner changed.
-        told: notified when :attr:`served` or :attr:`why` changed.
+        wake: shared by all supervisors of a node; notified when a plan or a card's owner changed.
+        changes: notified when :attr:`served` or :attr:`problem` changed.
         clock: for pauses.
         rng: spreads the pauses.
     """
@@ -72,7 +72,7 @@ class DaemonSupervisor:
         cards: ExclusiveCards,
         record: MpsState,
         wake: ChangeNotifier,
-        told: ChangeNotifier,
+        changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -81,12 +81,12 @@ class DaemonSupervisor:
         self._cards = cards
         self._record = record
         self._wake = wake
-        self._told = told
+        self._changes = changes
         self._clock = clock
         self._backoff = Backoff(rng, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE)
-        self._wanted: MpsPlan | None = None
+        self._plan: MpsPlan | None = None
         self._served: frozenset[str] = frozenset()
-        self._why = "the MPS daemon is being started"
+        self._problem = "the MPS daemon is being started"
         self._up_since: float | None = None
 
     @property
@@ -96,36 +96,36 @@ class DaemonSupervisor:
 
     @property
     def problem(self) -> str:
-        """What is not as asked; empty if all is."""
-        return self._why
+        """What differs from the plan; empty if nothing does."""
+        return self._problem
 
     def set_plan(self, plan: MpsPlan | None) -> None:
-        """Says what the daemon shall be; ``None`` for none."""
-        if plan != self._wanted:
-            self._wanted = plan
+        """Sets the plan of the daemon; ``None`` to end it."""
+        if plan != self._plan:
+            self._plan = plan
             self._wake.notify()
 
     async def run(self) -> None:
-        """Keeps the daemon as wanted; returns once none is wanted and every card was given back."""
-        daemon = self._left_behind()
+        """Keeps the daemon as planned; returns once there is no plan and every card was released."""
+        daemon = self._find_leftover()
         while True:
             try:
                 if daemon is None:
-                    await self._sweep()
+                    await self._end_leftover()
                     daemon = await self._next()
                 if daemon is None:
                     return
-                await self._keep(daemon)
+                await self._run_daemon(daemon)
             except _FAILURES as error:
-                await self._failed(str(error))
+                await self._pause_after_failure(str(error))
             daemon = None
 
-    def _left_behind(self) -> MpsDaemon | None:
+    def _find_leftover(self) -> MpsDaemon | None:
         left = self._record.daemons.get(self._resource)
         return None if left is None else self._launcher.find(self._resource, left.mark)
 
-    async def _sweep(self) -> None:
-        """Ends what is there without being kept."""
+    async def _end_leftover(self) -> None:
+        """Ends a daemon that is left from before, and its servers."""
         left = self._record.daemons.get(self._resource)
         if left is None:
             await self._launcher.quit_unknown(self._resource)
@@ -136,22 +136,22 @@ class DaemonSupervisor:
         self._record.remove_daemon(self._resource)
 
     async def _next(self) -> MpsDaemon | None:
-        """Starts the daemon that is wanted; ``None`` when none is and nothing is left to do."""
+        """Starts the planned daemon; ``None`` without a plan, once nothing is left to do."""
         while True:
             seen = self._wake.count
-            plan = self._wanted
-            await self._give_back(keep=() if plan is None else plan.cards)
-            if self._wanted is not plan:
+            plan = self._plan
+            await self._release_cards(keep=() if plan is None else plan.cards)
+            if self._plan is not plan:
                 continue
             if plan is None:
                 return None
             obstacles = await self._cards.obstacles(self._resource, plan.cards)
             if cards := tuple(card for card in plan.cards if card not in obstacles):
                 return await self._start(cards)
-            self._tell(frozenset(), _texts(obstacles))
+            self._publish(frozenset(), _join_texts(obstacles))
             await self._wake.wait(seen, CHECK_INTERVAL)
 
-    async def _give_back(self, keep: tuple[str, ...]) -> None:
+    async def _release_cards(self, keep: tuple[str, ...]) -> None:
         if spare := self._cards.cards_of(self._resource).difference(keep):
             await self._cards.release(spare)
             self._wake.notify()
@@ -166,8 +166,8 @@ class DaemonSupervisor:
 
         return await self._launcher.start(DaemonSpec(self._resource, cards), note)
 
-    async def _keep(self, daemon: MpsDaemon) -> None:
-        """Returns when the daemon is to be ended.
+    async def _run_daemon(self, daemon: MpsDaemon) -> None:
+        """Follows the plan; returns when the daemon must end.
 
         Raises:
             LaunchFailed: it ended by itself.
@@ -179,14 +179,14 @@ class DaemonSupervisor:
         ended = asyncio.ensure_future(daemon.wait_ended())
         ended.add_done_callback(lambda _: self._wake.notify())
         try:
-            if self._wanted is not None:
-                await self._cards.take(self._resource, [card for card in cards if card in self._wanted.devices])
-            await self._first_answer(daemon, ended)
+            if self._plan is not None:
+                await self._cards.take(self._resource, [card for card in cards if card in self._plan.devices])
+            await self._wait_first_answer(daemon, ended)
             await self._follow(daemon, cards, ended)
         finally:
             ended.cancel()
 
-    async def _first_answer(self, daemon: MpsDaemon, ended: "asyncio.Future[str]") -> None:
+    async def _wait_first_answer(self, daemon: MpsDaemon, ended: "asyncio.Future[str]") -> None:
         deadline = self._clock.monotonic() + START_TIMEOUT
         while True:
             try:
@@ -200,71 +200,73 @@ class DaemonSupervisor:
                 return
 
     async def _follow(self, daemon: MpsDaemon, cards: tuple[str, ...], ended: "asyncio.Future[str]") -> None:
-        """Brings about what is wanted of a daemon that answers, as long as it can do so."""
+        """Follows the plan with a daemon that answers, until another daemon is needed."""
         in_force: MpsPlan | None = None
         asked = self._clock.monotonic()
         while True:
             seen = self._wake.count
             self._check_alive(ended)
-            wanted = self._wanted
-            obstacles = await self._missing(wanted, cards)
-            change = _change(wanted, cards, obstacles)
+            plan = self._plan
+            obstacles = await self._find_obstacles(plan, cards)
+            change = _required_change(plan, cards, obstacles)
             if change and not await count_clients(daemon):
-                self._tell(frozenset(), change)
+                self._publish(frozenset(), change)
                 return
-            limits = _only(wanted, cards)
+            limits = _restrict(plan, cards)
             if limits is not None and limits != in_force:
                 await set_limits(daemon, limits)
                 in_force = limits
             self._check_alive(ended)
-            self._tell(frozenset(cards), f"{change}, once its clients have ended" if change else _texts(obstacles))
+            self._publish(
+                frozenset(cards), f"{change}, once its clients have ended" if change else _join_texts(obstacles)
+            )
             await self._wake.wait(seen, max(0.0, asked + CHECK_INTERVAL - self._clock.monotonic()))
             if self._clock.monotonic() >= asked + CHECK_INTERVAL and not ended.done():
                 await list_servers(daemon)
                 asked = self._clock.monotonic()
 
-    async def _missing(self, wanted: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:
-        """The wanted cards that a daemon does not serve and could not, and why."""
-        missing = [] if wanted is None else [card for card in wanted.cards if card not in cards]
+    async def _find_obstacles(self, plan: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:
+        """The planned cards that a daemon does not serve and that cannot be taken, and why."""
+        missing = [] if plan is None else [card for card in plan.cards if card not in cards]
         return await self._cards.obstacles(self._resource, missing)
 
     def _check_alive(self, ended: "asyncio.Future[str]") -> None:
         if ended.done():
             raise LaunchFailed(f"the MPS daemon ended: {ended.result()}")
 
-    async def _failed(self, text: str) -> None:
+    async def _pause_after_failure(self, text: str) -> None:
         if self._up_since is not None and self._clock.monotonic() - self._up_since >= STABLE:
             self._backoff.reset()
         pause = self._backoff.next()
-        self._tell(frozenset(), text)
+        self._publish(frozenset(), text)
         until = self._clock.monotonic() + pause
-        wanted = self._wanted
-        while self._wanted is wanted and (rest := until - self._clock.monotonic()) > 0:
+        plan = self._plan
+        while self._plan is plan and (rest := until - self._clock.monotonic()) > 0:
             await self._wake.wait(self._wake.count, rest)
 
-    def _tell(self, served: frozenset[str], why: str) -> None:
+    def _publish(self, served: frozenset[str], why: str) -> None:
         if bool(served) != bool(self._served):
             self._up_since = self._clock.monotonic() if served else None
-        if (served, why) != (self._served, self._why):
-            self._served, self._why = served, why
-            self._told.notify()
+        if (served, why) != (self._served, self._problem):
+            self._served, self._problem = served, why
+            self._changes.notify()
 
 
-def _only(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
-    """A plan as far as it concerns these cards; ``None`` if it does not."""
+def _restrict(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
+    """The part of a plan that concerns these cards; ``None`` if there is none."""
     shares = {} if plan is None else {card: share for card, share in plan.devices.items() if card in cards}
     return MpsPlan(shares, plan.replicas) if plan is not None and shares else None
 
 
-def _change(wanted: MpsPlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
-    """What has to become of a daemon that serves these cards; empty if nothing."""
-    if wanted is None:
+def _required_change(plan: MpsPlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
+    """How a daemon that serves these cards must change; empty if it need not."""
+    if plan is None:
         return "the MPS daemon ends"
-    possible = [card for card in wanted.cards if card not in obstacles]
+    possible = [card for card in plan.cards if card not in obstacles]
     if frozenset(possible) == frozenset(cards):
         return ""
     return f"the MPS daemon changes from cards {', '.join(cards)} to {', '.join(possible) or 'none'}"
 
 
-def _texts(obstacles: Mapping[str, str]) -> str:
+def _join_texts(obstacles: Mapping[str, str]) -> str:
     return "; ".join(obstacles.values())
