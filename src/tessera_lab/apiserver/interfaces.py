@@ -17,7 +17,7 @@ Logs = Callable[[str, str, str], Sequence[str]]
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """How a command in a container ended, and what it wrote.
+    """Exit and output of a command in a container.
 
     Attributes:
         code: its exit code.

@@ -58,7 +58,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def default_folder() -> Path:
-    """``$TESSERA_LAB``, or ``~/.tessera_lab``."""
+    """``$TESSERA_LAB``, or ``~/.tessera/lab``."""
     given = os.environ.get("TESSERA_LAB")
     return Path(given) if given else Path.home() / ".tessera" / "lab"
 

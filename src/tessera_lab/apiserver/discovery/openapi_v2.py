@@ -1,8 +1,8 @@
-"""``/openapi/v2``: what kubectl reads where it does not find a kind in the documents of version 3.
+"""``/openapi/v2``: kubectl reads it for kinds that it does not find in the documents of version 3.
 
-That is so for ``kind: List`` and for kinds that the server does not have. kubectl asks for protobuf
-(``openapiv2/OpenAPIv2.proto`` of gnostic), others for JSON. The document has the definitions, which clients validate
-with; it has no paths, which nobody reads there.
+These are ``kind: List`` and kinds that the server does not have. kubectl asks for protobuf
+(``openapiv2/OpenAPIv2.proto`` of gnostic), other clients for JSON. The document has the definitions, with which clients
+validate; it has no paths, since no client reads them there.
 """
 
 from collections.abc import Iterable, Mapping

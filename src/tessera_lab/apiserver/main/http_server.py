@@ -87,7 +87,7 @@ class HttpServer:
         return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
 
     def _user(self, raw: web.BaseRequest) -> UserInfo:
-        """Who asks.
+        """The user who sent the request.
 
         Raises:
             StatusError: 401, nobody known; 403, they may not be who they want to be.

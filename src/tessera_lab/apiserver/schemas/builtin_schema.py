@@ -1,9 +1,9 @@
-"""Shape of a built-in kind: unknown fields, static defaults, types, enumerations, required fields.
+"""Schema of a built-in kind: unknown fields, static defaults, types, enumerations, required fields.
 
-Rules of kube-apiserver that hold here: null is the same as absent; a value of the wrong type is a 400 before anything
-is validated; what the OpenAPI definitions call required is only checked where the server's validation checks it
-(ENFORCED), because clients of status subresources leave such fields out all the time. What is valid only in view of
-other fields (a pod's immutable spec, selectors that must match) is not known here.
+Rules of kube-apiserver: null is the same as absent; a value of the wrong type is refused (400) before validation; a
+field that the OpenAPI definitions require is only checked if the server's validation checks it (ENFORCED), because
+clients of status subresources often leave such fields out. Rules between several fields (a pod's immutable spec,
+selectors that must match) are checked elsewhere: :mod:`tessera_lab.apiserver.kinds`, :mod:`tessera_lab.apiserver.pods`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

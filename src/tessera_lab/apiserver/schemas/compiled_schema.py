@@ -1,8 +1,8 @@
-"""Quick answers about objects of built-in kinds: does all of it fit, is nothing unknown, is nothing missing.
+"""Quick checks of objects of built-in kinds: all values fit, no field is unknown, no required field is missing.
 
-Nearly every write is in order, so the question is asked many times a second and the answer is nearly always yes. Each
-node of a definition is therefore compiled once, when it is first met, and a walk builds no paths. Where the answer is
-no, :mod:`builtin_schema` walks again, slowly, and says what is wrong and where.
+Nearly every write is correct, so these checks run many times a second and nearly always succeed. Each node of a
+definition is therefore compiled once, at its first use, and a walk builds no paths. If a check fails,
+:mod:`builtin_schema` walks the object again, slowly, and reports each error with its path.
 """
 
 import re

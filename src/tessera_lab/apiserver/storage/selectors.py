@@ -84,7 +84,7 @@ class ObjectSelection(msgspec.Struct, frozen=True):
         return all(rule.matches(labels) for rule in self.labels)
 
     def pinned(self, path: str) -> str | None:
-        """The one value that the field must have, if there is one."""
+        """The only value that the field may have; None if it may have several."""
         return next((r.value for r in self.fields if r.path == path and not r.negated), None)
 
 

@@ -42,7 +42,7 @@ _PIECES = re.compile(r"(&&|\|\||;|\n)")
 
 
 class CommandBehaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command does.
+    """Behaviour of a command.
 
     Attributes:
         seconds: how long it runs; None for ever.

@@ -30,7 +30,7 @@ class Checkpoint(Protocol):
         ...
 
     def load(self) -> DeviceLedger | None:
-        """What was kept last, or None.
+        """The ledger as it was saved last, or None.
 
         Raises:
             CheckpointError: it is damaged.

@@ -1,4 +1,4 @@
-"""Which nodes a pod's selectors, affinity and tolerations admit: ``k8s.io/component-helpers/scheduling/corev1``.
+"""Node selectors, node affinity and taints: ``k8s.io/component-helpers/scheduling/corev1``.
 
 Works on decoded JSON: a pod's ``spec`` and a node's labels, name and taints. The DaemonSet controller and the simulated
 kubelet's admission use these functions too, as in Kubernetes. :class:`Refusal` is the answer of every filter.

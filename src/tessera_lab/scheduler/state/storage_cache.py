@@ -14,7 +14,7 @@ BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 
 class StorageCache:
-    """What there is.
+    """Cached volumes, claims, storage classes and CSI nodes.
 
     Attributes:
         claims: PersistentVolumeClaims by ``namespace/name``.

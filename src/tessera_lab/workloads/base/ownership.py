@@ -1,4 +1,4 @@
-"""Which controller owns an object, how controllers claim the objects that their selectors match, and whom events wake.
+"""Ownership of objects: the controller of an object, claims by selectors, and the workload keys that events queue.
 
 Rules (``pkg/controller/controller_ref_manager.go``): an object has at most one controller. A controller adopts an
 object that its selector matches and that has no controller, releases one that it controls and no longer matches, and
