@@ -48,7 +48,7 @@ READING = (
     ["autoscaler", "advise"],
     ["autoscaler", "advise", "-o", "json"],
     ["autoscaler", "advise", "-o", "capi"],
-    ["autoscaler", "warm", "--per-hour", "5", "--max-waiting-share", "0.05"],
+    ["autoscaler", "warm", "--per-hour", "5", "--waits", "0.05"],
     ["install", "--dry-run"],
 )
 #: One of each kind of output.
@@ -160,7 +160,7 @@ def test_each_field_that_decides_is_escaped(
 
 def test_every_command_is_known_to_this_test() -> None:
     first = {command[0] for command in READING}
-    silent = {"plan", "config", "bench", "controller", "webhook", "agent", "wait-for", "validate"}
+    silent = {"plan", "config", "bench", "debug", "controller", "webhook", "agent", "wait-for", "validate"}
     assert set(COMMANDS) == first | silent, "a new command joins READING, or the others with a reason"
 
 

@@ -1,10 +1,14 @@
-"""A record of calls, run again."""
+"""A record of decisions, run again."""
+
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 
+from tessera.replay.decider import Decider
 from tessera.replay.player import DeciderKind, replay
-from tessera.replay.recorder import Record, Recorder
+from tessera.replay.recorder import Decision, Record
+from tessera.replay.service import Recorders
 from tessera.replay.state_codec import NotPlainError
 
 
@@ -14,42 +18,43 @@ class Added(msgspec.Struct, frozen=True):
     amount: int
 
 
-class Adder:
+class Adder(Decider[[Added], list[str]]):
     """A decider: sums up, and says whether the sum is even."""
 
     def __init__(self) -> None:
         self.total = 0
 
-    def handle(self, event: Added, *, twice: bool = False) -> list[str]:
+    def decide(self, event: Added) -> list[str]:
         if event.amount < 0:
             raise ValueError("less than nothing")
-        self.total += event.amount * (2 if twice else 1)
+        self.total += event.amount
         return ["even"] if self.total % 2 == 0 else []
 
 
 class Halver(Adder):
     """The same decider in a later version, which decides otherwise from ten on."""
 
-    def handle(self, event: Added, *, twice: bool = False) -> list[str]:
-        found = super().handle(event, twice=twice)
+    def decide(self, event: Added) -> list[str]:
+        found = super().decide(event)
         return found if self.total < 10 else ["much"]
 
 
-KIND = DeciderKind(decider=f"{__name__}:Adder", methods=frozenset({"handle"}), modules=(__name__,))
+def double(event: Added) -> Added:
+    """A decider without state."""
+    return Added(event.amount * 2)
+
+
+KIND = DeciderKind(decider=f"{__name__}:Adder", modules=(__name__,))
 
 
 def recorded(amounts: list[int], keep: int) -> Record:
     """A record of an adder, after it was a file."""
-    adder = Adder()
-    recorder = Recorder("adder", adder, keep=keep, name="one")
+    adder, recorders = Adder(), Recorders(keep)
+    recorders.attach("adder", adder, "one")
     for amount in amounts:
-        if amount < 0:
-            with pytest.raises(ValueError, match="less"):
-                recorder.call(adder.handle, Added(amount))
-        else:
-            recorder.call(adder.handle, Added(amount), twice=amount == 3)
-    record = recorder.record()
-    assert record is not None
+        with pytest.raises(ValueError, match="less") if amount < 0 else nullcontext():
+            adder.handle(Added(amount))
+    (record,) = recorders.records()
     return msgspec.json.decode(msgspec.json.encode(record), type=Record)
 
 
@@ -59,11 +64,11 @@ def test_the_same_decider_decides_the_same(keep: int) -> None:
     assert not [*replay(record, KIND)]
 
 
-def test_a_record_holds_between_n_and_2_n_calls_and_counts_the_others() -> None:
+def test_a_record_holds_between_n_and_2_n_decisions_and_counts_the_others() -> None:
     for count in range(1, 20):
         record = recorded([1] * count, 4)
-        assert min(count, 4) <= len(record.calls) <= 8
-        assert record.skipped + len(record.calls) == count
+        assert min(count, 4) <= len(record.decisions) <= 8
+        assert record.skipped + len(record.decisions) == count
 
 
 def test_a_decider_that_decides_otherwise_is_shown_from_its_state_on() -> None:
@@ -72,32 +77,47 @@ def test_a_decider_that_decides_otherwise_is_shown_from_its_state_on() -> None:
     later = msgspec.structs.replace(record, state=state)
     kind = msgspec.structs.replace(KIND, decider=f"{__name__}:Halver")
     found = [*replay(later, kind)]
-    assert [(each.index, each.call.result, each.result) for each in found] == [
+    assert [(each.index, each.recorded.result, each.now.result) for each in found] == [
         (2, ["even"], ["much"]),
         (3, ["even"], ["much"]),
     ]
 
 
-def test_a_recorder_that_is_off_keeps_nothing() -> None:
-    adder = Adder()
-    recorder = Recorder("adder", adder)
-    assert recorder.call(adder.handle, Added(2)) == ["even"]
-    assert recorder.record() is None
+def test_a_decider_without_state_is_replayed_too() -> None:
+    recorders = Recorders(2)
+    assert recorders.call("double", double, Added(2)) == Added(4)
+    (record,) = recorders.records()
+    kind = msgspec.structs.replace(KIND, decider=f"{__name__}:double")
+    assert not [*replay(record, kind)]
+    wrong = msgspec.structs.replace(record, decisions=[Decision(record.decisions[0].arguments, 5)])
+    assert [each.now for each in replay(wrong, kind)] == [record.decisions[0]]
+
+
+def test_without_recording_nothing_is_kept() -> None:
+    adder, recorders = Adder(), Recorders()
+    recorders.attach("adder", adder)
+    assert adder.handle(Added(2)) == ["even"]
+    assert recorders.call("double", double, Added(2)) == Added(4)
+    assert not [*recorders.records()]
+
+
+def test_a_decider_that_is_gone_is_forgotten() -> None:
+    recorders = Recorders(2)
+    for name in ("one", "other"):
+        recorders.attach("adder", Adder(), name)
+    recorders.forget("adder", "one")
+    assert [each.name for each in recorders.records()] == ["other"]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("state", "said"),
     [
-        ("state", {"$": "o", "c": f"{__name__}:Halver", "v": {}}, "not a"),
-        ("state", {"$": "o", "c": "subprocess:Popen", "v": {}}, "no part of"),
-        (
-            "calls",
-            [{"method": "__init__", "arguments": {"$": "t", "v": []}, "named": {"$": "d", "v": []}}],
-            "no method",
-        ),
+        ({"$": "o", "c": f"{__name__}:Halver", "v": {}}, "not a"),
+        ({"$": "o", "c": "subprocess:Popen", "v": {}}, "no part of"),
+        ([], "not a"),
     ],
 )
-def test_a_record_of_something_else_is_refused(field: str, value: object, said: str) -> None:
-    data = msgspec.to_builtins(recorded([1], 1)) | {field: value}
+def test_a_record_of_something_else_is_refused(state: object, said: str) -> None:
+    record = msgspec.structs.replace(recorded([1], 1), state=state)
     with pytest.raises(NotPlainError, match=said):
-        [*replay(msgspec.convert(data, Record), KIND)]
+        [*replay(record, KIND)]

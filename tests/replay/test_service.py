@@ -5,19 +5,20 @@ import os
 
 import pytest
 
+from tessera.replay.decider import Decider
 from tessera.replay.service import Recorders, fetch_records, read_records, serve_records
 
 NAME = f"tessera-test-{os.getpid()}"
 
 
-class Counter:
+class Counter(Decider[[int], int]):
     """A decider."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def handle(self, step: int) -> int:
-        self.count += step
+    def decide(self, event: int) -> int:
+        self.count += event
         return self.count
 
 
@@ -40,17 +41,17 @@ async def test_the_records_of_all_deciders_come() -> None:
     recorders = Recorders(keep=10)
     for name in ("a", "b"):
         counter = Counter()
-        recorder = recorders.recorder("counter", counter, name)
-        recorder.call(counter.handle, 2)
+        recorders.attach("counter", counter, name)
+        counter.handle(2)
     recorders.forget("counter", "a")
     (record,) = read_records(await fetch(recorders))
     assert (record.decider, record.name) == ("counter", "b")
-    assert [(call.method, call.result) for call in record.calls] == [("handle", 2)]
+    assert [each.result for each in record.decisions] == [2]
 
 
 async def test_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     recorders = Recorders(keep=10)
-    recorders.recorder("counter", Counter())
+    recorders.attach("counter", Counter())
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     assert await fetch(recorders) == b""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.replay import state_codec
-from tessera.replay.recorder import Call
+from tessera.replay.recorder import Decision
 from tessera.replay.state_codec import NotPlainError, decode, encode
 
 PLAIN = st.recursive(
@@ -131,7 +131,7 @@ def test_what_is_no_data_is_refused_by_its_path(value: object) -> None:
     [
         {"$": "o", "c": "os:system", "v": {}},
         {"$": "o", "c": "tessera.kube:Client", "v": {}},
-        {"$": "st", "c": f"{Call.__module__}:Call", "v": {}},
+        {"$": "st", "c": f"{Decision.__module__}:Decision", "v": {}},
         {"$": "o", "c": f"{__name__}:json.JSONDecoder", "v": {}},
         {"$": "o", "c": f"{__name__}:through", "v": {}},
         {"$": "st", "c": f"{__name__}:Colour", "v": {}},

@@ -37,6 +37,7 @@ COMMANDS: Table = {
     ),
     "agent": ("tessera.cli.agent", "Run the node process: cuts and shares cards, and hands them to kubelet."),
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
+    "debug": ("tessera.cli.debug", "Record what a process decides, and run its deciders over the record again."),
     "validate": ("tessera.cli.validate", "Run a small program on every card of this node, through the runtime."),
 }
 

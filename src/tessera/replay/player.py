@@ -1,11 +1,13 @@
 """Runs a decider over a record and says where it decides otherwise."""
 
-from collections.abc import Collection, Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from tessera.replay.recorder import Call, Record
+from tessera.replay.decider import Decider
+from tessera.replay.recorder import Decision, Record
 from tessera.replay.state_codec import NotPlainError, decode, encode
 
 
@@ -13,34 +15,35 @@ class DeciderKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of decider that can be replayed.
 
     Attributes:
-        decider: ``module:Class``.
-        methods: the methods through which it is used.
-        modules: modules and packages of all that its state, its input and its output are made of.
+        decider: ``module:Class``, or ``module:function`` for a decider without state.
+        modules: modules and packages of all that its state, its events and its results are made of.
     """
 
     decider: str
-    methods: frozenset[str]
     modules: tuple[str, ...]
+
+    def load(self) -> Any:
+        """The class or the function."""
+        module, _, name = self.decider.partition(":")
+        return getattr(importlib.import_module(module), name)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A call whose result is not the recorded one.
+    """A decision that is not the recorded one.
 
     Attributes:
-        index: of the call in the record, from 0.
-        call: as recorded.
-        result: what came now, see :func:`.encode`.
-        error: the class of the exception that came now.
+        index: of the decision in the record, from 0.
+        recorded: as recorded.
+        now: as it is now, with the same arguments.
     """
 
     index: int
-    call: Call
-    result: Any
-    error: str
+    recorded: Decision
+    now: Decision
 
 
 def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
-    """The calls of a record that have another result now.
+    """The decisions of a record that are others now.
 
     Args:
         record: as a recorder gave it.
@@ -49,21 +52,28 @@ def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
     Raises:
         NotPlainError: the record is damaged, or is of another decider.
     """
+    decide = _decider(record, kind)
+    for index, recorded in enumerate(record.decisions):
+        now = _decide(decide, recorded.arguments, kind)
+        if now != recorded:
+            yield Difference(index=index, recorded=recorded, now=now)
+
+
+def _decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
+    """What decides, in the state in which the record begins."""
+    found = kind.load()
+    if not isinstance(found, type):
+        function: Callable[..., Any] = found
+        return function
     decider = decode(record.state, kind.modules)
-    name = f"{type(decider).__module__}:{type(decider).__qualname__}"
-    if name != kind.decider:
-        raise NotPlainError(f"the record's state is a {name}, not a {kind.decider}")
-    for index, call in enumerate(record.calls):
-        if call.method not in kind.methods:
-            raise NotPlainError(f"call {index} is of {call.method}, which is no method of {kind.decider} to replay")
-        result, error = _run(decider, call, kind.modules)
-        if (result, error) != (call.result, call.error):
-            yield Difference(index=index, call=call, result=result, error=error)
+    if type(decider) is not found or not isinstance(decider, Decider):
+        raise NotPlainError(f"the record's state is a {type(decider).__qualname__}, not a {kind.decider}")
+    return decider.handle
 
 
-def _run(decider: Any, call: Call, modules: Collection[str]) -> tuple[Any, str]:
-    arguments, named = decode(call.arguments, modules), decode(call.named, modules)
+def _decide(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> Decision:
+    given, named = decode(arguments, kind.modules)
     try:
-        return encode(getattr(decider, call.method)(*arguments, **named)), ""
-    except Exception as error:  # noqa: BLE001 - the recorded call may have raised the same
-        return None, type(error).__name__
+        return Decision(arguments, encode(decide(*given, **named)))
+    except Exception as error:  # noqa: BLE001 - the recorded decision may have failed the same way
+        return Decision(arguments, error=type(error).__name__)

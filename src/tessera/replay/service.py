@@ -9,12 +9,17 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from tessera.limits import RECORD_SIZE
+from tessera.replay.decider import Decider
 from tessera.replay.recorder import Record, Recorder
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Where a process listens; a container has one.
 SOCKET = "tessera-debug"
@@ -23,33 +28,39 @@ _PEER = struct.Struct("iII")
 
 
 class Recorders:
-    """The recorders of one process.
+    """The records of one process's deciders.
 
     Args:
-        keep: calls that each keeps at least; 0 turns recording off.
+        keep: decisions to keep of each decider at least; 0 turns recording off.
     """
 
     def __init__(self, keep: int = 0) -> None:
         self.keep = keep
         self._recorders: dict[tuple[str, str], Recorder] = {}
 
-    def recorder(self, kind: str, decider: object, name: str = "") -> Recorder:
-        """A recorder for a decider; it takes the place of an earlier one of the same kind and name."""
-        made = Recorder(kind, decider, keep=self.keep, name=name)
+    def attach(self, kind: str, decider: Decider[..., Any], name: str = "") -> None:
+        """Records a decider from now on; it takes the place of an earlier one of the same kind and name."""
         if self.keep:
-            self._recorders[kind, name] = made
-        return made
+            decider.recorder = Recorder(kind, decider, keep=self.keep, name=name)
+            self._recorders[kind, name] = decider.recorder
+
+    def call(self, kind: str, decide: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Lets a function decide that has no state, and records it."""
+        if not self.keep:
+            return decide(*args, **kwargs)
+        recorder = self._recorders.get((kind, ""))
+        if recorder is None:
+            recorder = self._recorders[kind, ""] = Recorder(kind, None, keep=self.keep)
+        return recorder.call(decide, *args, **kwargs)
 
     def forget(self, kind: str, name: str) -> None:
-        """Drops the recorder of a decider that is gone."""
+        """Drops the record of a decider that is gone."""
         self._recorders.pop((kind, name), None)
 
     def records(self) -> Iterator[Record]:
-        """What each has kept."""
-        for each in self._recorders.values():
-            record = each.record()
-            if record is not None:
-                yield record
+        """What is kept of each decider."""
+        for each in list(self._recorders.values()):
+            yield each.record()
 
 
 async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:

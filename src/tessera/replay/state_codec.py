@@ -69,9 +69,9 @@ def decode(data: Any, modules: Collection[str]) -> Any:
 
 
 def attributes(value: object) -> Iterator[tuple[str, Any]]:
-    """The attributes of a plain object, those in slots included, in the order of their names."""
+    """The attributes of a plain object in the order of their names, without those that its ``TRANSIENT`` names."""
     names = {name for cls in type(value).__mro__ for name in _slots(cls)} | set(getattr(value, "__dict__", ()))
-    for name in sorted(names):
+    for name in sorted(names.difference(getattr(value, "TRANSIENT", ()))):
         if hasattr(value, name):
             yield name, getattr(value, name)
 

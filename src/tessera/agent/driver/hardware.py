@@ -1,6 +1,7 @@
-"""The interface between the agent and the driver: the machine's own driver, or a simulated machine's.
+"""The seam between the agent's life and the driver: the machine's own driver, or a simulated machine's.
 
-It finds the driver and opens it; :mod:`tessera.agent.driver.driver_state` decides whether it may be used.
+Whether there is a driver is decided elsewhere (:mod:`tessera.agent.driver.driver_state`); here it is looked for and
+opened.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 _log = logging.getLogger(__name__)
 
-#: The control device; it exists as soon as a driver of the host can be used.
+#: The control device: there as soon as a driver of the host can be used.
 CONTROL_DEVICE = "nvidiactl"
 
 
@@ -40,7 +41,7 @@ class DriverBackend(Protocol):
         ...
 
     def root(self, home: DriverHome) -> Path | None:
-        """Where its files are, as this process sees them; ``None`` if they are in the usual places."""
+        """Where its files are, as seen here; ``None`` if where programs and libraries are looked for anyway."""
         ...
 
     def needs_new_process(self, error: NvmlError) -> bool:
@@ -48,12 +49,12 @@ class DriverBackend(Protocol):
         ...
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` when a driver of the host may have appeared, until cancelled."""
+        """Calls ``notify`` when a driver of the host may have come, until cancelled."""
         ...
 
 
 class MachineDriver:
-    """The machine's own driver.
+    """The machine's own.
 
     Args:
         root: where a driver container shows its files.
@@ -69,15 +70,15 @@ class MachineDriver:
         self._proc = proc
 
     def has_library(self) -> bool:
-        """See :meth:`DriverBackend.has_library`."""
+        """See :meth:`Driver.library`."""
         return find_library(self._root) is not None
 
     def nvml(self, home: DriverHome) -> AsyncNvml:
-        """See :meth:`DriverBackend.nvml`. Opening it makes device nodes that a driver container made for itself."""
+        """See :meth:`Driver.nvml`. On opening, device nodes are made that a driver container made for itself only."""
         return ThreadedNvml(RealNvml if home is DriverHome.HOST else self._of_container, self._clock)
 
     def root(self, home: DriverHome) -> Path | None:
-        """See :meth:`DriverBackend.root`."""
+        """See :meth:`Driver.root`."""
         return self._root if home is DriverHome.CONTAINER else None
 
     def needs_new_process(self, error: NvmlError) -> bool:
@@ -86,7 +87,7 @@ class MachineDriver:
         return missing or isinstance(error, DriverMismatch)
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """See :meth:`DriverBackend.watch`; watches the control device."""
+        """See :meth:`Driver.follow`; tells when the control device comes or goes."""
         there: bool | None = None
         async for _ in folder_watch.changes(self._dev):
             before, there = there, (self._dev / CONTROL_DEVICE).exists()
@@ -96,18 +97,18 @@ class MachineDriver:
     def _of_container(self) -> RealNvml:
         made = make_nodes(self._dev, list_driver_nodes(self._proc))
         if made:
-            _log.info("made device nodes that the driver container had made only for itself: %s", ", ".join(made))
+            _log.info("made device nodes that the driver container made for itself only: %s", ", ".join(made))
         tool = ("chroot", str(self._root), "nvidia-smi")
         return RealNvml(proc=self._proc, library=find_library(self._root), reset_tool=tool)
 
 
 class SimulatedDriver:
-    """A simulated machine's driver. It has no files, so the marker of a driver container suffices.
+    """A simulated machine's. It has no files, so a driver container is believed when it says that it is ready.
 
     Args:
         machine: the simulated one.
         clock: the time.
-        markers: the folder of markers; ``None`` if there is none.
+        markers: where a driver container says so; ``None`` where none does.
     """
 
     def __init__(self, machine: SimulatedMachine, clock: Clock, *, markers: Path | None = None) -> None:
@@ -116,24 +117,24 @@ class SimulatedDriver:
         self._markers = markers
 
     def has_library(self) -> bool:
-        """Whether the driver is a container's: one is ready, or the host has no driver itself."""
+        """Whether the driver is, or would have to be, a container's: one is ready, or the host has none itself."""
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 
     def nvml(self, _home: DriverHome) -> AsyncNvml:
-        """See :meth:`DriverBackend.nvml`."""
+        """See :meth:`Driver.nvml`."""
         return InlineNvml(self._machine, self._clock)
 
     def root(self, _home: DriverHome) -> Path | None:
-        """See :meth:`DriverBackend.root`."""
+        """See :meth:`Driver.root`."""
         return None
 
     def needs_new_process(self, _error: NvmlError) -> bool:
-        """Never: the lab puts no library into a container when it starts."""
+        """Nothing is put into a container of the lab when it is started."""
         return False
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """See :meth:`DriverBackend.watch`."""
+        """See :meth:`Driver.follow`."""
         loaded = self._machine.loaded_driver
 
         def changed() -> None:

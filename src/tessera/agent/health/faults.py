@@ -33,6 +33,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind
+from tessera.replay.decider import Decider
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
     failed_probes: int = 3
 
 
-class HealthStateMachine:
+class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]):
     """The faults of one node's cards.
 
     Args:

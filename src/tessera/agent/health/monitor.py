@@ -237,7 +237,7 @@ class HealthMonitor:
                 self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
                 self.card_reset(uuid)
         except NvmlError as error:
-            self._node.record_on_node("GpuResetFailed", f"{name}: could not be reset: {error}", "Warning")
+            self._node.record_on_node("GpuNotReset", f"{name}: could not be reset: {error}", "Warning")
 
     def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:
@@ -258,7 +258,7 @@ class HealthMonitor:
     # Consequences -----------------------------------------------------------------------------------------------
 
     def _apply(self, event: HealthEvent) -> None:
-        changes = self._health.decide(event, self._epoch + self._clock.monotonic())
+        changes = self._health.handle(event, self._epoch + self._clock.monotonic())
         self._save()
         for change in changes:
             if not isinstance(event, InstanceDestroyed) and change.before.reaction is not change.after.reaction:

@@ -107,7 +107,7 @@ class _Lifecycle:
             options,
             driver=driver,
             markers=self._markers,
-            condition=self._teller,
+            teller=self._teller,
             changes=self._changes,
             clock=clock,
             rng=rng,

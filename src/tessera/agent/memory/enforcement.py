@@ -163,7 +163,7 @@ class MemoryEnforcement:
             text = (
                 f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{_by(decision, card)}"
             )
-            self._events.record_on_pod(pod, "GpuUsedWithoutAllocation", text, "Warning")
+            self._events.record_on_pod(pod, "GpuMemoryWithoutShare", text, "Warning")
         elif decision.action is MemoryAction.NEAR:
             self._events.record_on_pod(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
         else:
@@ -197,11 +197,11 @@ class MemoryEnforcement:
                     "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
                 )
                 self._events.record_on_pod(
-                    pod, "GpuMemoryProcessTerminated", f"{_use(decision)}; its process {pid} {done}", "Warning"
+                    pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning"
                 )
             elif outcome is EnforcementOutcome.NOT_PERMITTED:
                 text = f"{_use(decision)}; the kernel does not let the agent end its process {pid}"
-                self._events.record_on_pod(pod, "GpuMemoryTerminationFailed", text, "Warning")
+                self._events.record_on_pod(pod, "GpuMemoryProcessNotEnded", text, "Warning")
         return outcome.value
 
 

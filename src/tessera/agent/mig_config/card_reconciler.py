@@ -129,7 +129,7 @@ class CardReconciler:
             events, self._events = [*self._events, GoalSet(goal), OwnerRead(role)], []
             if goal is not None and role is CardOwner.STATIC:
                 events.append(await self._executor.read(self._uuid))
-            instruction = self._machine.decide(events, self._clock.monotonic())
+            instruction = self._machine.handle(events, self._clock.monotonic())
             if isinstance(instruction, Wait | InSync | RequestReboot):
                 await self._rest(instruction, seen, inputs)
             else:

@@ -66,12 +66,13 @@ from tessera.agent.mig_config.retry import (
     describe_call,
 )
 from tessera.nvml.interface import GpuInstance
+from tessera.replay.decider import Decider
 
 #: Seconds after which a card is read again without any event while pods hold what the layout removes.
 HELD_RECHECK = 30.0
 
 
-class CardStateMachine:
+class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     """Decides about one card. Not concurrent: one event loop calls it.
 
     Args:
@@ -212,7 +213,7 @@ class CardStateMachine:
                 self._learn(diff, card, goal)
                 return self._work_on(diff, card, usage, now)
             case UsersUnknown(text=text, retry=retry):
-                return Wait(retry, "DeviceUsersUnknown", f"{self.name}: {text}")
+                return Wait(retry, "HoldersUnknown", f"{self.name}: {text}")
             case None:
                 return ListUsers()
 

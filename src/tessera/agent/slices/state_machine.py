@@ -63,6 +63,7 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.slice_table import CallBackoff, ObservedGpu, SliceTable
 from tessera.api.names import PodUid
+from tessera.replay.decider import Decider
 
 #: First and longest delay in seconds before a failed call is tried again.
 RETRY_FIRST, RETRY_MOST = 0.2, 30.0
@@ -74,7 +75,7 @@ BUSY_TOLD = 6
 FOREIGN_RECHECK = 10.0
 
 
-class SliceStateMachine:
+class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
     """All slices of one node. Not concurrent: one event loop hands in all events.
 
     Args:
@@ -93,7 +94,7 @@ class SliceStateMachine:
         #: Object, pods and GPUs were read once. Nothing is decided, released or adopted before.
         self._started = False
 
-    def handle(self, event: SliceEvent) -> tuple[SliceInstruction, ...]:
+    def decide(self, event: SliceEvent) -> tuple[SliceInstruction, ...]:
         """Takes in one event.
 
         Returns:

@@ -1,1 +1,1 @@
-"""Shows whether a program can compute on a node's cards, by running one."""
+"""Whether a program can compute on a node's cards, found out by running one."""

@@ -132,7 +132,7 @@ class Slicer(Promises):
         served = not self._agent_down(allocation.node)
         text = withdrawn_text(pod, allocation.node, avoided=served)
         stays = bool(pod.node) and not pod.owner
-        self._record_event(pod, "AgentNotReady" if stays else "SliceReclaimed", text, warning=True)
+        self._record_event(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
         if pod.owner:
             if served:
                 self.avoidance.add(pod.owner, allocation.node, avoid_until)
@@ -326,7 +326,7 @@ class Slicer(Promises):
             text = self._withdrawn.get(uid, "")
             again = bool(pod.node) and self.ledger.current_of(uid) is not None and uid not in self.refused_pods
             if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
-                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceReclaimed"
+                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceTakenBack"
                 yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
     def _openings(self) -> Sequence[Ungate]:
