@@ -6,9 +6,8 @@
 
 Churn: slices arrive (Poisson), live (exponential) and leave; what finds no room is lost. The rules see the same
 arrivals. ``alloc%`` is the time average of memory slots in use; ``accept%`` is weighted by slots, since a rule that
-refuses large requests would shine by count. First-fit, best-fit and DAS (emptiest node, first card, first listed
-start; its staged claims left out) are re-implemented here from their published rules; ``tessera`` is the production
-code, one ``plan`` per arrival.
+refuses large requests would shine by count. All policies run in the production planner, one ``plan`` per arrival;
+``tessera`` is the one that is used in production.
 """
 
 import argparse
@@ -17,15 +16,16 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
+from tessera.placement.policies import POLICIES
+from tessera.placement.policy import Policy
 
 MODEL = "A100-40GB"
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
@@ -44,87 +44,18 @@ Spot = tuple[int, int]  # card, start
 Use = tuple[float, float]  # alloc%, accept%
 
 
-class Rule(Protocol):
-    """A placement rule with its own record of the cards."""
+class Engine:
+    """Tessera's planner with one policy, one ``plan`` per arrival."""
 
-    def place(self, profile: int) -> Spot | None:
-        """Puts a slice somewhere, or refuses it."""
-
-    def release(self, profile: int, spot: Spot) -> None:
-        """Takes a slice away again."""
-
-
-class MaskRule:
-    """Rules that rank cards by their occupancy: a list of masks, scanned."""
-
-    def __init__(self, geometry: Geometry, cards: int) -> None:
-        rows = [geometry.profile(name) for name in PROFILES]
-        self.starts = [row.starts for row in rows]
-        self.masks = [{start: row.mask(start) for start in row.starts} for row in rows]
-        self.slots = geometry.slots
-        self.cards = [0] * cards
-
-    def order(self) -> Iterator[int]:
-        """Cards in the order in which they are tried."""
-        raise NotImplementedError
-
-    def place(self, profile: int) -> Spot | None:
-        """First card of the order, leftmost start."""
-        masks = self.masks[profile]
-        for card in self.order():
-            for start in self.starts[profile]:
-                if not masks[start] & self.cards[card]:
-                    self.cards[card] |= masks[start]
-                    return card, start
-        return None
-
-    def release(self, profile: int, spot: Spot) -> None:
-        """Clears the slots."""
-        self.cards[spot[0]] &= ~self.masks[profile][spot[1]]
-
-
-class FirstFit(MaskRule):
-    """First card in the list, leftmost start."""
-
-    def order(self) -> Iterator[int]:
-        """As listed."""
-        yield from range(len(self.cards))
-
-
-class BestFit(MaskRule):
-    """Fullest card that has room, leftmost start."""
-
-    def order(self) -> Iterator[int]:
-        """Fullest first."""
-        yield from sorted(range(len(self.cards)), key=lambda card: -self.cards[card].bit_count())
-
-
-class Das(MaskRule):
-    """Emptiest node by whole per cent, first card with room, first listed start."""
-
-    def order(self) -> Iterator[int]:
-        """Node by node, emptiest node first."""
-        nodes = range(0, len(self.cards), CARDS_PER_NODE)
-        for first in sorted(nodes, key=self._fullness):
-            yield from range(first, min(first + CARDS_PER_NODE, len(self.cards)))
-
-    def _fullness(self, first: int) -> int:
-        cards = self.cards[first : first + CARDS_PER_NODE]
-        total = len(cards) * self.slots
-        return -int(100 * (total - sum(map(int.bit_count, cards))) / total)
-
-
-class Tessera:
-    """The production code."""
-
-    def __init__(self, geometry: Geometry, cards: int) -> None:
+    def __init__(self, policy: Policy, geometry: Geometry, cards: int) -> None:
+        self.policy = policy
         self.fleet = build_fleet(geometry, cards)
         self.seconds: list[float] = []
 
     def place(self, profile: int) -> Spot | None:
         """Plans one demand and records it."""
         began = time.perf_counter()
-        decided = plan(self.fleet, [Demand("slice", (PROFILES[profile],))])
+        decided = plan(self.fleet, [Demand("slice", (PROFILES[profile],))], policy=self.policy)
         placements = decided.assignments.get("slice", ())
         self.fleet.occupy_all(placements, "slice")
         self.seconds.append(time.perf_counter() - began)
@@ -132,17 +63,13 @@ class Tessera:
             return int(placed.gpu), placed.start
         return None
 
-    def release(self, _profile: int, spot: Spot) -> None:
+    def release(self, spot: Spot) -> None:
         """Frees the slots."""
         self.fleet.release(f"node-{spot[0] // CARDS_PER_NODE}", str(spot[0]), spot[1])
 
 
-RULES: dict[str, type[MaskRule] | type[Tessera]] = {
-    "first-fit": FirstFit,
-    "DAS": Das,
-    "best-fit": BestFit,
-    "tessera": Tessera,
-}
+#: Tessera's own policy under its label in the tables.
+PRODUCTION = "fragmentation-gradient"
 
 
 def build_fleet(geometry: Geometry, cards: int) -> Fleet:
@@ -153,8 +80,8 @@ def build_fleet(geometry: Geometry, cards: int) -> Fleet:
     return fleet
 
 
-def churn(rule: Rule, mix: tuple[float, ...], sizes: list[int], *, args: argparse.Namespace, seed: int) -> Use:
-    """Runs one rule over one stream of arrivals; returns (alloc%, accept%) after the warm-up."""
+def churn(engine: Engine, mix: tuple[float, ...], sizes: list[int], *, args: argparse.Namespace, seed: int) -> Use:
+    """Runs one policy over one stream of arrivals; returns (alloc%, accept%) after the warm-up."""
     rng = random.Random(seed)
     capacity = args.cards * SLOTS
     rate = args.load * capacity / sum(share * size for share, size in zip(mix, sizes, strict=True))
@@ -172,13 +99,13 @@ def churn(rule: Rule, mix: tuple[float, ...], sizes: list[int], *, args: argpars
             end, _, ended, spot = heapq.heappop(ends)
             area += used * (end - now)
             now = end
-            rule.release(ended, spot)
+            engine.release(spot)
             used -= sizes[ended]
         area += used * (now_next - now)
         now = arrival
         counted = number >= warm
         offered += sizes[profile] * counted
-        placed = rule.place(profile)
+        placed = engine.place(profile)
         if placed is not None:
             accepted += sizes[profile] * counted
             used += sizes[profile]
@@ -191,11 +118,11 @@ def churn_table(args: argparse.Namespace) -> list[dict[str, Any]]:
     geometry = model_by_short_name(MODEL).geometry
     sizes = [geometry.profile(name).size for name in PROFILES]
     rows = []
-    for name, rule in RULES.items():
-        row: dict[str, Any] = {"rule": name}
+    for name, make_policy in reversed(list(POLICIES.items())):
+        row: dict[str, Any] = {"rule": "tessera" if name == PRODUCTION else name}
         for mix, weights in MIXES.items():
             runs = [
-                churn(rule(geometry, args.cards), weights, sizes, args=args, seed=seed)
+                churn(Engine(make_policy(), geometry, args.cards), weights, sizes, args=args, seed=seed)
                 for seed in range(1, args.seeds + 1)
             ]
             row[mix] = {
@@ -209,7 +136,7 @@ def churn_table(args: argparse.Namespace) -> list[dict[str, Any]]:
 def decisions(cards: int, count: int) -> dict[str, Any]:
     """Decides and records slices one by one on a fleet that is about three quarters full, each followed by an end."""
     geometry = model_by_short_name(MODEL).geometry
-    rule = Tessera(geometry, cards)
+    rule = Engine(POLICIES[PRODUCTION](), geometry, cards)
     rng = random.Random(cards)
     held = _fill(rule, geometry, rng)
     rule.seconds.clear()
@@ -220,7 +147,7 @@ def decisions(cards: int, count: int) -> dict[str, Any]:
             held.append((profile, spot))
         last = rng.randrange(len(held))
         held[last], held[-1] = held[-1], held[last]
-        rule.release(*held.pop())
+        rule.release(held.pop()[1])
     spent = sorted(rule.seconds)
     return {
         "cards": cards,
@@ -230,7 +157,7 @@ def decisions(cards: int, count: int) -> dict[str, Any]:
     }
 
 
-def _fill(rule: Tessera, geometry: Geometry, rng: random.Random) -> list[tuple[int, Spot]]:
+def _fill(rule: Engine, geometry: Geometry, rng: random.Random) -> list[tuple[int, Spot]]:
     """Puts slices at random legal places: any state that churn can reach, reached cheaply."""
     held = []
     for card in list(rule.fleet.cards()):

@@ -10,9 +10,9 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
+from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import _Search, divide, empty_nodes, fits_when_empty
-from tessera.placement.policy import CardTable, Pending
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

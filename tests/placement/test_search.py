@@ -5,6 +5,7 @@ import sys
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.policies.fragmentation_gradient import FragmentationGradient
 from tessera.placement.reasons import Refusal
 from tessera.placement.search import Search
 from tessera.placement.work import Work
@@ -23,11 +24,11 @@ def fleet() -> Fleet:
 
 
 def nodes(search: Search, demand: Demand, work: Work, *, spread: bool = False) -> list[str]:
-    return [card.node.name for card in search.find(demand, work, spread=spread) or ()]
+    return [card.node.name for card in search.find(demand, work, FragmentationGradient(spread=spread)) or ()]
 
 
 def test_a_slice_goes_to_the_fullest_card_or_spread_to_the_emptiest() -> None:
-    search, work = Search(fleet(), lambda _demand, _node: None), Work(1000)
+    search, work = Search(fleet(), lambda _demand, _node: None, FragmentationGradient()), Work(1000)
     assert nodes(search, SMALL, work) == ["used"]
     assert nodes(search, SMALL, work, spread=True) == ["empty"]
     assert nodes(search, SMALL, work) == ["used"]
@@ -41,7 +42,7 @@ def test_a_node_that_refused_is_not_asked_again_until_that_is_forgotten() -> Non
         asked.append(node)
         return Refusal("full of rules")
 
-    search, work = Search(fleet(), refuse), Work(sys.maxsize)
+    search, work = Search(fleet(), refuse, FragmentationGradient()), Work(sys.maxsize)
     assert nodes(search, SMALL, work) == nodes(search, SMALL, work) == []
     assert (sorted(asked), sorted(search.refusals(SMALL))) == (["empty", "used"], ["empty", "used"])
     search.forget(SMALL)

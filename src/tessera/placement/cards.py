@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.placement.policy import CardTable, Pending
+from tessera.placement.card_table import CardTable, Pending
 
 
 class CardPlacement(msgspec.Struct, frozen=True, order=True):

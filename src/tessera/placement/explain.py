@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from tessera.limits import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
+from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Allocation, Card, Fleet
 from tessera.placement.node_fit import divide
-from tessera.placement.policy import CardTable, Pending
 from tessera.placement.reasons import Fragmented, Full, NoNode, Reason, Refusal
 from tessera.placement.work import Work
 

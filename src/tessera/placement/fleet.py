@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
+from tessera.placement.card_table import Candidate, CardTable, Pending
 from tessera.placement.cards import Allocation, Card, CardPlacement, Group, Node
-from tessera.placement.policy import Candidate, CardTable, Pending
 
 __all__ = ["Allocation", "Card", "CardPlacement", "Fleet", "NoSuchCard", "Node", "Occupied"]
 
@@ -205,6 +205,10 @@ class Fleet:
             return
         for free in sorted(self._nodes_by_free, reverse=True):
             yield from self._nodes_by_free[free].values()
+
+    def listed_nodes(self) -> Iterator[Node]:
+        """All nodes, in the order in which they were added."""
+        yield from self._nodes.values()
 
     def fullest_nodes(self) -> Iterator[Node]:
         """Nodes with a free slot at least, fullest first."""

@@ -7,11 +7,11 @@ cost is bounded, since anybody may ask for anything: a search that ran very long
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tessera.limits import DIVISION_STEPS
+from tessera.placement.card_table import CardTable, Pending, with_one
 from tessera.placement.fleet import Card, Fleet, Node
-from tessera.placement.policy import CardTable, Pending, with_one
 from tessera.placement.work import Work
 
 _STEPS = 300
@@ -19,23 +19,28 @@ _STEPS = 300
 _WORK_A_STEP = 10
 # Cost of a trial in steps of :class:`tessera.placement.work.Work`.
 
+#: What one more slice of a profile costs a card of that table, occupancy and pending multiset; ``None`` without room.
+Cost = Callable[[CardTable, int, Pending, str], float | None]
 _Class = tuple[CardTable, int, Pending]
 
 
-def fit_on_node(node: Node, profiles: Sequence[str], work: Work | None = None) -> tuple[float, tuple[Card, ...]] | None:
+def fit_on_node(
+    node: Node, profiles: Sequence[str], work: Work | None = None, cost: Cost = CardTable.cost
+) -> tuple[float, tuple[Card, ...]] | None:
     """Divides slices over a node's cards.
 
     Args:
         node: the node, with what its cards hold and were given in this batch.
         profiles: the slices asked for, in any spelling.
         work: what the search is charged to.
+        cost: what one more slice costs a card; by default the growth of fragmentation.
 
     Returns:
-        The growth of fragmentation and one card per profile, in the order of ``profiles``; ``None`` when no division
+        The cost and one card per profile, in the order of ``profiles``; ``None`` when no division
         exists.
     """
     cards = list(node.cards.values())
-    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles, work)
+    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles, work, cost)
     return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
 
 
@@ -54,23 +59,23 @@ def fits_when_empty(empties: Sequence[Sequence[_Class]], profiles: Sequence[str]
 
 
 def divide(
-    cards: Sequence[_Class], profiles: Sequence[str], work: Work | None = None
+    cards: Sequence[_Class], profiles: Sequence[str], work: Work | None = None, cost: Cost = CardTable.cost
 ) -> tuple[float, tuple[int, ...]] | None:
     """Divides slices over cards given as (table, occupancy, pending).
 
     Returns:
-        The growth of fragmentation and one card's index per profile; ``None`` when no division exists.
+        The cost and one card's index per profile; ``None`` when no division exists.
     """
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
-    search = _Search(list(cards), [profiles[index] for index in order])
+    search = _Search(list(cards), [profiles[index] for index in order], cost)
     search.extend(0, 0.0)
     if work is not None:
         work.spend((search.steps + len(profiles)) * _WORK_A_STEP)
     if search.best is None:
         return None
-    cost, chosen = search.best
+    total, chosen = search.best
     by_profile = dict(zip(order, chosen, strict=True))
-    return cost, tuple(by_profile[index] for index in range(len(profiles)))
+    return total, tuple(by_profile[index] for index in range(len(profiles)))
 
 
 def _share(cards: Sequence[_Class], profile: str) -> float:
@@ -86,7 +91,8 @@ def _size(table: CardTable, profile: str) -> int:
 class _Search:
     """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
 
-    def __init__(self, cards: list[_Class], profiles: list[str]) -> None:
+    def __init__(self, cards: list[_Class], profiles: list[str], cost: Cost = CardTable.cost) -> None:
+        self._cost = cost
         self._cards = cards
         self._profiles = profiles
         self._chosen: list[int] = []
@@ -174,7 +180,7 @@ class _Search:
             if name is None or card in seen:
                 continue
             seen.add(card)
-            growth = table.cost(state, given, name)
+            growth = self._cost(table, state, given, name)
             if growth is not None:
                 choices.append((growth, table.room(state, given), index, name))
         return [(growth, index, name) for growth, _, index, name in sorted(choices)]

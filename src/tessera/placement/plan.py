@@ -22,11 +22,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera.mig.geometry import closest_profile
+from tessera.placement.card_table import CardTable, Pending, with_one
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import Explainer
 from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
-from tessera.placement.policy import CardTable, Pending, with_one
+from tessera.placement.policies.fragmentation_gradient import FragmentationGradient
+from tessera.placement.policy import Policy
 from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason
 from tessera.placement.search import Search
 from tessera.placement.work import Work
@@ -69,6 +71,7 @@ def plan(
     on_take: Callable[[Demand, str], None] | None = None,
     on_give_back: Callable[[Demand, str], None] | None = None,
     work: Work | None = None,
+    policy: Policy | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -81,6 +84,7 @@ def plan(
             resources (CPU, memory) as used by it.
         on_give_back: told when that is undone. On return exactly the assigned demands are taken.
         work: what the batch may cost; by default whatever it takes.
+        policy: which card, node and start; by default the one that fragments least.
 
     Raises:
         ValueError: two demands of one key, or one that asks for nothing.
@@ -88,7 +92,15 @@ def plan(
     _check(demands)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     allows = node_allows or _every_node
-    batch = _Batch(fleet, allows, on_take, on_give_back, work or Work(sys.maxsize))
+    rule = policy or FragmentationGradient()
+    batch = _Batch(
+        fleet,
+        Search(fleet, allows, rule),
+        rule,
+        on_take=on_take,
+        on_give_back=on_give_back,
+        work=work or Work(sys.maxsize),
+    )
     try:
         return batch.run(ordered, allows_when_empty or allows)
     except BaseException:
@@ -118,15 +130,18 @@ class _Batch:
     def __init__(
         self,
         fleet: Fleet,
-        node_allows: NodeAllows,
+        search: Search,
+        policy: Policy,
+        *,
         on_take: Callable[[Demand, str], None] | None,
         on_give_back: Callable[[Demand, str], None] | None,
         work: Work,
     ) -> None:
+        self._policy = policy
         self._fleet = fleet
         self._work = work
         self._steps = work.left
-        self._search = Search(fleet, node_allows)
+        self._search = search
         self._on_take = on_take
         self._on_give_back = on_give_back
         self._given: dict[str, tuple[Demand, tuple[Card, ...]]] = {}
@@ -242,18 +257,13 @@ class _Batch:
                 self._search.find(msgspec.structs.replace(demand, nodes=None), self._work)
 
     def _pack_all(self, demands: Sequence[Demand]) -> bool:
-        """Places all demands, large to small; places none when one finds no room.
-
-        By least loss first. Should that fail, each goes to the emptiest card: that keeps open the starts which only
-        small profiles can use. Neither is exact over several cards; of random sets that exactly fill 2 to 8 cards, the
-        two together pack all but about one in a hundred.
-        """
+        """Places all demands, large to small, by one of the policy's variants; places none when one finds no room."""
         large_to_small = sorted(demands, key=self._largest_first)
-        return self._pack(large_to_small, spread=False) or self._pack(large_to_small, spread=True)
+        return any(self._pack(large_to_small, variant) for variant in self._policy.packing_variants())
 
-    def _pack(self, demands: Sequence[Demand], *, spread: bool) -> bool:
+    def _pack(self, demands: Sequence[Demand], policy: Policy) -> bool:
         for demand in demands:
-            if self._work.spent or not self._place(demand, spread=spread):
+            if self._work.spent or not self._place(demand, policy):
                 self.undo()
                 return False
         return True
@@ -291,10 +301,10 @@ class _Batch:
 
     # One demand
 
-    def _place(self, demand: Demand, *, spread: bool = False) -> bool:
+    def _place(self, demand: Demand, policy: Policy | None = None) -> bool:
         self._search.forget(demand)
         self._work.spend(_STEPS_A_DEMAND)
-        cards = self._search.find(demand, self._work, spread=spread)
+        cards = self._search.find(demand, self._work, policy)
         if cards is None:
             return False
         self._give(demand, cards)
@@ -323,7 +333,7 @@ class _Batch:
             for card in cards:
                 if card not in settled:
                     settled[card] = tuple(card.allocations.values())
-                    for one in card.table.arrangement(card.occupancy, card.pending) or ():
+                    for one in self._policy.arrange(card.table, card.occupancy, card.pending) or ():
                         waiting.setdefault((card, one.profile), []).append(one.start)
         assignments: dict[str, tuple[CardPlacement, ...]] = {}
         for demand, cards in self._given.values():

@@ -1,169 +1,74 @@
-"""Which card loses least when an instance goes to it.
+"""What a placement policy decides; :mod:`tessera.placement.plan` does everything else.
 
-A card's *fragmentation* is how many of its free memory slots a random request could not use, every profile being
-equally likely. A placement's cost is the growth of that number: an instance goes where it spoils least, which is
-rarely the first place that is free. The measure is FGD's (USENIX ATC '23) carried over to MIG slots; with uniform
-weights it holds up on every mix of requests, while weights learnt from request counts forget the large profiles.
+The planner batches, admits by priority, asks nodes and keeps every card exactly packable, whatever the policy. A policy
+answers four questions: which card a slice goes to, which node several slices go to, how much a slice costs a card, and
+which starts the slices of a card get in the end.
 
-Cards that were given instances in the batch being planned carry a *pending* multiset. Its starts are open until the
-batch ends, so their cost is that of the best arrangement, and an arrangement must exist: the test is exact.
-
-One ``CardTable`` holds what is known of one geometry. Everything in it is a memo of pure functions of (occupancy,
-pending multiset); both range over a few hundred values on any known card, whatever the size of the fleet.
+A new policy is one class in :mod:`tessera.placement.policies`, and one line in its table.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self
 
-from tessera.limits import CARD_STATES
-from tessera.mig.geometry import Geometry, Placement, Profile
+from tessera.mig.geometry import Placement
 from tessera.mig.layout_planning import list_packings
-from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
-
-Pending = tuple[str, ...]
-"""Profile names with repetitions, sorted: what a card was given in this batch, starts still open."""
-
-Candidate = tuple[float, int, int, int, Pending]
-"""Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending."""
+from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.fleet import Card, Fleet, Node
+from tessera.placement.work import Work
 
 
-class CardTable:
-    """Costs and arrangements on cards of one geometry.
+class Policy(Protocol):
+    """A rule for placing slices. Stateless: the same fleet gives the same answers."""
 
-    Args:
-        geometry: the table of profiles.
-        number: the geometry's place in its fleet; orders cards of different geometries.
-    """
+    def packing_variants(self) -> Sequence["Policy"]:
+        """The policies with which a whole batch is packed, one after the other until all of it fits."""
+        ...
 
-    def __init__(self, geometry: Geometry, number: int) -> None:
-        self.geometry = geometry
-        self.number = number
-        self._fragmentation: dict[int, float] = {}
-        self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
-        self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
-        self._usable: dict[int, int] = {}
-        self._seen: set[int] = set()
-        self._rankings: dict[str, list[Candidate]] = {}
-        self._bits: dict[Placement, int] = {}
-        self._sizes = {row.name: row.size for row in geometry.profiles}
-        self._names: dict[str, str | None] = {}
+    def rank_cards(self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: Work) -> Iterator[Card]:
+        """Cards that have room for one slice, best first.
 
-    def name_of(self, profile: str) -> str | None:
-        """The geometry's own name for a profile in any spelling; ``None`` when the cards do not have it."""
-        if profile not in self._names:
-            _bound(self._names)
-            row = self.geometry.find(profile)
-            self._names[profile] = row.name if row else None
-        return self._names[profile]
-
-    def bits(self, placement: Placement) -> int:
-        """The bits that an existing instance takes, see ``tessera.mig.occupancy.placement_mask``.
-
-        Raises:
-            ValueError: the placement leaves the card.
-        """
-        found = self._bits.get(placement)
-        if found is None:
-            _bound(self._bits)
-            found = self._bits[placement] = placement_mask(self.geometry, placement)
-        return found
-
-    def size_of(self, profile: str) -> int:
-        """Memory slots of one of the geometry's own profiles."""
-        return self._sizes[profile]
-
-    def fragmentation(self, occupancy: int) -> float:
-        """Free slots that a random request could not use, as a share of the card's slots."""
-        found = self._fragmentation.get(occupancy)
-        if found is None:
-            geometry = self.geometry
-            free = free_slots(geometry, occupancy)
-            lost = sum(free - _reach(geometry, profile, occupancy) for profile in geometry.profiles)
-            found = lost / (len(geometry.profiles) * geometry.slots)
-            self._fragmentation[occupancy] = found
-        return found
-
-    def usable(self, occupancy: int) -> int:
-        """Free slots that some profile could still use."""
-        if occupancy not in self._usable:
-            self._usable[occupancy] = usable_slots(self.geometry, occupancy)
-        return self._usable[occupancy]
-
-    def room(self, occupancy: int, pending: Pending) -> int:
-        """Free slots after the pending instances took theirs."""
-        return free_slots(self.geometry, occupancy) - sum(self._sizes[name] for name in pending)
-
-    def arrangement(self, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
-        """The starts of a pending multiset that leave the card least fragmented; ``None`` when it does not fit."""
-        best = self._arrange(occupancy, pending)
-        return None if best is None else best[1]
-
-    def cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """Growth of the card's fragmentation when it takes one more instance; ``None`` when it cannot.
+        Of cards of one node that are alike, one is enough.
 
         Args:
-            occupancy: what is fixed on the card.
-            pending: what the card was given in this batch.
-            profile: one of the geometry's own names.
+            fleet: the cards; may not be changed.
+            profile: the slice's profile, in any spelling.
+            nodes: the only nodes that come into question; ``None`` for all. Cards of others are passed over later.
+            work: charged for cards that are looked at one by one.
         """
-        costs = self._costs.setdefault(profile, {})
-        key = (occupancy, pending)
-        if key not in costs:
-            _bound(costs)
-            costs[key] = self._cost(occupancy, pending, profile)
-        return costs[key]
+        ...
 
-    def saw(self, occupancy: int) -> None:
-        """Tells that a card has this occupancy, so that ``ranking`` covers it."""
-        if occupancy not in self._seen:
-            self._seen.add(occupancy)
-            self._rankings.clear()
+    def rank_nodes(self, fleet: Fleet) -> Iterator[Node]:
+        """Nodes with free slots, in the order in which several slices of one demand try them."""
+        ...
 
-    def ranking(self, profile: str) -> list[Candidate]:
-        """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
-        found = self._rankings.get(profile)
-        if found is None:
-            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._seen)
-            found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
-        return found
+    def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
+        """What one more slice costs a card, 0 or more; ``None`` when the card has no room."""
+        ...
 
-    def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
-        """Where cards of this state stand in the order of preference; ``None`` when they have no room.
-
-        Least cost first, ties to the fullest card.
-        """
-        cost = self.cost(occupancy, pending, profile)
-        return None if cost is None else (cost, self.room(occupancy, pending), self.number, occupancy, pending)
-
-    def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
-        # Rounded, so that costs which are equal but for floating-point noise tie.
-        before = self._arrange(occupancy, pending)
-        after = self._arrange(occupancy, with_one(pending, profile))
-        return None if before is None or after is None else round(after[0] - before[0], 9)
-
-    def _arrange(self, occupancy: int, pending: Pending) -> tuple[float, tuple[Placement, ...]] | None:
-        key = (occupancy, pending)
-        if key not in self._best:
-            _bound(self._best)
-            found = list_packings(self.geometry, [self.geometry.profile(name) for name in pending], occupancy)
-            ranked = [(self.fragmentation(state), state) for state in found]
-            self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
-        return self._best[key]
+    def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
+        """The starts for the pending slices of a card; ``None`` when they do not fit."""
+        ...
 
 
-def _bound(memo: dict[Any, Any]) -> None:
-    """Empties a memo that has grown beyond what cards have: others choose what is asked for."""
-    if len(memo) >= CARD_STATES:
-        memo.clear()
+class LeftmostStarts:
+    """The part that first-fit, best-fit and DAS have in common: room is all that counts, and the leftmost start."""
+
+    def packing_variants(self) -> Sequence[Self]:
+        """This policy alone."""
+        return (self,)
+
+    def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
+        """Nothing, where there is room."""
+        return None if table.cost(occupancy, pending, profile) is None else 0.0
+
+    def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
+        """The arrangement with the lowest starts."""
+        rows = [table.geometry.profile(name) for name in pending]
+        found = list_packings(table.geometry, rows, occupancy).values()
+        return min(found, key=lambda placements: sorted(one.start for one in placements), default=None)
 
 
-def with_one(pending: Pending, profile: str) -> Pending:
-    """The multiset with one more instance."""
-    return tuple(sorted((*pending, profile)))
-
-
-def _reach(geometry: Geometry, profile: Profile, occupancy: int) -> int:
-    """Memory slots that instances of the profile could cover now."""
-    covered = 0
-    for start in free_starts(geometry, profile, occupancy):
-        covered |= profile.mask(start)
-    return covered.bit_count()
+def has_room(card: Card, profile: str) -> bool:
+    """Whether a card takes one more slice beside what this batch gave it."""
+    name = card.table.name_of(profile)
+    return name is not None and card.table.cost(card.occupancy, card.pending, name) is not None

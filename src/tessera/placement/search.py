@@ -1,8 +1,7 @@
 """Searches the cards that take one demand best, as the fleet stands at that moment. Changes nothing on the fleet.
 
-- One slice goes to the card that loses least: over all groups of alike cards, then the fullest card, then the fullest
-  node. ``spread`` turns the first rule around.
-- Several slices go to the node that loses least, among the fullest that have room.
+- One slice goes to the card that the policy ranks first.
+- Several slices go to the node where they cost least by the policy, among the first that have room.
 - Which node admits a demand is asked lazily, best node first. A refusal is remembered until :meth:`Search.forget`.
 """
 
@@ -11,14 +10,12 @@ from collections.abc import Mapping
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Card, Fleet
 from tessera.placement.node_fit import fit_on_node
-from tessera.placement.policy import Candidate
+from tessera.placement.policy import Policy
 from tessera.placement.reasons import Refusal
 from tessera.placement.work import Work
 
 _NODES_COMPARED = 16
 # A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
-_FEW_NODES = 64
-# Up to so many nodes a demand's own nodes are looked at one by one, instead of all groups of alike cards.
 
 
 class Search:
@@ -27,9 +24,11 @@ class Search:
     Args:
         fleet: the cards, with what this batch has given them.
         node_allows: tells why a node does not take a demand.
+        policy: ranks cards and nodes.
     """
 
-    def __init__(self, fleet: Fleet, node_allows: NodeAllows) -> None:
+    def __init__(self, fleet: Fleet, node_allows: NodeAllows, policy: Policy) -> None:
+        self._policy = policy
         self._fleet = fleet
         self._allows = node_allows
         self._refused: dict[str, dict[str, Refusal]] = {}
@@ -50,47 +49,28 @@ class Search:
             for profile in demand.profiles
         )
 
-    def find(self, demand: Demand, work: Work, *, spread: bool = False) -> tuple[Card, ...] | None:
+    def find(self, demand: Demand, work: Work, policy: Policy | None = None) -> tuple[Card, ...] | None:
         """One card for each profile of a demand; None without room.
 
         Args:
-            demand: what is asked for.
-            work: what the search is charged to.
-            spread: prefers the emptiest card.
+            demand: the slices that are asked for.
+            work: charged for the search.
+            policy: another one than the search's own, with the same costs: one of its packing variants.
         """
         if len(demand.profiles) > 1:
             return self._one_node(demand, work)
-        if demand.nodes is not None and len(demand.nodes) <= _FEW_NODES:
-            return self._one_of_few(demand, demand.nodes, work, spread=spread)
-        return self._one_card(demand, work, spread=spread)
-
-    def _one_card(self, demand: Demand, work: Work, *, spread: bool) -> tuple[Card] | None:
-        """The card that loses least by one slice: over all groups, fullest card, then fullest node."""
-        for group in self._fleet.candidates(demand.profiles[0], spread=spread):
-            for alike in group.nodes():
-                card = next(iter(alike.values()))
-                if self._admits(demand, card.node.name, work):
-                    return (card,)
+        for card in (policy or self._policy).rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
+            if self._admits(demand, card.node.name, work):
+                return (card,)
         return None
 
-    def _one_of_few(self, demand: Demand, nodes: frozenset[str], work: Work, *, spread: bool) -> tuple[Card] | None:
-        """The same, where few nodes come into question."""
-        found: list[tuple[int, Candidate, int, str, str, Card]] = []
-        for card in (card for name in sorted(nodes) if name in self._fleet for card in self._fleet.cards(name)):
-            work.spend()
-            name = card.table.name_of(demand.profiles[0])
-            one = None if name is None else card.table.candidate(card.occupancy, card.pending, name)
-            if one is not None:
-                found.append((-one[1] if spread else 0, one, card.node.free, card.node.name, card.gpu, card))
-        return next(((row[-1],) for row in sorted(found) if self._admits(demand, row[3], work)), None)
-
     def _one_node(self, demand: Demand, work: Work) -> tuple[Card, ...] | None:
-        """Cards of the node that loses least by several slices, among the fullest that have room."""
+        """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[float, tuple[Card, ...]] | None = None
         compared = 0
         costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self.slots_needed(demand)
-        for node in self._fleet.fullest_nodes():
+        for node in self._policy.rank_nodes(self._fleet):
             if best is not None and compared >= _NODES_COMPARED:
                 break
             work.spend()
@@ -99,13 +79,13 @@ class Search:
             work.spend(2)
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
             if shape not in costs:
-                found = fit_on_node(node, demand.profiles, work)
+                found = fit_on_node(node, demand.profiles, work, self._policy.cost)
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
             if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
                 continue
-            best = fit_on_node(node, demand.profiles, work)
+            best = fit_on_node(node, demand.profiles, work, self._policy.cost)
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str, work: Work) -> bool:

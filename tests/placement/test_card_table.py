@@ -10,7 +10,7 @@ from tests.support.mig_enumeration import layouts, multisets
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import free_starts, occupancy_of
-from tessera.placement.policy import CardTable, with_one
+from tessera.placement.card_table import CardTable, with_one
 
 A100 = model_by_short_name("A100-40GB").geometry
 LAYOUTS = layouts(A100)
