@@ -16,24 +16,24 @@ from itertools import combinations
 from pathlib import Path as File
 from typing import Any
 
-from tessera.placement.topology import Pair, Path, Topology
+from tessera.placement.topology import CardLink, PciPath, Topology
 
 COUNT = 16
 CARDS = [f"GPU-{number:02}" for number in range(COUNT)]
 
 
-def tree(one: int, other: int) -> Path:
+def tree(one: int, other: int) -> PciPath:
     """PCIe of a usual machine: two cards to a switch, two switches to a bridge, two bridges to a CPU."""
-    for width, path in ((2, Path.PIX), (4, Path.PXB), (8, Path.NODE)):
+    for width, path in ((2, PciPath.PIX), (4, PciPath.PXB), (8, PciPath.NODE)):
         if one // width == other // width:
             return path
-    return Path.SYS
+    return PciPath.SYS
 
 
 def build(links: Callable[[int, int], int], switch_links: int = 0) -> Topology:
     """A machine of 16 cards whose NVLinks are told by pair."""
     pairs = {
-        (CARDS[one], CARDS[other]): Pair(tree(one, other), links(one, other))
+        (CARDS[one], CARDS[other]): CardLink(tree(one, other), links(one, other))
         for one, other in combinations(range(COUNT), 2)
     }
     return Topology(CARDS, pairs, switch_links=dict.fromkeys(CARDS, switch_links))
@@ -49,7 +49,7 @@ def machines() -> dict[str, Topology]:
         "8 with NVLink, 8 without": build(lambda one, other: 12 if max(one, other) < 8 else 0),
         "NVSwitch, all 16": build(lambda *_: 0, switch_links=6),
         "random": Topology(
-            CARDS, {pair: Pair(rng.choice(list(Path)), rng.randrange(7)) for pair in combinations(CARDS, 2)}
+            CARDS, {pair: CardLink(rng.choice(list(PciPath)), rng.randrange(7)) for pair in combinations(CARDS, 2)}
         ),
     }
 

@@ -29,7 +29,7 @@ from tessera.limits import (
     PRODUCTS,
 )
 from tessera.offers.requirements import GIB
-from tessera.offers.selection import CardKind, Kind, Offer
+from tessera.offers.selection import CardProperties, Offer, OfferedKind
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
@@ -98,8 +98,10 @@ def reviewed(body: bytes, known: Capabilities) -> tuple[float, str]:
 
 # -- the cluster -----------------------------------------------------------------------------------------------------
 
-_A100 = CardKind(product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True)
-_T4 = CardKind(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
+_A100 = CardProperties(
+    product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True
+)
+_T4 = CardProperties(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
 
 
 def cluster(nodes: int) -> Capabilities:
@@ -114,18 +116,18 @@ def _node(number: int) -> GpuNode:
     match number % 4:
         case 0:
             labels["nvidia.com/mig.config"] = "dynamic"
-            offers = tuple(_offer(f"nvidia.com/mig-{each}", Kind.DYNAMIC_SLICE, _A100) for each in _PROFILES)
+            offers = tuple(_offer(f"nvidia.com/mig-{each}", OfferedKind.DYNAMIC_SLICE, _A100) for each in _PROFILES)
             return GpuNode(name=name, labels=labels, compared=offers, on_demand=frozenset(_PROFILES))
         case 1:
-            return GpuNode(name=name, labels=labels, compared=(_offer("nvidia.com/gpu", Kind.WHOLE, _A100),))
+            return GpuNode(name=name, labels=labels, compared=(_offer("nvidia.com/gpu", OfferedKind.WHOLE, _A100),))
         case 2:
-            return GpuNode(name=name, labels=labels, compared=(_offer("nvidia.com/gpu", Kind.WHOLE, _T4),))
+            return GpuNode(name=name, labels=labels, compared=(_offer("nvidia.com/gpu", OfferedKind.WHOLE, _T4),))
         case _:
             return GpuNode(name=name, labels=labels, undescribed=frozenset({"nvidia.com/gpu"}))
 
 
-def _offer(resource: str, kind: Kind, card: CardKind) -> Offer:
-    memory = card.memory if kind is Kind.WHOLE else int(resource.rpartition(".")[2].removesuffix("gb")) * GIB
+def _offer(resource: str, kind: OfferedKind, card: CardProperties) -> Offer:
+    memory = card.memory if kind is OfferedKind.WHOLE else int(resource.rpartition(".")[2].removesuffix("gb")) * GIB
     return Offer(resource=resource, kind=kind, card=card, memory=memory, portion=Fraction(1), count=8)
 
 

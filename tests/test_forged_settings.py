@@ -17,13 +17,13 @@ from hypothesis import given, settings
 
 from tessera.agent.base.node_conditions import bound_messages, conditions_manifest, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
-from tessera.api.documents import FileRefused, load
-from tessera.api.gpu_operator.settings_reader import settings_from
-from tessera.api.mig_layouts.layouts_file import MigCard, targets_of
+from tessera.api.documents import FileRefused, load_document
+from tessera.api.gpu_operator.settings_reader import read_settings
+from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
 from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
-from tessera.api.sharing.devices import Gpu
-from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.advertisement import make_advertisement
+from tessera.api.sharing.devices import GpuDescription
 from tessera.api.sharing.profile import MigStrategy
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
@@ -71,7 +71,7 @@ OFFER = NodeOffer(
 OFFERS = encode_offers([OFFER])
 RECORD = '{"previous":"a","target":"b","since":1.0,"began":2.0,"cause":"x"}'
 BOOK = '{"node":"n","uid":"u","at":{"ready":1.0}}\n{"at":{}}'
-GOOD_POLICY = {**load(POLICY), "metadata": {"name": "p", "uid": "u"}}
+GOOD_POLICY = {**load_document(POLICY), "metadata": {"name": "p", "uid": "u"}}
 BAD_POLICY = {**GOOD_POLICY, "spec": {"driver": {"version": "no version"}}}
 FOLLOWED = msgspec.json.encode(
     select_policy(PolicyObjects(cluster_policies=[GOOD_POLICY]), {"n": {}}).last_valid
@@ -113,7 +113,9 @@ def refusal(error: FileRefused) -> None:
     one_line(error, CONDITION_MESSAGE).encode()
 
 
-CARDS = tuple(Gpu(uuid=f"GPU-{n}", index=n, product="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0)) for n in (0, 1))
+CARDS = tuple(
+    GpuDescription(uuid=f"GPU-{n}", index=n, product="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0)) for n in (0, 1)
+)
 MIG_CARDS = tuple(MigCard(uuid=f"GPU-{n}", index=n, product="A100", pci_device_id=0x20B010DE) for n in (0, 1))
 
 
@@ -121,7 +123,7 @@ def sharing_profiles(chance: random.Random) -> None:
     texts = {"wanted": spoilt(SHARING, chance), spoilt("other", chance): spoilt(SHARING, chance)}
     wish = select_profile(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "", None)
     try:
-        offer = make_offer(CARDS, wish.profile, MigStrategy.MIXED)
+        offer = make_advertisement(CARDS, wish.profile, MigStrategy.MIXED)
     except FileRefused as error:
         refusal(error)
         offer = None
@@ -135,7 +137,7 @@ def mig_layouts(chance: random.Random) -> None:
     one_line(wish.problem or "", CONDITION_MESSAGE).encode()
     if wish.entries:
         try:
-            targets_of(wish.entries, MIG_CARDS)
+            resolve_targets(wish.entries, MIG_CARDS)
         except FileRefused as error:
             refusal(error)
 
@@ -143,7 +145,7 @@ def mig_layouts(chance: random.Random) -> None:
 def operator(chance: random.Random) -> None:
     for text in (VALUES, POLICY):
         try:
-            found = settings_from(load(spoilt(text, chance)))
+            found = read_settings(load_document(spoilt(text, chance)))
         except FileRefused as error:
             refusal(error)
         else:
@@ -152,7 +154,7 @@ def operator(chance: random.Random) -> None:
 
 def policies(chance: random.Random) -> None:
     try:
-        policy = load(spoilt(POLICY, chance))
+        policy = load_document(spoilt(POLICY, chance))
     except FileRefused as error:
         refusal(error)
         return

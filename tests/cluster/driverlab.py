@@ -10,7 +10,7 @@ import msgspec
 from tests.cluster.conftest import COMMANDS, Lab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
@@ -89,17 +89,17 @@ class Drivers(Lab):
         seen = self.nodes.cache.get(name)
         return read_status(seen.metadata.annotations.get("tessera.dev/driver", "")) if seen is not None else None
 
-    def strategy(self, name: str) -> Strategy | None:
+    def strategy(self, name: str) -> DriverStrategy | None:
         status = self.told(name)
         return status.strategy if status is not None else None
 
-    def serves(self, name: str, strategy: Strategy | None = None) -> bool:
+    def serves(self, name: str, strategy: DriverStrategy | None = None) -> bool:
         """Whether a node has its driver and offers its card."""
         status = self.told(name)
-        ready = status is not None and status.phase is Phase.READY and self.gpus(name) == {"nvidia.com/gpu": 1}
+        ready = status is not None and status.phase is DriverPhase.READY and self.gpus(name) == {"nvidia.com/gpu": 1}
         return ready and (strategy is None or self.strategy(name) is strategy)
 
-    async def served(self, *names: str, strategy: Strategy | None = None, seconds: float = 1800.0) -> None:
+    async def served(self, *names: str, strategy: DriverStrategy | None = None, seconds: float = 1800.0) -> None:
         how = f" by {strategy.value}" if strategy is not None else ""
         await self.until(lambda: all(self.serves(each, strategy) for each in names), f"{names} serve{how}", seconds)
 

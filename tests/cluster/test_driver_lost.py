@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, node, play, precompiled
 
-from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverStatus, Phase
+from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP, read_failures
@@ -106,7 +106,7 @@ def test_without_auto_upgrade_nobody_is_evicted_until_a_person_asks_for_it(with_
         await lose_driver_pod(lab)
         await lab.until(lambda: "upgradePolicy.autoUpgrade is off" in told(lab).reason, "the node says why", PATIENCE)
         await lab.clock.sleep(3600)
-        assert told(lab).phase is Phase.FAILED
+        assert told(lab).phase is DriverPhase.FAILED
         assert "cannot unload the driver before while pods use the cards" in told(lab).reason
         assert lab.ready_of("train")
         await lab.client.merge_patch(NODES, "a", {"metadata": {"annotations": {REQUESTED_ANNOTATION: "true"}}})
@@ -185,8 +185,10 @@ def test_boots_are_no_crashes_of_a_driver(with_drivers: Callable[..., None]) -> 
             await lab.until(lambda: lab.ready_of("train"), "the workload runs", PATIENCE)
             lab.cluster.nodes["a"].reboot()
             await lab.until(lambda: not lab.gpus("a"), "the node is down")
-            await lab.until(lambda: lab.serves("a") or told(lab).phase is Phase.FAILED, "it is up again", PATIENCE)
-            assert (told(lab).phase, told(lab).set) == (Phase.READY, before.set)
+            await lab.until(
+                lambda: lab.serves("a") or told(lab).phase is DriverPhase.FAILED, "it is up again", PATIENCE
+            )
+            assert (told(lab).phase, told(lab).set) == (DriverPhase.READY, before.set)
         assert evicted(lab) == []
 
     with_drivers(scenario)

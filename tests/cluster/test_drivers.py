@@ -8,7 +8,13 @@ import pytest
 from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, play, precompiled
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL, Phase, Strategy
+from tessera.api.driver.node_status import (
+    DRIVER_SET_LABEL,
+    PAUSE_LABEL,
+    UPGRADE_STATE_LABEL,
+    DriverPhase,
+    DriverStrategy,
+)
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS
@@ -25,14 +31,14 @@ def test_covered_kernels_get_precompiled_drivers_and_others_are_built_with_the_r
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy()
-        await lab.served("a", strategy=Strategy.PRECOMPILED)
-        await lab.served("b", strategy=Strategy.BUILT)
+        await lab.served("a", strategy=DriverStrategy.PRECOMPILED)
+        await lab.served("b", strategy=DriverStrategy.BUILT)
         status = lab.told("b")
         assert status is not None
         assert [each.strategy for each in status.rejected] == [
-            Strategy.PREINSTALLED,
-            Strategy.PRECOMPILED,
-            Strategy.PRECOMPILED_BRANCH,
+            DriverStrategy.PREINSTALLED,
+            DriverStrategy.PRECOMPILED,
+            DriverStrategy.PRECOMPILED_BRANCH,
         ]
         assert K2 in status.rejected[1].reason
         assert status.image.startswith(f"{REPOSITORY}@sha256:")
@@ -49,7 +55,7 @@ def test_an_image_that_comes_later_is_offered_and_taken_when_nobody_uses_the_car
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy()
-        await lab.served("b", strategy=Strategy.BUILT)
+        await lab.served("b", strategy=DriverStrategy.BUILT)
         await lab.create("job", {"nvidia.com/gpu": 1})
         await lab.running("job")
         for name, image in precompiled(K2).items():
@@ -57,9 +63,9 @@ def test_an_image_that_comes_later_is_offered_and_taken_when_nobody_uses_the_car
         await lab.until(lambda: (status := lab.told("b")) and status.offered, "the image is offered")
         await lab.clock.sleep(1800)
         assert lab.phase("job") == "Running"
-        assert lab.serves("b", Strategy.BUILT)
+        assert lab.serves("b", DriverStrategy.BUILT)
         await lab.delete("job")
-        await lab.served("b", strategy=Strategy.PRECOMPILED)
+        await lab.served("b", strategy=DriverStrategy.PRECOMPILED)
         status = lab.told("b")
         assert status is not None
         assert not status.offered
@@ -89,12 +95,12 @@ def test_five_kinds_of_nodes_get_five_images_and_a_node_that_says_nothing_stands
     async def scenario(lab: Drivers) -> None:
         await lab.policy()
         known = [each.name for each in nodes[:-1]]
-        await lab.served(*known, strategy=Strategy.PRECOMPILED)
+        await lab.served(*known, strategy=DriverStrategy.PRECOMPILED)
         assert len({made.pool for made in lab.driver_sets}) == 5
         assert len({made.image for made in lab.driver_sets}) == 5
         status = lab.told("blank")
         assert status is not None
-        assert (status.strategy, status.phase) == (Strategy.BLOCKED, Phase.BLOCKED)
+        assert (status.strategy, status.phase) == (DriverStrategy.BLOCKED, DriverPhase.BLOCKED)
         assert "Our own Linux" in status.reason
 
     with_drivers(scenario, nodes, images)
@@ -105,10 +111,10 @@ def test_a_forced_boot_into_a_kernel_without_an_image_is_built_for_at_once_and_n
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy()
-        await lab.served("a", strategy=Strategy.PRECOMPILED)
+        await lab.served("a", strategy=DriverStrategy.PRECOMPILED)
         lab.cluster.nodes["a"].reboot(K2)
-        await lab.until(lambda: lab.strategy("a") is Strategy.BUILT, "the driver is being built")
-        await lab.served("a", strategy=Strategy.BUILT)
+        await lab.until(lambda: lab.strategy("a") is DriverStrategy.BUILT, "the driver is being built")
+        await lab.served("a", strategy=DriverStrategy.BUILT)
         assert not lab.never_pulled
         assert {made.pool.kernel for made in lab.driver_sets} == {K2}
 
@@ -122,10 +128,10 @@ def test_an_image_that_kubelets_cannot_pull_is_left_for_the_next_way_and_tried_a
         (name,) = precompiled(K1)
         lab.catalogue.refuse(f"{REPOSITORY}@{lab.catalogue.digest(name)}", Outcome.UNAUTHORIZED)
         await lab.policy()
-        await lab.served("a", strategy=Strategy.BUILT)
+        await lab.served("a", strategy=DriverStrategy.BUILT)
         assert lab.never_pulled
         await lab.clock.sleep(3600)
-        assert lab.serves("a", Strategy.BUILT)
+        assert lab.serves("a", DriverStrategy.BUILT)
         status = lab.told("a")
         assert status is not None
         assert any("cannot be pulled" in each.reason for each in status.rejected) or status.offered
@@ -135,16 +141,16 @@ def test_an_image_that_kubelets_cannot_pull_is_left_for_the_next_way_and_tried_a
 
 #: What a registry may refuse with, the words for it, and the phase of a node that has no driver then.
 REFUSALS = [
-    (Outcome.NOT_FOUND, "no such tag", Phase.BLOCKED),
-    (Outcome.UNAUTHORIZED, "credentials", Phase.BLOCKED),
-    (Outcome.WRONG_ARCHITECTURE, "architectures", Phase.BLOCKED),
-    (Outcome.UNREACHABLE, "does not answer", Phase.WAITING),
+    (Outcome.NOT_FOUND, "no such tag", DriverPhase.BLOCKED),
+    (Outcome.UNAUTHORIZED, "credentials", DriverPhase.BLOCKED),
+    (Outcome.WRONG_ARCHITECTURE, "architectures", DriverPhase.BLOCKED),
+    (Outcome.UNREACHABLE, "does not answer", DriverPhase.WAITING),
 ]
 
 
 @pytest.mark.parametrize(("outcome", "words", "phase"), REFUSALS)
 def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name(
-    with_drivers: Callable[..., None], outcome: Outcome, words: str, phase: Phase
+    with_drivers: Callable[..., None], outcome: Outcome, words: str, phase: DriverPhase
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         if outcome is not Outcome.NOT_FOUND:
@@ -165,7 +171,7 @@ def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name
 
 @pytest.mark.parametrize(("outcome", "words", "_phase"), REFUSALS)
 def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
-    with_drivers: Callable[..., None], outcome: Outcome, words: str, _phase: Phase
+    with_drivers: Callable[..., None], outcome: Outcome, words: str, _phase: DriverPhase
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         if outcome is not Outcome.NOT_FOUND:
@@ -225,13 +231,13 @@ def test_ten_nodes_on_an_uncovered_kernel_cause_one_build_even_if_the_controller
         ten = await took(lab, *names)
         assert len(ten) == 10
         assert max(ten.values()) <= covered["covered"]
-        assert {lab.strategy(each) for each in names} == {Strategy.MIRROR}
+        assert {lab.strategy(each) for each in names} == {DriverStrategy.MIRROR}
 
         for name, kernel in (("later", K2), ("later-covered", K1)):
             lab.cluster.add_node(node(name, kernel))
         later = await took(lab, "later", "later-covered")
         assert later["later"] <= later["later-covered"]
-        assert lab.strategy("later") is Strategy.MIRROR
+        assert lab.strategy("later") is DriverStrategy.MIRROR
         assert len(lab.jobs.cache) == 1
         assert len(lab.driver_sets) == 2
 
@@ -339,7 +345,7 @@ def test_hosts_with_a_toolkit_of_their_own_get_drivers_that_are_validated_all_th
     async def scenario(lab: Drivers) -> None:
         await lab.policy()
         await lab.client.merge_patch(CLUSTER_POLICIES, "cluster-policy", {"spec": {"toolkit": {"enabled": False}}})
-        await lab.served("a", strategy=Strategy.PRECOMPILED)
+        await lab.served("a", strategy=DriverStrategy.PRECOMPILED)
 
     with_drivers(scenario, [node("a", K1)], precompiled(K1))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, play, precompiled
 
-from tessera.api.driver.node_status import Strategy
+from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.driver.coverage.next_kernels import COVERAGE_ANNOTATION
 from tessera.kube.resources import CONFIGMAPS
@@ -40,14 +40,14 @@ async def comes_to(lab: Drivers, beginning: str, seconds: float) -> None:
 def test_the_image_is_there_before_a_node_with_the_kernel_is(with_drivers: Callable[..., None]) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy(annotations=BUILDING)
-        await lab.served("a", strategy=Strategy.PRECOMPILED)
+        await lab.served("a", strategy=DriverStrategy.PRECOMPILED)
         await lab.config_map(CONFIG_MAP, {"ubuntu22.04": K2})
         await comes_to(lab, f"0/1 covered. ubuntu22.04 {K2} amd64: ", 60)
         await lab.until(lambda: len(lab.jobs.cache) == 1, "its build is under way", 60)
         await comes_to(lab, "1/1 covered", COSTS.build_seconds + 300)
         assert lab.catalogue.named(BUILT) is not None
         lab.cluster.add_node(node("b", K2))
-        await lab.served("b", strategy=Strategy.MIRROR, seconds=COSTS.compile_seconds)
+        await lab.served("b", strategy=DriverStrategy.MIRROR, seconds=COSTS.compile_seconds)
         assert len(lab.jobs.cache) == 1
         assert not lab.never_pulled
 

@@ -11,7 +11,7 @@ from tests.cluster.coming import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Node
 from tests.cluster.coming import play as played
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import BUILD_PATIENCE, Strategy
+from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStrategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
@@ -183,7 +183,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: 
             await lab.clock.sleep(60)
             found = lab.record(name)
             assert found is not None
-            assert (found.strategy, found.waits) == (Strategy.MIRROR.value, None)
+            assert (found.strategy, found.waits) == (DriverStrategy.MIRROR.value, None)
             assert found.waited == pytest.approx(COSTS.build_seconds, abs=60)
             assert told(lab, name) == "Provisioned"
             assert [each.name for each in cloud.instances("gpus")] == [name]
@@ -201,7 +201,7 @@ def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_
             await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=BUILD_PATIENCE)
             found = lab.record(name)
             assert found is not None
-            assert found.strategy == Strategy.BUILT.value
+            assert found.strategy == DriverStrategy.BUILT.value
             assert BUILD_PATIENCE <= found.waited < BUILD_PATIENCE + DEADLINE
             assert [each.name for each in cloud.instances("gpus")] == [name]
             assert "GpuNodeReplaced" not in await reasons(lab)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.agent.inventory.mig_cards import placements
-from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
+from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
@@ -188,7 +188,7 @@ class World:
                         allocation_status_controller="creating" if pod.gated else "ungated",
                         allocation_status_daemonset="created",
                     )
-                    results[uid] = msgspec.to_builtins(result_of(uid, name, request.slices, made))
+                    results[uid] = msgspec.to_builtins(make_result(uid, name, request.slices, made))
             for uid, result in item.status.pod_allocation_results.items():
                 pod = self.pods.get(PodUid(uid))
                 before = result.allocation_status

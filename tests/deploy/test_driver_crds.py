@@ -13,7 +13,7 @@ from tessera.api.documents import FileRefused
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.cluster_policy import read_cluster_policy
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy_status import of_nodes, status_patch
+from tessera.api.driver.policy_status import make_status_patch, summarize_nodes
 from tessera.api.operator_fields.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
@@ -237,11 +237,13 @@ def test_all_else_of_a_driver_may_be_changed(change: dict[str, Any]) -> None:
 def test_the_status_is_written_by_itself(resource: Resource[Any], _shape: Shape, _at: Any) -> None:
     async def story(client: Client) -> None:
         made = await client.create(resource, obj(resource, {"driver": {}}))
-        patch = status_patch(made, of_nodes({}), namespace="tessera-system", now="2026-01-01T00:00:00Z")
+        patch = make_status_patch(made, summarize_nodes({}), namespace="tessera-system", now="2026-01-01T00:00:00Z")
         assert patch is not None
         told = await client.merge_patch(resource, "a", patch, subresource="status")
         assert (told["status"]["state"], told["spec"]) == ("ready", made["spec"])
-        assert status_patch(told, of_nodes({}), namespace="tessera-system", now="2026-01-02T00:00:00Z") is None
+        assert (
+            make_status_patch(told, summarize_nodes({}), namespace="tessera-system", now="2026-01-02T00:00:00Z") is None
+        )
 
     served(story)
 

@@ -9,8 +9,8 @@ from tests.deploy.conftest import ROOT, Installation, Obj
 from tests.deploy.test_objects import SUPPORTED
 from tests.deploy.test_rights import SOURCE, granted
 
-from tessera.api.documents import load
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.documents import load_document
+from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli import controller
 from tessera.cli.install.manifests import Choices, manifests
 from tessera.manifests import install_manifests
@@ -27,7 +27,7 @@ devicePlugin:
 
 def installed(*, evict: bool) -> Installation:
     eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
-    settings = settings_from(load(VALUES))
+    settings = read_settings(load_document(VALUES))
     choices = Choices(settings=settings, namespace="kube-system", evict=evict, authorities="PEM")
     return Installation("installed", manifests(install_manifests(), eviction, choices))
 

@@ -105,7 +105,9 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
         if _is_key(name)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
-    names |= {each.value for kind in (upgrade_record.UpgradeState, node_status.Phase) for each in kind if each.value}
+    names |= {
+        each.value for kind in (upgrade_record.UpgradeState, node_status.DriverPhase) for each in kind if each.value
+    }
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
         upgrade_record.ENABLED_ANNOTATION,
@@ -126,7 +128,7 @@ def test_the_user_guide_has_every_metric_of_the_controller() -> None:
 
 def test_the_page_on_drivers_has_every_strategy() -> None:
     text = (ROOT / "docs" / "drivers.md").read_text(encoding="utf-8")
-    assert {each.value for each in node_status.Strategy if f"| `{each.value}` |" not in text} == set()
+    assert {each.value for each in node_status.DriverStrategy if f"| `{each.value}` |" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
@@ -124,11 +124,11 @@ class World:
                 for part in (nodes.run(), pods.run(), events.run(), drivers.run()):
                     group.create_task(part)
 
-    async def told(self) -> dict[str, tuple[Strategy, bool]]:
+    async def told(self) -> dict[str, tuple[DriverStrategy, bool]]:
         """Each node's strategy, and whether its label names a DaemonSet for its kernel."""
         sets = [set_of(each.metadata) for each in (await self.admin.list(DAEMONSETS, NAMESPACE)).items]
         kernels = {made.id: made.pool.kernel for made in sets if made is not None}
-        found: dict[str, tuple[Strategy, bool]] = {}
+        found: dict[str, tuple[DriverStrategy, bool]] = {}
         for node in (await self.admin.list(NODES)).items:
             status = read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
             if status is not None:
@@ -138,7 +138,7 @@ class World:
         return found
 
 
-ALL = {"a": (Strategy.PRECOMPILED, True), "b": (Strategy.BUILT, True)}
+ALL = {"a": (DriverStrategy.PRECOMPILED, True), "b": (DriverStrategy.BUILT, True)}
 
 
 def play(story: Callable[[World], Any]) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.driver_policy import Component, DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings
 from tessera.api.driver.node_status import (
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
+    DriverPhase,
     DriverStatus,
-    Phase,
-    Strategy,
+    DriverStrategy,
 )
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import make_set
@@ -75,8 +75,8 @@ class Desk:
     def writes(self) -> int:
         return len(self.server.audit.writes(resource="nodes")) - 1  # its creation
 
-    def tell(self, node: Node, phase: Phase) -> WriteStatus:
-        status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="2027-01-15T08:00:00Z")
+    def tell(self, node: Node, phase: DriverPhase) -> WriteStatus:
+        status = DriverStatus(strategy=DriverStrategy.PRECOMPILED, phase=phase, since="2027-01-15T08:00:00Z")
         return WriteStatus(node="a", uid=node.metadata.uid, status=status)
 
     def show(self, node: Node) -> WriteCondition:
@@ -117,8 +117,8 @@ async def made_set(desk: Desk, pool: PoolKey, proxy: dict[str, Any] | None) -> d
         await desk.client.create(CRDS.untyped(), {"metadata": {"name": "proxies.config.openshift.io"}, "spec": spec})
         await desk.client.create(OPENSHIFT_PROXIES, proxy)
     await desk.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
-    policy = DriverPolicy(kind="ClusterPolicy", name="p", manager=Component(enabled=False))
-    driver_set = make_set(policy, pool, Strategy.BUILT, "nvcr.io/nvidia/driver@sha256:" + "a" * 64)
+    policy = DriverPolicy(kind="ClusterPolicy", name="p", manager=OperandSettings(enabled=False))
+    driver_set = make_set(policy, pool, DriverStrategy.BUILT, "nvcr.io/nvidia/driver@sha256:" + "a" * 64)
     await desk.do(CreateSet(set=driver_set, policy=policy))
     assert desk.acting.problems == {}
     found = await desk.client.get(DAEMONSETS.untyped(), driver_set.name, NAMESPACE)
@@ -179,15 +179,15 @@ def play(story: Callable[[Desk], Awaitable[None]]) -> None:
 def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
     async def story(desk: Desk) -> None:
         node = await desk.node()
-        await desk.do(desk.tell(node, Phase.PULLING))
-        await desk.do(desk.tell(node, Phase.PULLING))
-        await desk.do(desk.tell(node, Phase.STARTING))
+        await desk.do(desk.tell(node, DriverPhase.PULLING))
+        await desk.do(desk.tell(node, DriverPhase.PULLING))
+        await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 1
         desk.acting.observe_change("condition/a")  # of another write
-        await desk.do(desk.tell(node, Phase.STARTING))
+        await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 1
         desk.acting.observe_change("told/a")
-        await desk.do(desk.tell(node, Phase.STARTING))
+        await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 2
         assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
 
@@ -197,12 +197,12 @@ def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
 def test_what_is_never_seen_changed_nothing_and_is_not_waited_for_for_long() -> None:
     async def story(desk: Desk) -> None:
         node = await desk.node()
-        await desk.do(desk.tell(node, Phase.PULLING))
+        await desk.do(desk.tell(node, DriverPhase.PULLING))
         due = desk.acting.seconds_until_due()
         assert due is not None
         assert 0.0 < due <= SEEN_SECONDS
         await desk.clock.sleep(due)
-        await desk.do(desk.tell(node, Phase.STARTING))
+        await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 2
 
     play(story)
@@ -212,11 +212,11 @@ def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> Non
     async def story(desk: Desk) -> None:
         node = await desk.node()
         async with asyncio.TaskGroup() as group:
-            desk.acting.start(desk.tell(node, Phase.PULLING), group)
+            desk.acting.start(desk.tell(node, DriverPhase.PULLING), group)
             await desk.clock.sleep(FAR / 2)
             desk.acting.observe_change("told/a")
         assert desk.acting.seconds_until_due() is None
-        await desk.do(desk.tell(node, Phase.STARTING))
+        await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 2
 
     play(story)
@@ -225,7 +225,7 @@ def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> Non
 def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_as_it_was_seen_only() -> None:
     async def story(desk: Desk) -> None:
         node = await desk.node()
-        await desk.do(desk.tell(node, Phase.PULLING), desk.show(node), desk.label(node))
+        await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node), desk.label(node))
         assert desk.writes == 2
         desk.acting.observe_change("told/a", "condition/a")
         await desk.do(desk.label(await desk.node()))
@@ -238,10 +238,10 @@ def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_a
 def test_nothing_is_told_of_a_node_while_its_label_is_written() -> None:
     async def story(desk: Desk) -> None:
         node = await desk.node()
-        await desk.do(desk.label(node), desk.tell(node, Phase.PULLING), desk.show(node))
+        await desk.do(desk.label(node), desk.tell(node, DriverPhase.PULLING), desk.show(node))
         assert desk.writes == 1
         assert (await desk.node()).metadata.labels[DRIVER_SET_LABEL] == "one"
-        await desk.do(desk.tell(node, Phase.PULLING), desk.show(node))
+        await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node))
         assert desk.writes == 3
         assert desk.server.audit.codes[409] == 0
 

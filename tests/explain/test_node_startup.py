@@ -6,7 +6,7 @@ import msgspec
 from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
-from tessera.api.driver.node_status import Phase, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
@@ -100,7 +100,7 @@ def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
 
 def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadline_is_extended() -> None:
     reason = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
-    waits = driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=reason)
+    waits = driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason=reason)
     way = record(ready=20, labelled=0)
     verdict = "is starting up, in phase pulled for {}: its driver waits for what other nodes wait for too"
     early = asked(way, 620, annotations=waits)
@@ -114,7 +114,7 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
 
 
 def test_a_blocked_driver_says_why() -> None:
-    blocked = driver(Strategy.BLOCKED, reason="no image for 5.15.0-69-generic")
+    blocked = driver(DriverStrategy.BLOCKED, reason="no image for 5.15.0-69-generic")
     found = asked(record(ready=20, labelled=0), 100, annotations=blocked)
     assert "driver blocked: no image for 5.15.0-69-generic" in found.facts
 

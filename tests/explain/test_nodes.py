@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.explain.test_pods import OF_AGENTS
 
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import encode_status
@@ -381,15 +381,15 @@ def test_a_driver_that_is_there_is_not_spoken_of() -> None:
     assert answer(node(HEALTHY, IN_FORCE, there)) == answer(node(HEALTHY, IN_FORCE))
 
 
-def driven(about: Node, phase: Phase, reason: str, *, leaving: bool = False) -> Node:
+def driven(about: Node, phase: DriverPhase, reason: str, *, leaving: bool = False) -> Node:
     """The node, with what the controller says of its driver."""
-    status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="", reason=reason, leaving=leaving)
+    status = DriverStatus(strategy=DriverStrategy.PRECOMPILED, phase=phase, since="", reason=reason, leaving=leaving)
     annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: encode_status(status)}
     return msgspec.structs.replace(about, metadata=msgspec.structs.replace(about.metadata, annotations=annotations))
 
 
 def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
-    found = answer(driven(node(HEALTHY, IN_FORCE), Phase.UPGRADING, "Pod default/train is to leave."))
+    found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.UPGRADING, "Pod default/train is to leave."))
     assert found.case == "changing-driver"
     assert found.facts[0] == "driver: Pod default/train is to leave."
     assert found.help == ("see its progress: tessera driver status n1 -v",)
@@ -397,9 +397,9 @@ def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
 
 def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
     reason = "Its driver stays until pod default/train has ended."
-    found = answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, reason, leaving=True))
+    found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, reason, leaving=True))
     assert (found.case, found.facts[0]) == ("as-asked", f"driver: {reason}")
-    assert answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))
+    assert answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))
 
 
 def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:

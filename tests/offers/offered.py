@@ -7,7 +7,15 @@ from typing import NamedTuple
 from tessera.mig.geometry import Geometry
 from tessera.mig.names import parse_profile_name
 from tessera.offers.requirements import GIB, Requirements
-from tessera.offers.selection import CardKind, Choice, Impossible, Kind, Offer, OfferTable, choose
+from tessera.offers.selection import (
+    CardProperties,
+    NoOfferFits,
+    Offer,
+    OfferChoice,
+    OfferedKind,
+    OfferTable,
+    choose_offer,
+)
 
 
 class Placed(NamedTuple):
@@ -17,7 +25,7 @@ class Placed(NamedTuple):
     offer: Offer
 
 
-def chosen_among(requirements: Requirements, placed: Iterable[Placed]) -> Choice | Impossible:
+def chosen_among(requirements: Requirements, placed: Iterable[Placed]) -> OfferChoice | NoOfferFits:
     """What is chosen where the nodes have these offers."""
     listed = list(placed)
     nodes = sorted({each.node for each in listed})
@@ -28,14 +36,14 @@ def chosen_among(requirements: Requirements, placed: Iterable[Placed]) -> Choice
     def names(among: int) -> list[str]:
         return [name for number, name in enumerate(nodes) if among >> number & 1]
 
-    return choose(requirements, table, (1 << len(nodes)) - 1, names)
+    return choose_offer(requirements, table, (1 << len(nodes)) - 1, names)
 
 
-def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.com/gpu") -> Placed:
+def whole_card(node: str, card: CardProperties, count: int, resource: str = "nvidia.com/gpu") -> Placed:
     """Cards that are given out whole."""
     offer = Offer(
         resource=resource,
-        kind=Kind.WHOLE,
+        kind=OfferedKind.WHOLE,
         card=card,
         memory=card.memory,
         portion=Fraction(1),
@@ -44,11 +52,11 @@ def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.co
     return Placed(node, offer)
 
 
-def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resource: str) -> Placed:
+def shared_card(node: str, card: CardProperties, count: int, *, replicas: int, resource: str) -> Placed:
     """Cards of which each is given to ``replicas`` containers; the agreed part of the memory counts."""
     offer = Offer(
         resource=resource,
-        kind=Kind.SHARE,
+        kind=OfferedKind.SHARE,
         card=card,
         memory=card.memory // replicas,
         portion=Fraction(1, replicas),
@@ -57,7 +65,9 @@ def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resourc
     return Placed(node, offer)
 
 
-def slices(node: str, card: CardKind, geometry: Geometry, counts: Mapping[str, int], *, dynamic: bool) -> list[Placed]:
+def slices(
+    node: str, card: CardProperties, geometry: Geometry, counts: Mapping[str, int], *, dynamic: bool
+) -> list[Placed]:
     """MIG slices: so many of each profile that are cut, or that are made when a pod asks."""
     whole = max(row.compute_slices for row in geometry.profiles)
     rows = [(geometry.profile(name), count) for name, count in counts.items()]
@@ -66,7 +76,7 @@ def slices(node: str, card: CardKind, geometry: Geometry, counts: Mapping[str, i
             node,
             Offer(
                 resource=row.resource,
-                kind=Kind.DYNAMIC_SLICE if dynamic else Kind.FIXED_SLICE,
+                kind=OfferedKind.DYNAMIC_SLICE if dynamic else OfferedKind.FIXED_SLICE,
                 card=card,
                 memory=row.memory_gb * GIB,
                 portion=Fraction(row.compute_slices, whole),

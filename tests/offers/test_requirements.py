@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.offers.requirements import GIB, Comparison, Requirements, is_product
+from tessera.offers.requirements import GIB, Comparison, Requirements, is_product_name
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tessera.offers.requirements import GIB, Comparison, Requirements, is_produc
     ],
 )
 def test_a_model_is_known_by_whole_words_in_order(wanted: str, product: str, expected: bool) -> None:
-    assert is_product(wanted, product) is expected
+    assert is_product_name(wanted, product) is expected
 
 
 @pytest.mark.parametrize(

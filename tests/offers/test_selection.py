@@ -11,20 +11,24 @@ from tests.offers.offered import Placed, chosen_among, shared_card, slices, whol
 from tessera.mig.models import model_by_short_name
 from tessera.offers.requirements import GIB, Comparison, Requirements
 from tessera.offers.selection import (
-    CardKind,
-    Choice,
-    Impossible,
-    KeptBy,
-    Kind,
+    CardProperties,
+    NodeRestriction,
+    NoOfferFits,
     Offer,
+    OfferChoice,
+    OfferedKind,
     OfferTable,
-    unmet,
+    list_unmet,
 )
 
-A100 = CardKind(product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True)
-H100 = CardKind(product="NVIDIA H100 80GB HBM3", memory_mib=81559, compute_capability=(9, 0), nvlink=True, ecc=True)
-T4 = CardKind(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
-RTX = CardKind(product="NVIDIA GeForce RTX 3090", memory_mib=24576, compute_capability=(8, 6))
+A100 = CardProperties(
+    product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True
+)
+H100 = CardProperties(
+    product="NVIDIA H100 80GB HBM3", memory_mib=81559, compute_capability=(9, 0), nvlink=True, ecc=True
+)
+T4 = CardProperties(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
+RTX = CardProperties(product="NVIDIA GeForce RTX 3090", memory_mib=24576, compute_capability=(8, 6))
 A100_TABLE = model_by_short_name("A100-40GB").geometry
 
 
@@ -36,15 +40,15 @@ def every_profile(node: str = "mig") -> list[Placed]:
     return slices(node, A100, A100_TABLE, {row.name: row.max_count for row in A100_TABLE.profiles}, dynamic=True)
 
 
-def chosen(requirements: Requirements, *offers: Placed) -> Choice:
+def chosen(requirements: Requirements, *offers: Placed) -> OfferChoice:
     choice = chosen_among(requirements, offers)
-    assert isinstance(choice, Choice), choice
+    assert isinstance(choice, OfferChoice), choice
     return choice
 
 
 def refused(requirements: Requirements, *offers: Placed) -> str:
     choice = chosen_among(requirements, offers)
-    assert isinstance(choice, Impossible), choice
+    assert isinstance(choice, NoOfferFits), choice
     return choice.text
 
 
@@ -71,13 +75,13 @@ def test_a_profile_that_exists_once_per_card_is_left_to_who_names_it() -> None:
 
 
 def test_a_cut_slice_goes_before_one_on_demand_before_a_share_before_a_card() -> None:
-    quarter = CardKind(product="NVIDIA X", memory_mib=10240, compute_capability=(8, 0))
+    quarter = CardProperties(product="NVIDIA X", memory_mib=10240, compute_capability=(8, 0))
     offers = [
         Placed(
             str(kind),
             Offer(resource=f"r-{kind.value}", kind=kind, card=quarter, memory=10, portion=Fraction(1), count=1),
         )
-        for kind in (Kind.WHOLE, Kind.SHARE, Kind.DYNAMIC_SLICE, Kind.FIXED_SLICE)
+        for kind in (OfferedKind.WHOLE, OfferedKind.SHARE, OfferedKind.DYNAMIC_SLICE, OfferedKind.FIXED_SLICE)
     ]
     order = []
     while offers:
@@ -123,29 +127,29 @@ def test_compute_capability_and_product() -> None:
 
 def test_a_resource_that_means_one_card_everywhere_needs_no_restriction() -> None:
     choice = chosen(need(40), whole_card("one", A100, 8), whole_card("two", A100, 4))
-    assert (choice.kept_by, choice.nodes) == (KeptBy.NOTHING, ("one", "two"))
+    assert (choice.kept_by, choice.nodes) == (NodeRestriction.NOTHING, ("one", "two"))
 
 
 def test_other_cards_of_the_same_resource_are_kept_off_by_the_model() -> None:
     choice = chosen(need(40), whole_card("small", T4, 8), whole_card("one", A100, 8))
-    assert (choice.kept_by, choice.products) == (KeptBy.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
+    assert (choice.kept_by, choice.products) == (NodeRestriction.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
 
 
 def test_larger_cards_of_the_same_resource_are_kept_free() -> None:
     choice = chosen(need(10), whole_card("small", T4, 8), whole_card("large", H100, 8))
-    assert (choice.kept_by, choice.products) == (KeptBy.PRODUCT, ("Tesla T4",))
+    assert (choice.kept_by, choice.products) == (NodeRestriction.PRODUCT, ("Tesla T4",))
 
 
 def test_the_model_does_not_tell_apart_nodes_that_have_several() -> None:
     mixed = [whole_card("mixed", T4, 2), *slices("mixed", A100, A100_TABLE, {"1g.5gb": 7}, dynamic=False)]
     choice = chosen(need(40), *mixed, whole_card("one", A100, 8))
-    assert (choice.resource, choice.kept_by, choice.nodes) == ("nvidia.com/gpu", KeptBy.NODES, ("one",))
+    assert (choice.resource, choice.kept_by, choice.nodes) == ("nvidia.com/gpu", NodeRestriction.NODES, ("one",))
 
 
 def test_the_model_does_not_tell_apart_the_same_model_used_otherwise() -> None:
     unrenamed = shared_card("shared", A100, 8, replicas=4, resource="nvidia.com/gpu")
     choice = chosen(need(40), unrenamed, whole_card("one", A100, 8))
-    assert (choice.kept_by, choice.nodes) == (KeptBy.NODES, ("one",))
+    assert (choice.kept_by, choice.nodes) == (NodeRestriction.NODES, ("one",))
 
 
 def test_a_node_that_gives_out_good_and_bad_under_one_name_is_not_meant() -> None:
@@ -225,13 +229,13 @@ def test_on_every_node_that_is_meant_whatever_the_pod_gets_is_enough(
 ) -> None:
     choice = chosen_among(requirements, offers)
     existing = [each for each in offers if each.offer.count]
-    if isinstance(choice, Choice):
+    if isinstance(choice, OfferChoice):
         given_out = [each for each in existing if each.offer.resource == choice.resource and each.node in choice.nodes]
         assert given_out
-        assert not any(unmet(requirements, each.offer) for each in given_out)
+        assert not any(list_unmet(requirements, each.offer) for each in given_out)
         assert chosen_among(requirements, offers[::-1]) == choice
     else:
-        bad_company = {(each.node, each.offer.resource) for each in existing if unmet(requirements, each.offer)}
+        bad_company = {(each.node, each.offer.resource) for each in existing if list_unmet(requirements, each.offer)}
         assert all((each.node, each.offer.resource) in bad_company for each in existing)
 
 

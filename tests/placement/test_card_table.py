@@ -10,7 +10,7 @@ from tests.support.mig_enumeration import layouts, multisets
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import free_starts, occupancy_of
-from tessera.placement.card_table import CardTable, with_one
+from tessera.placement.card_table import CardTable, add_profile
 
 A100 = model_by_short_name("A100-40GB").geometry
 LAYOUTS = layouts(A100)
@@ -48,7 +48,7 @@ def test_a_cost_exists_exactly_when_the_set_with_one_more_is_packable(
     pending = tuple(sorted(name for name, count in given_already for _ in range(count)))
     cost = table.cost(state, pending, profile)
     possible = table.arrangement(state, pending) is not None
-    assert (cost is not None) == (possible and table.arrangement(state, with_one(pending, profile)) is not None)
+    assert (cost is not None) == (possible and table.arrangement(state, add_profile(pending, profile)) is not None)
 
 
 @given(st.sampled_from(LAYOUTS), st.sampled_from(multisets(A100)))
@@ -77,7 +77,7 @@ def test_no_arrangement_leaves_the_card_less_fragmented(
 
 def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
     for held in LAYOUTS:
-        table.saw(occupancy_of(A100, held))
+        table.add_state(occupancy_of(A100, held))
     ranking = table.ranking("3g.20gb")
     assert ranking == sorted(ranking)
     rooms = {state for _, _, _, state, _ in ranking}
@@ -91,7 +91,7 @@ def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
 @pytest.mark.parametrize("profile", [name for name in A100.names if name not in {"7g.40gb", "4g.20gb"}])
 def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, profile: str) -> None:
     for held in LAYOUTS:
-        table.saw(occupancy_of(A100, held))
+        table.add_state(occupancy_of(A100, held))
     alike: dict[float, list[int]] = {}
     for cost, _, _, state, _ in table.ranking(profile):
         alike.setdefault(cost, []).append((~state & A100.full).bit_count())

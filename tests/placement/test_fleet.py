@@ -12,7 +12,7 @@ from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.placement.demand import Demand
-from tessera.placement.fleet import Card, CardPlacement, Fleet, NoSuchCard, Occupied
+from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
 from tessera.placement.plan import plan
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -34,14 +34,14 @@ def at(profile: str, start: int, gpu: str = "GPU-0") -> CardPlacement:
 def test_a_collision_names_card_and_holder() -> None:
     fleet = one_card()
     fleet.occupy(at("3g.20gb", 4), "team/trainer")
-    with pytest.raises(Occupied, match=r"node node, card GPU-0: 1g.5gb at 6 meets 3g.20gb at 4 of team/trainer"):
+    with pytest.raises(PlaceOccupied, match=r"node node, card GPU-0: 1g.5gb at 6 meets 3g.20gb at 4 of team/trainer"):
         fleet.occupy(at("1g.5gb", 6), "team/late")
 
 
 def test_the_media_engines_are_held_once_per_card() -> None:
     fleet = one_card()
     fleet.occupy(at("1g.5gb+me", 0), "a")
-    with pytest.raises(Occupied):
+    with pytest.raises(PlaceOccupied):
         fleet.occupy(at("1g.5gb+me", 1), "b")
     fleet.release("node", "GPU-0", 0)
     fleet.occupy(at("1g.5gb+me", 1), "b")
@@ -49,7 +49,7 @@ def test_the_media_engines_are_held_once_per_card() -> None:
 
 def test_an_owner_gets_all_of_its_placements_or_none() -> None:
     fleet = one_card()
-    with pytest.raises(Occupied):
+    with pytest.raises(PlaceOccupied):
         fleet.occupy_all([at("1g.5gb", 0), at("1g.5gb", 0)], "a")
     assert not list(fleet.allocations())
     assert fleet.card("node", "GPU-0").occupancy == 0
@@ -63,11 +63,11 @@ def test_a_foreign_instance_of_an_unknown_profile_takes_its_slots() -> None:
 
 def test_what_is_not_there_is_named() -> None:
     fleet = one_card()
-    with pytest.raises(NoSuchCard, match="no node elsewhere"):
+    with pytest.raises(UnknownCard, match="no node elsewhere"):
         fleet.card("elsewhere", "GPU-0")
-    with pytest.raises(NoSuchCard, match="no card GPU-9"):
+    with pytest.raises(UnknownCard, match="no card GPU-9"):
         fleet.card("node", "GPU-9")
-    with pytest.raises(NoSuchCard, match="begins at slot 3"):
+    with pytest.raises(UnknownCard, match="begins at slot 3"):
         fleet.release("node", "GPU-0", 3)
     with pytest.raises(ValueError, match="has card GPU-0 already"):
         fleet.add_card("node", "GPU-0", A100)
@@ -164,7 +164,7 @@ class FleetHistory(RuleBasedStateMachine):
         assert free == [sum(card.table.room(card.occupancy, ()) for card in node.cards.values()) for node in nodes]
         assert {node.name for node in nodes} == set(self.fleet.nodes)
 
-    def _filed(self, profile: str) -> list[Card]:
+    def _filed(self, profile: str) -> list[FleetCard]:
         found = self.fleet.candidates(profile)
         return [card for group in found for alike in group.nodes() for card in alike.values()]
 

@@ -12,7 +12,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
-from tessera.placement.node_fit import _Search, divide, empty_nodes, fits_when_empty
+from tessera.placement.node_fit import _NodeFitSearch, divide_over_cards, empty_nodes, fits_when_empty
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
@@ -44,7 +44,7 @@ def by_hand(table: CardTable, states: list[int], profiles: tuple[str, ...]) -> f
 def test_the_cheapest_division_is_found(held: list[tuple[Placement, ...]], profiles: tuple[str, ...]) -> None:
     table = CardTable(A100, 0)
     states = [occupancy_of(A100, one) for one in held]
-    found = divide([(table, state, ()) for state in states], profiles)
+    found = divide_over_cards([(table, state, ()) for state in states], profiles)
     expected = by_hand(table, states, profiles)
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
@@ -56,7 +56,7 @@ def test_of_cards_that_lose_alike_the_fullest_is_taken() -> None:
     emptier, fuller = (occupancy_of(A100, [held]) for held in (Placement("1g.5gb", 0, 1), Placement("1g.10gb", 0, 2)))
     assert table.cost(emptier, (), "2g.10gb") == table.cost(fuller, (), "2g.10gb")
     for states in ([emptier, fuller], [fuller, emptier]):
-        found = divide([(table, state, ()) for state in states], ("2g.10gb",))
+        found = divide_over_cards([(table, state, ()) for state in states], ("2g.10gb",))
         assert found is not None
         assert found[1] == (states.index(fuller),)
 
@@ -64,8 +64,8 @@ def test_of_cards_that_lose_alike_the_fullest_is_taken() -> None:
 def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> None:
     table = CardTable(A100, 0)
     cards = [(table, 0, ())] * 4
-    assert divide(cards, ("1g.5gb",) * 28) is not None
-    assert divide(cards, ("1g.5gb",) * 29) is None
+    assert divide_over_cards(cards, ("1g.5gb",) * 28) is not None
+    assert divide_over_cards(cards, ("1g.5gb",) * 29) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> No
 )
 def test_what_misses_by_little_is_not_searched_for_minutes(cards: int, profiles: tuple[str, ...]) -> None:
     """Without a bound the first one takes minutes, in which the controller would lose its lease."""
-    search = _Search([(CardTable(A100, 0), 0, ())] * cards, sorted(profiles, reverse=True))
+    search = _NodeFitSearch([(CardTable(A100, 0), 0, ())] * cards, sorted(profiles, reverse=True))
     search.extend(0, 0.0)
     assert search.best is None
     assert search.steps <= 4_000 + 1

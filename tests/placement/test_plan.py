@@ -12,7 +12,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
-from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Refusal
+from tessera.placement.reasons import Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
 
 A100 = model_by_short_name("A100-40GB").geometry
 BASE = A100.restrict([name for name in A100.names if name != "1g.5gb+me"])
@@ -163,12 +163,12 @@ def test_cards_of_several_models_each_take_what_they_can_make() -> None:
 class TestReasons:
     def test_an_unknown_profile_says_what_exists_and_what_is_close(self) -> None:
         reason = plan(fleet_of(1, 1), [Demand("pod", ("3g.20g",))]).refusals["pod"]
-        assert reason == NoSuchProfile("3g.20g", tuple(sorted(A100.names)), "3g.20gb")
+        assert reason == UnknownProfile("3g.20g", tuple(sorted(A100.names)), "3g.20gb")
         assert 'did you mean "3g.20gb"' in reason.text
 
     def test_a_fleet_without_cards_says_so(self) -> None:
         reason = plan(Fleet(), [Demand("pod", ("3g.20gb",))]).refusals["pod"]
-        assert reason == NoSuchProfile("3g.20gb", ())
+        assert reason == UnknownProfile("3g.20gb", ())
         assert "no node offers slices" in reason.text
 
     def test_what_no_node_could_ever_hold_is_told_apart(self) -> None:
@@ -220,7 +220,7 @@ class TestReasons:
         fleet.occupy(CardPlacement("node-3", "GPU-3-0", "7g.40gb", 0, 8), "other")
         rules = {"node-0": "cordoned", "node-1": "untolerated taint", "node-2": "untolerated taint"}
         rules["node-3"] = "cordoned"
-        decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: Refusal(rules[node]))
+        decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: NodeRefusal(rules[node]))
         reason = decided.refusals["pod"]
         assert reason == NoNode((("cordoned", 2), ("untolerated taint", 2)))
         assert reason.text == "0 of 4 nodes can take it: 2 cordoned, 2 untolerated taint"
@@ -229,7 +229,7 @@ class TestReasons:
         fleet = fleet_of(3, 1)
         for node in (1, 2):
             fleet.occupy(CardPlacement(f"node-{node}", f"GPU-{node}-0", "7g.40gb", 0, 8), f"holder-{node}")
-        mismatch = Refusal("node(s) didn't match")
+        mismatch = NodeRefusal("node(s) didn't match")
         decided = plan(fleet, [Demand("pod", ("3g.20gb",))], lambda _, node: mismatch if node == "node-0" else None)
         reason = decided.refusals["pod"]
         assert isinstance(reason, Full)
@@ -247,7 +247,7 @@ class TestReasons:
     def test_a_full_fleet_whose_nodes_all_refuse_is_a_matter_of_the_nodes(self) -> None:
         fleet = fleet_of(1, 1)
         fleet.occupy(CardPlacement("node-0", "GPU-0-0", "7g.40gb", 0, 8), "other")
-        decided = plan(fleet, [Demand("pod", ("1g.5gb",))], lambda *_: Refusal("cordoned"))
+        decided = plan(fleet, [Demand("pod", ("1g.5gb",))], lambda *_: NodeRefusal("cordoned"))
         assert decided.refusals["pod"] == NoNode((("cordoned", 1),))
 
 
@@ -255,9 +255,9 @@ class TestNodeRules:
     def test_a_node_is_asked_lazily_and_once(self) -> None:
         asked: list[str] = []
 
-        def allows(_demand: Demand, node: str) -> Refusal | None:
+        def allows(_demand: Demand, node: str) -> NodeRefusal | None:
             asked.append(node)
-            return Refusal("no") if node != "node-7" else None
+            return NodeRefusal("no") if node != "node-7" else None
 
         decided = plan(fleet_of(50, 8), [Demand("pod", ("1g.5gb",))], allows)
         assert decided.assignments["pod"][0].node == "node-7"
@@ -275,7 +275,7 @@ class TestNodeRules:
         decided = plan(
             fleet_of(2, 1),
             one_each(["1g.5gb"] * 5),
-            lambda _, node: None if free[node] else Refusal("insufficient cpu"),
+            lambda _, node: None if free[node] else NodeRefusal("insufficient cpu"),
             on_take=take,
             on_give_back=give_back,
         )

@@ -6,9 +6,9 @@ from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.policies.fragmentation_gradient import FragmentationGradient
-from tessera.placement.reasons import Refusal
-from tessera.placement.search import Search
-from tessera.placement.work import Work
+from tessera.placement.reasons import NodeRefusal
+from tessera.placement.search import CardSearch
+from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 SMALL = Demand("pod", ("1g.5gb",))
@@ -23,12 +23,12 @@ def fleet() -> Fleet:
     return found
 
 
-def nodes(search: Search, demand: Demand, work: Work, *, spread: bool = False) -> list[str]:
+def nodes(search: CardSearch, demand: Demand, work: StepBudget, *, spread: bool = False) -> list[str]:
     return [card.node.name for card in search.find(demand, work, FragmentationGradient(spread=spread)) or ()]
 
 
 def test_a_slice_goes_to_the_fullest_card_or_spread_to_the_emptiest() -> None:
-    search, work = Search(fleet(), lambda _demand, _node: None, FragmentationGradient()), Work(1000)
+    search, work = CardSearch(fleet(), lambda _demand, _node: None, FragmentationGradient()), StepBudget(1000)
     assert nodes(search, SMALL, work) == ["used"]
     assert nodes(search, SMALL, work, spread=True) == ["empty"]
     assert nodes(search, SMALL, work) == ["used"]
@@ -38,11 +38,11 @@ def test_a_slice_goes_to_the_fullest_card_or_spread_to_the_emptiest() -> None:
 def test_a_node_that_refused_is_not_asked_again_until_that_is_forgotten() -> None:
     asked: list[str] = []
 
-    def refuse(_demand: Demand, node: str) -> Refusal:
+    def refuse(_demand: Demand, node: str) -> NodeRefusal:
         asked.append(node)
-        return Refusal("full of rules")
+        return NodeRefusal("full of rules")
 
-    search, work = Search(fleet(), refuse, FragmentationGradient()), Work(sys.maxsize)
+    search, work = CardSearch(fleet(), refuse, FragmentationGradient()), StepBudget(sys.maxsize)
     assert nodes(search, SMALL, work) == nodes(search, SMALL, work) == []
     assert (sorted(asked), sorted(search.refusals(SMALL))) == (["empty", "used"], ["empty", "used"])
     search.forget(SMALL)

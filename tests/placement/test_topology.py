@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.placement.topology import NVLINK_POINTS, Pair, Path, Topology
+from tessera.placement.topology import NVLINK_POINTS, CardLink, PciPath, Topology
 
 Links = dict[tuple[int, int], int]
 
@@ -15,13 +15,13 @@ def machine(count: int, nvlinks: Links, switches: tuple[tuple[int, int], ...], s
     """Cards by number; pairs in ``switches`` share a PCIe switch, others of a socket its host bridge."""
     half = count // sockets
 
-    def path(one: int, other: int) -> Path:
+    def path(one: int, other: int) -> PciPath:
         if (one, other) in switches:
-            return Path.PIX
-        return Path.PHB if one // half == other // half else Path.SYS
+            return PciPath.PIX
+        return PciPath.PHB if one // half == other // half else PciPath.SYS
 
     pairs = {
-        (str(one), str(other)): Pair(path(one, other), nvlinks.get((one, other), 0))
+        (str(one), str(other)): CardLink(path(one, other), nvlinks.get((one, other), 0))
         for one, other in combinations(range(count), 2)
     }
     return Topology([str(number) for number in range(count)], pairs)
@@ -41,9 +41,9 @@ def dgx1_volta() -> Topology:
 
 
 def rtx8000() -> Topology:
-    pairs = {("0", "3"): Pair(nvlinks=2), ("1", "2"): Pair(nvlinks=2)}
-    pairs |= {("0", "1"): Pair(Path.NODE), ("2", "3"): Pair(Path.NODE)}
-    pairs |= {("0", "2"): Pair(Path.SYS), ("1", "3"): Pair(Path.SYS)}
+    pairs = {("0", "3"): CardLink(nvlinks=2), ("1", "2"): CardLink(nvlinks=2)}
+    pairs |= {("0", "1"): CardLink(PciPath.NODE), ("2", "3"): CardLink(PciPath.NODE)}
+    pairs |= {("0", "2"): CardLink(PciPath.SYS), ("1", "3"): CardLink(PciPath.SYS)}
     return Topology(["0", "1", "2", "3"], pairs)
 
 
@@ -99,7 +99,7 @@ def test_a_machine_fills_as_published(topology: Topology, size: int, expected: l
 
 def test_a_set_is_not_the_best_one_if_that_spoils_the_rest() -> None:
     # 1 and 2 are joined best of all, but then 0 and 3 would talk across the machine.
-    chain = {("0", "1"): Pair(nvlinks=3), ("1", "2"): Pair(nvlinks=4), ("2", "3"): Pair(nvlinks=3)}
+    chain = {("0", "1"): CardLink(nvlinks=3), ("1", "2"): CardLink(nvlinks=4), ("2", "3"): CardLink(nvlinks=3)}
     assert drain(Topology(list("0123"), chain), 2) == ["01", "23"]
 
 
@@ -111,13 +111,13 @@ def test_cards_on_an_nvswitch_are_joined_by_the_links_of_the_narrower_one() -> N
 
 def test_on_an_nvswitch_the_way_through_pcie_decides() -> None:
     cards = [str(number) for number in range(8)]
-    pairs = {(one, other): Pair(Path.PIX) for one, other in (("0", "5"), ("1", "6"), ("2", "7"), ("3", "4"))}
+    pairs = {(one, other): CardLink(PciPath.PIX) for one, other in (("0", "5"), ("1", "6"), ("2", "7"), ("3", "4"))}
     topology = Topology(cards, pairs, switch_links=dict.fromkeys(cards, 12))
     assert drain(topology, 2) == ["05", "16", "27", "34"]
 
 
 def test_a_link_that_only_one_end_reports_counts() -> None:
-    topology = Topology(["a", "b"], {("a", "b"): Pair(Path.PIX, 2), ("b", "a"): Pair(Path.PIX, 0)})
+    topology = Topology(["a", "b"], {("a", "b"): CardLink(PciPath.PIX, 2), ("b", "a"): CardLink(PciPath.PIX, 0)})
     assert topology.score("a", "b") == topology.score("b", "a") == 250
 
 
@@ -134,7 +134,9 @@ def test_a_card_stands_once() -> None:
 
 def test_many_cards_are_answered_by_growth() -> None:
     cards = [f"{number:02}" for number in range(32)]
-    pairs = {(one, other): Pair(nvlinks=4) for one, other in combinations(cards, 2) if int(one) // 8 == int(other) // 8}
+    pairs = {
+        (one, other): CardLink(nvlinks=4) for one, other in combinations(cards, 2) if int(one) // 8 == int(other) // 8
+    }
     topology = Topology(cards, pairs)
     assert topology.preferred(cards, {"17"}, 8) == tuple(cards[16:24])
     assert len(topology.preferred(cards, (), 20)) == 20
@@ -162,7 +164,7 @@ def test_the_division_is_the_best_of_all(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, count - 1))
     cards = [str(number) for number in range(count)]
     links = st.integers(0, 3)
-    pairs = {pair: Pair(nvlinks=data.draw(links)) for pair in combinations(cards, 2)}
+    pairs = {pair: CardLink(nvlinks=data.draw(links)) for pair in combinations(cards, 2)}
     must = data.draw(st.sets(st.sampled_from(range(count)), max_size=size - 1))
     topology = Topology(cards, pairs)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node, Pod
@@ -30,9 +30,9 @@ def condition(kind: str, status: str = "True", at: float = T0, reason: str = "",
 
 
 def driver(
-    strategy: Strategy = Strategy.BUILT,
+    strategy: DriverStrategy = DriverStrategy.BUILT,
     pool: str = "rhcos4.13 5.14 amd64",
-    phase: Phase = Phase.STARTING,
+    phase: DriverPhase = DriverPhase.STARTING,
     since: float = T0,
     **more: Any,
 ) -> dict[str, str]:

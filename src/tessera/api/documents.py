@@ -74,7 +74,7 @@ class Notice(msgspec.Struct, frozen=True, order=True):
         return f"{self.path}: {self.text}"
 
 
-class Gathered:
+class ProblemCollector:
     """The mistakes found while one file is read."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Gathered:
         else:
             self._unlisted += 1
 
-    def settle(self) -> None:
+    def raise_problems(self) -> None:
         """Ends the reading.
 
         Raises:
@@ -103,7 +103,7 @@ class Gathered:
         """A mapping with known keys; null counts as empty, unknown keys are noted and left out."""
         found = self.free_mapping(value, path)
         for key in [key for key in found if key not in known]:
-            self.add(join(path, key), f"unknown; {meant(key, known)}")
+            self.add(join_path(path, key), f"unknown; {suggest(key, known)}")
             del found[key]
         return found
 
@@ -112,14 +112,14 @@ class Gathered:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.add(path, f"must be a mapping of keys to values, not {shown(value)}")
+            self.add(path, f"must be a mapping of keys to values, not {quote_value(value)}")
             return {}
         found = {}
         for key, item in value.items():
             if isinstance(key, str):
                 found[key] = item
             else:
-                self.add(path, f"key {shown(key)} must be text; put it in quotes")
+                self.add(path, f"key {quote_value(key)} must be text; put it in quotes")
         return found
 
     def items(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
@@ -127,7 +127,7 @@ class Gathered:
         if value is None:
             return
         if not isinstance(value, list):
-            self.add(path, f"must be a list, not {shown(value)}")
+            self.add(path, f"must be a list, not {quote_value(value)}")
             return
         for number, item in enumerate(value):
             yield item, f"{path}[{number}]"
@@ -136,24 +136,24 @@ class Gathered:
         """A text; empty and noted if it is something else."""
         if isinstance(value, str):
             return value
-        self.add(path, f"must be text, not {shown(value)}")
+        self.add(path, f"must be text, not {quote_value(value)}")
         return ""
 
     def boolean(self, value: Any, path: str) -> bool:
         """True or false."""
         if isinstance(value, bool):
             return value
-        self.add(path, f"must be true or false, not {shown(value)}")
+        self.add(path, f"must be true or false, not {quote_value(value)}")
         return False
 
-    def whole(self, value: Any, path: str, least: int) -> int | None:
+    def integer(self, value: Any, path: str, least: int) -> int | None:
         """A whole number of at least ``least``; ``None`` and noted if it is not."""
         if isinstance(value, int) and not isinstance(value, bool):
             if value >= least:
                 return value
-            self.add(path, f"must be {least} or more, not {shown(value)}")
+            self.add(path, f"must be {least} or more, not {quote_value(value)}")
         else:
-            self.add(path, f"must be a whole number, not {shown(value)}")
+            self.add(path, f"must be a whole number, not {quote_value(value)}")
         return None
 
     def choice(self, value: Any, path: str, allowed: Sequence[str]) -> str:
@@ -162,11 +162,11 @@ class Gathered:
             return value
         close = _closest(value, allowed) if isinstance(value, str) else None
         hint = f"; did you mean {close}?" if close else ""
-        self.add(path, f"must be {list_alternatives(allowed)}, not {shown(value)}{hint}")
+        self.add(path, f"must be {list_alternatives(allowed)}, not {quote_value(value)}{hint}")
         return allowed[0]
 
 
-def load(text: str, *, limited: bool = True) -> Any:
+def load_document(text: str, *, limited: bool = True) -> Any:
     """The document in a file; ``None`` for an empty one.
 
     Args:
@@ -176,13 +176,13 @@ def load(text: str, *, limited: bool = True) -> Any:
     Raises:
         FileRefused: neither YAML nor JSON, more than one document, a key that stands twice, or over a limit.
     """
-    documents = load_all(text, limited=limited)
+    documents = load_documents(text, limited=limited)
     if len(documents) > 1:
         raise FileRefused([Problem("", f"holds {len(documents)} documents; write one, without '---'")])
     return documents[0] if documents else None
 
 
-def load_all(text: str, *, limited: bool = True) -> list[Any]:
+def load_documents(text: str, *, limited: bool = True) -> list[Any]:
     """The documents in a file, separated by ``---``; empty ones are left out.
 
     Args:
@@ -201,7 +201,7 @@ def load_all(text: str, *, limited: bool = True) -> list[Any]:
     except RecursionError as error:
         raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
     except (ValueError, OverflowError) as error:  # what Python cannot make, such as the number 0x_
-        raise FileRefused([Problem("", f"not YAML: {_cut(str(error), YAML_FAULT_SHOWN)}")]) from error
+        raise FileRefused([Problem("", f"not YAML: {_shorten(str(error), YAML_FAULT_SHOWN)}")]) from error
 
 
 def _documents(text: str, most: int | None) -> list[Any]:
@@ -216,7 +216,9 @@ def _documents(text: str, most: int | None) -> list[Any]:
     try:
         return list(yaml.load_all(text, Loader=_loader(most)))
     except yaml.YAMLError as error:
-        raise FileRefused([Problem("", f"not YAML: {_cut(' '.join(str(error).split()), YAML_FAULT_SHOWN)}")]) from error
+        raise FileRefused(
+            [Problem("", f"not YAML: {_shorten(' '.join(str(error).split()), YAML_FAULT_SHOWN)}")]
+        ) from error
 
 
 def _more_than(most: int, document: Any) -> bool:
@@ -237,20 +239,20 @@ def _too_many() -> FileRefused:
     return FileRefused([Problem("", f"has too many keys and values; a file of settings has {SETTINGS_VALUES}")])
 
 
-def join(path: str, key: str) -> str:
+def join_path(path: str, key: str) -> str:
     """The path of a key below a path; keys that are more than a word stand in quotes."""
-    key = _cut(key, KEY_SHOWN)
+    key = _shorten(key, KEY_SHOWN)
     plain = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
     return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
 
 
-def meant(key: str, known: Collection[str]) -> str:
+def suggest(key: str, known: Collection[str]) -> str:
     """``did you mean replicas?`` or, when nothing is close, what there is."""
     close = _closest(key, known)
     return f"did you mean {close}?" if close else f"the keys here are {', '.join(sorted(known))}"
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """A value as it stands in a file, shortened."""
     if value is None:
         return "nothing"
@@ -262,10 +264,10 @@ def shown(value: Any) -> str:
                 break
     except (ValueError, TypeError):  # YAML can have keys that JSON has not
         text = reprlib.repr(value)
-    return _cut(text, VALUE_SHOWN)
+    return _shorten(text, VALUE_SHOWN)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -281,7 +283,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise FileRefused([Problem("", f"key {shown(key)} stands twice in one mapping; keep one")])
+            raise FileRefused([Problem("", f"key {quote_value(key)} stands twice in one mapping; keep one")])
         found[key] = value
     return found
 
@@ -324,7 +326,7 @@ def _loader(most: int | None) -> Any:
             if getattr(event, "tag", None) not in _TAGS:
                 raise _at(
                     event,
-                    f"tag {_cut(event.tag.replace(_YAMLS, '!!'), VALUE_SHOWN)} says what a value is; leave it out",
+                    f"tag {_shorten(event.tag.replace(_YAMLS, '!!'), VALUE_SHOWN)} says what a value is; leave it out",
                 )
             node = super().compose_node(parent, index)
             if isinstance(event, yaml.AliasEvent):
@@ -339,11 +341,11 @@ def _loader(most: int | None) -> Any:
 
         def _repeat(self, event: Any, node: Any) -> None:
             if node not in self._sizes:
-                raise _at(event, f"*{_cut(event.anchor, VALUE_SHOWN)} holds itself")
+                raise _at(event, f"*{_shorten(event.anchor, VALUE_SHOWN)} holds itself")
             self._size += self._sizes[node]
             self._repeated += self._sizes[node]
             if self._repeated > SETTINGS_REPEATED:
-                name = _cut(event.anchor, VALUE_SHOWN)
+                name = _shorten(event.anchor, VALUE_SHOWN)
                 text = f"names such as *{name} repeat too much: {SETTINGS_REPEATED} are allowed; write what is meant"
                 raise _at(event, text)
 
@@ -357,7 +359,7 @@ def _check_keys(node: Any) -> None:
         if not isinstance(key.value, str):
             continue
         if key.value in seen:
-            raise _at(key, f"key {shown(key.value)} stands twice in one mapping; keep one")
+            raise _at(key, f"key {quote_value(key.value)} stands twice in one mapping; keep one")
         seen.add(key.value)
 
 

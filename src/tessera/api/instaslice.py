@@ -116,7 +116,7 @@ class AllocationResult(Wire, frozen=True, kw_only=True):
     slices: Slices = ()
 
 
-def result_of(pod: str, node: str, slices: Sequence[Slice], status: AllocationStatus) -> AllocationResult:
+def make_result(pod: str, node: str, slices: Sequence[Slice], status: AllocationStatus) -> AllocationResult:
     """A new entry of ``status.podAllocationResults``; a pod has at least one slice."""
     first = slices[0]
     return AllocationResult(
@@ -240,7 +240,7 @@ def recorded_slices(
     )
 
 
-def misfit(item: Instaslice) -> str:
+def find_misfit(item: Instaslice) -> str:
     """The first position of an object that leaves its card, with field, value and rule; empty if none does."""
     for field, at in _positions(item):
         if at.start + at.size > CARD_SLOTS:

@@ -68,7 +68,7 @@ def profile_of(resource: str) -> str:
     return resource.removeprefix(MIG_RESOURCE_PREFIX) if resource.startswith(MIG_RESOURCE_PREFIX) else ""
 
 
-def meant_resource(resource: str) -> str:
+def suggest_resource(resource: str) -> str:
     """The name here of another slicer's resource, ``nvidia.com/mig-1g.5gb`` for ``mig.das.com/1g.5gb``; else empty."""
     for prefix in OTHER_PREFIXES:
         if resource.startswith(prefix):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import Rejected, Strategy
+from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
 from tessera.driver.pool import PoolKey
 
 
@@ -31,7 +31,7 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     pool: PoolKey
-    strategy: Strategy
+    strategy: DriverStrategy
     image: str
     tag: str = ""
     version: str = ""
@@ -64,14 +64,14 @@ class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
         rejected: better strategies and why they were not taken, best first.
     """
 
-    strategy: Strategy
+    strategy: DriverStrategy
     set: DriverSet | None
     reason: str
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedStrategy, ...] = ()
 
 
 def make_set(
-    policy: DriverPolicy, pool: PoolKey, strategy: Strategy, image: str, *, tag: str = "", toolkit: str = ""
+    policy: DriverPolicy, pool: PoolKey, strategy: DriverStrategy, image: str, *, tag: str = "", toolkit: str = ""
 ) -> DriverSet:
     """The set of nodes of one pool that run one image under one policy.
 
@@ -79,7 +79,7 @@ def make_set(
     nothing.
     """
     settings = settings_digest(policy)
-    parts = (pool, strategy is Strategy.BUILT, image, settings, toolkit)
+    parts = (pool, strategy is DriverStrategy.BUILT, image, settings, toolkit)
     return DriverSet(
         id=_digest(parts),
         pool=pool,

@@ -21,7 +21,7 @@ from tessera.explain.counterfactuals import (
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.phrasing import count_noun, list_names
-from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
+from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
@@ -34,9 +34,9 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         reason: why placement found no place for it in its last plan.
     """
     match reason:
-        case NoSuchProfile(known=()):
+        case UnknownProfile(known=()):
             return _no_node_joined(view, pod)
-        case NoSuchProfile():
+        case UnknownProfile():
             return _unknown_profile(reason)
         case NeverFits():
             return Explanation(
@@ -83,7 +83,7 @@ def _no_node_joined(view: ClusterView, pod: PodInfo) -> Explanation:
 _LABEL = f"{MIG_CONFIG_LABEL}={MIG_CONFIG_DYNAMIC}"
 
 
-def _unknown_profile(reason: NoSuchProfile) -> Explanation:
+def _unknown_profile(reason: UnknownProfile) -> Explanation:
     meant = [reason.closest] if reason.closest else []
     return Explanation(
         case="no-such-profile",

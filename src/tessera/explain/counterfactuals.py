@@ -16,8 +16,8 @@ from tessera.controller.slicing.fleet_inventory import FOREIGN
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView
 from tessera.phrasing import age
-from tessera.placement.cards import Allocation
-from tessera.placement.explain import Explainer
+from tessera.placement.cards import OwnedPlacement
+from tessera.placement.explain import RefusalExplainer
 from tessera.placement.node_fit import fit_on_node
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
@@ -82,7 +82,7 @@ def missing_profiles(slicer: Slicer, pod: PodInfo, node: NodeName | str) -> list
     return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
 
 
-def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> Sequence[Allocation]:
+def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> Sequence[OwnedPlacement]:
     """Allocations on one node whose end makes room there.
 
     Returns:
@@ -90,7 +90,7 @@ def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -
     """
     if obstacles.has_room:
         return ()
-    explainer = Explainer(slicer.inventory.fleet, lambda _demand, _node: None, {})
+    explainer = RefusalExplainer(slicer.inventory.fleet, lambda _demand, _node: None, {})
     return explainer.no_room(pod.profiles, (obstacles.node,)).frees
 
 
@@ -131,7 +131,7 @@ def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         yield f"or use node {found.node}, which has room: {steps}"
 
 
-def room_if_ended(view: ClusterView, allocations: tuple[Allocation, ...]) -> Iterator[str]:
+def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) -> Iterator[str]:
     """Names the owners of allocations, all on one node, whose end makes room."""
     if not allocations:
         yield "several other pods on one node would have to end: tessera map shows which pods have which slices"
@@ -142,7 +142,7 @@ def room_if_ended(view: ClusterView, allocations: tuple[Allocation, ...]) -> Ite
     yield f"there is room as soon as {verb}, on node {allocations[0].placement.node}: " + " and ".join(parts)
 
 
-def _owner(view: ClusterView, owner: str, held: list[Allocation]) -> str:
+def _owner(view: ClusterView, owner: str, held: list[OwnedPlacement]) -> str:
     where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
     if owner == FOREIGN:
         return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if nobody needs it"

@@ -6,7 +6,7 @@ predict the remaining time.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
@@ -147,6 +147,6 @@ def _expected(view: ClusterView, record: ProvisioningRecord) -> Iterator[str]:
 def describe_driver(status: DriverStatus) -> str:
     """The driver's strategy, phase and reason in a line; without a strategy only waiting or blocked, and the reason."""
     reason = f": {status.reason}" if status.reason else ""
-    if status.strategy is not Strategy.BLOCKED:
+    if status.strategy is not DriverStrategy.BLOCKED:
         return f"driver ({status.strategy.value}) is {status.phase.value}{reason}"
-    return f"driver {'waiting' if status.phase is Phase.WAITING else 'blocked'}{reason}"
+    return f"driver {'waiting' if status.phase is DriverPhase.WAITING else 'blocked'}{reason}"

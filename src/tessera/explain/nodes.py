@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tessera.agent.base.node_conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverStatus, Phase
+from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
@@ -112,7 +112,7 @@ def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
 def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """The driver is being replaced; pods may still use the cards."""
     told = _driver(node)
-    if told is None or told.phase is not Phase.UPGRADING:
+    if told is None or told.phase is not DriverPhase.UPGRADING:
         return None
     return Explanation(
         case="changing-driver",

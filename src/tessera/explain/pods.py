@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
+from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, suggest_resource
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
@@ -149,7 +149,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
 def _misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
     """Resource names with a spelling mistake that no node offers, each with the name that is meant."""
     for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
-        right = meant_resource(name) or _meant(name)
+        right = suggest_resource(name) or _meant(name)
         if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right
 

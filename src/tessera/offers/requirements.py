@@ -61,10 +61,10 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[Comparison, ...] = ()
     products: tuple[str, ...] = ()
 
-    def named(self) -> dict[str, str]:
+    def names_products(self) -> dict[str, str]:
         """What is asked for, in words, by the name of the requirement."""
         asked = {
-            "memory": gib(self.memory) if self.memory else "",
+            "memory": format_gib(self.memory) if self.memory else "",
             "compute capability": ",".join(map(str, self.capability)),
             "product": " or ".join(self.products),
             "ECC": "on" if self.ecc else "",
@@ -73,10 +73,10 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
         return {name: text for name, text in asked.items() if text}
 
     def __str__(self) -> str:
-        return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.named().items())
+        return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.names_products().items())
 
 
-def is_product(wanted: str, product: str) -> bool:
+def is_product_name(wanted: str, product: str) -> bool:
     """Whether a product is of the model that somebody names: all words of the name in order, none of them in part.
 
     ``A100`` is ``NVIDIA A100-SXM4-40GB`` and so is ``a100-40gb``; ``A10`` and ``SXM4-A100`` are not.
@@ -90,6 +90,6 @@ def _words(text: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", text.lower()) if word]
 
 
-def gib(amount: int) -> str:
+def format_gib(amount: int) -> str:
     """Bytes as ``10Gi``, ``7.5Gi``."""
     return f"{amount / GIB:.4g}Gi"

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.offers.requirements import GIB, Requirements, gib, is_product
+from tessera.offers.requirements import GIB, Requirements, format_gib, is_product_name
 
 #: A set of nodes: bit ``n`` stands for the node that the caller numbers ``n``.
 Nodes = int
@@ -38,7 +38,7 @@ _NONE: Mapping[str, Nodes] = MappingProxyType({})
 _LISTED = 8
 
 
-class Kind(IntEnum):
+class OfferedKind(IntEnum):
     """What an offer is; of equals the lower number is chosen."""
 
     FIXED_SLICE = 0
@@ -48,14 +48,14 @@ class Kind(IntEnum):
 
 
 _WORDS = {
-    Kind.FIXED_SLICE: "MIG slice",
-    Kind.DYNAMIC_SLICE: "MIG slice on demand",
-    Kind.SHARE: "share",
-    Kind.WHOLE: "whole card",
+    OfferedKind.FIXED_SLICE: "MIG slice",
+    OfferedKind.DYNAMIC_SLICE: "MIG slice on demand",
+    OfferedKind.SHARE: "share",
+    OfferedKind.WHOLE: "whole card",
 }
 
 
-class CardKind(msgspec.Struct, frozen=True, kw_only=True):
+class CardProperties(msgspec.Struct, frozen=True, kw_only=True):
     """What matters of a card.
 
     Attributes:
@@ -92,8 +92,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     resource: str
-    kind: Kind
-    card: CardKind
+    kind: OfferedKind
+    card: CardProperties
     memory: int
     portion: Fraction
     count: int
@@ -102,10 +102,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def nvlink(self) -> bool:
         """Whether a container can talk to other cards through NVLink."""
-        return self.kind is Kind.WHOLE and self.card.nvlink
+        return self.kind is OfferedKind.WHOLE and self.card.nvlink
 
     @property
-    def cost(self) -> tuple[int, float, int, Kind]:
+    def cost(self) -> tuple[int, float, int, OfferedKind]:
         """What one of it takes; the least is chosen."""
         known = _SUFFIXES.index(self.suffix) if self.suffix in _SUFFIXES else len(_SUFFIXES)
         return self.memory, float(self.portion), known, self.kind
@@ -114,11 +114,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         card = self.card
         extras = [text for text, has in (("ECC", card.ecc), ("NVLink", self.nvlink)) if has]
         capability = "{}.{}".format(*card.compute_capability)
-        facts = ", ".join([gib(self.memory), f"compute capability {capability}", *extras])
+        facts = ", ".join([format_gib(self.memory), f"compute capability {capability}", *extras])
         return f"{self.resource} ({_WORDS[self.kind]} of {card.product}: {facts})"
 
 
-class KeptBy(Enum):
+class NodeRestriction(Enum):
     """What keeps the pod off nodes whose resource of this name does not fulfil what it asks for."""
 
     NOTHING = "nothing"
@@ -127,7 +127,7 @@ class KeptBy(Enum):
     NODES = "nodes"
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What the pod asks for.
 
     Attributes:
@@ -139,13 +139,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     resource: str
-    kept_by: KeptBy
+    kept_by: NodeRestriction
     products: tuple[str, ...]
     nodes: tuple[str, ...]
     reason: str
 
 
-class Impossible(msgspec.Struct, frozen=True):
+class NoOfferFits(msgspec.Struct, frozen=True):
     """Nothing of the cluster fulfils the requirements; ``text`` says what the cluster has."""
 
     text: str
@@ -179,23 +179,23 @@ class OfferTable:
         """The names of all resources on offer."""
         return frozenset(offer.resource for offer in self._nodes)
 
-    def among(self, nodes: Nodes) -> list["Group"]:
+    def among(self, nodes: Nodes) -> list["OfferOnNodes"]:
         """Returns the offers of these nodes, the smallest first."""
-        found = (Group(offer, has & nodes) for offer, has in self._nodes.items())
+        found = (OfferOnNodes(offer, has & nodes) for offer, has in self._nodes.items())
         return sorted((group for group in found if group.nodes), key=_order)
 
 
-class Group(msgspec.Struct, frozen=True):
+class OfferOnNodes(msgspec.Struct, frozen=True):
     """An offer and the nodes that have it."""
 
     offer: Offer
     nodes: Nodes
 
 
-def unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
+def list_unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
     """The names of the requirements that an offer does not fulfil."""
     product = offer.card.product
-    return _unmet(requirements, offer, named=any(is_product(each, product) for each in requirements.products))
+    return _unmet(requirements, offer, named=any(is_product_name(each, product) for each in requirements.products))
 
 
 def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[st
     return tuple(name for name, holds in verdicts.items() if not holds)
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedOffer(msgspec.Struct, frozen=True):
     """An offer, the nodes that have it, and the names of the requirements that it does not fulfil."""
 
     offer: Offer
@@ -218,16 +218,16 @@ class Judged(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-def _judged(requirements: Requirements, groups: Sequence[Group]) -> list[Judged]:
+def _judge_offers(requirements: Requirements, groups: Sequence[OfferOnNodes]) -> list[JudgedOffer]:
     products = {group.offer.card.product for group in groups} if requirements.products else set[str]()
-    named = {each for each in products if any(is_product(wanted, each) for wanted in requirements.products)}
+    named = {each for each in products if any(is_product_name(wanted, each) for wanted in requirements.products)}
     return [
-        Judged(offer, nodes, _unmet(requirements, offer, named=offer.card.product in named))
+        JudgedOffer(offer, nodes, _unmet(requirements, offer, named=offer.card.product in named))
         for offer, nodes in ((group.offer, group.nodes) for group in groups)
     ]
 
 
-def choose(
+def choose_offer(
     requirements: Requirements,
     table: OfferTable,
     among: Nodes,
@@ -235,7 +235,7 @@ def choose(
     *,
     undescribed: Mapping[str, Nodes] = _NONE,
     where: str = "the cluster",
-) -> Choice | Impossible:
+) -> OfferChoice | NoOfferFits:
     """The smallest offer that fulfils the requirements, or why there is none.
 
     Args:
@@ -246,24 +246,24 @@ def choose(
         undescribed: nodes that give out a resource without saying of which cards, by resource; they are never meant.
         where: whose offers these are, for a refusal.
     """
-    every = _judged(requirements, table.among(among))
+    every = _judge_offers(requirements, table.among(among))
     spoilt: dict[str, Nodes] = {}
     for each in every:
         if each.missing:
             spoilt[each.offer.resource] = spoilt.get(each.offer.resource, 0) | each.nodes
     fitting = [each for each in every if not each.missing]
-    good = (Group(each.offer, each.nodes & ~spoilt.get(each.offer.resource, 0)) for each in fitting)
+    good = (OfferOnNodes(each.offer, each.nodes & ~spoilt.get(each.offer.resource, 0)) for each in fitting)
     sure = [group for group in good if group.nodes]
     if not sure:
-        return Impossible(_refusal(requirements, every, fitting, names, where))
+        return NoOfferFits(_refusal(requirements, every, fitting, names, where))
     best = sure[0].offer
-    meant = _united(each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost)
+    meant = _unite_nodes(each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost)
     alike = [each for each in every if each.offer.resource == best.resource]
     unknown = undescribed.get(best.resource, 0) & among & ~meant
-    others = _united(alike) & ~meant
-    return Choice(
+    others = _unite_nodes(alike) & ~meant
+    return OfferChoice(
         resource=best.resource,
-        kept_by=KeptBy.NODES if unknown else _kept_by(meant, others, every),
+        kept_by=NodeRestriction.NODES if unknown else _choose_restriction(meant, others, every),
         # A node that has the resource of several cards, all of them sufficient, is still meant.
         products=tuple(sorted({each.offer.card.product for each in alike if each.nodes & meant})),
         nodes=tuple(names(meant)),
@@ -271,21 +271,21 @@ def choose(
     )
 
 
-def _order(group: Group) -> tuple[Any, ...]:
+def _order(group: OfferOnNodes) -> tuple[Any, ...]:
     offer = group.offer
     return offer.cost, offer.resource, msgspec.structs.astuple(offer.card), offer.count
 
 
-def _united(groups: Iterable[Group | Judged]) -> Nodes:
+def _unite_nodes(groups: Iterable[OfferOnNodes | JudgedOffer]) -> Nodes:
     united = 0
     for group in groups:
         united |= group.nodes
     return united
 
 
-def _kept_by(nodes: Nodes, others: Nodes, every: Sequence[Judged]) -> KeptBy:
+def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[JudgedOffer]) -> NodeRestriction:
     if not others:
-        return KeptBy.NOTHING
+        return NodeRestriction.NOTHING
     products: dict[str, Nodes] = {}
     for each in every:
         products[each.offer.card.product] = products.get(each.offer.card.product, 0) | each.nodes
@@ -295,7 +295,7 @@ def _kept_by(nodes: Nodes, others: Nodes, every: Sequence[Judged]) -> KeptBy:
         with_one |= has
     uniform = not with_several & (nodes | others)
     apart = not any(has & nodes and has & others for has in products.values())
-    return KeptBy.PRODUCT if uniform and apart else KeptBy.NODES
+    return NodeRestriction.PRODUCT if uniform and apart else NodeRestriction.NODES
 
 
 def _reason(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> str:
@@ -305,7 +305,7 @@ def _reason(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> s
 
 
 def _refusal(
-    requirements: Requirements, every: Sequence[Judged], fitting: Sequence[Judged], names: Names, where: str
+    requirements: Requirements, every: Sequence[JudgedOffer], fitting: Sequence[JudgedOffer], names: Names, where: str
 ) -> str:
     if not every:
         return f"{requirements}: {where} offers no GPUs; is the agent running on its nodes?"
@@ -319,10 +319,10 @@ def _refusal(
     return f"no GPU of {where} fulfils {requirements}: {why}. {where[0].upper()}{where[1:]} has {_list(every)}"
 
 
-def _what_is_missing(requirements: Requirements, every: Sequence[Judged]) -> str:
-    nowhere = [name for name in requirements.named() if all(name in each.missing for each in every)]
+def _what_is_missing(requirements: Requirements, every: Sequence[JudgedOffer]) -> str:
+    nowhere = [name for name in requirements.names_products() if all(name in each.missing for each in every)]
     if nowhere[:1] == ["memory"]:
-        return f"the most memory that one has is {gib(max(each.offer.memory for each in every))}"
+        return f"the most memory that one has is {format_gib(max(each.offer.memory for each in every))}"
     if nowhere:
         return f"none has the {nowhere[0]} asked for"
     closest = min(every, key=lambda each: len(each.missing))
@@ -332,7 +332,7 @@ def _what_is_missing(requirements: Requirements, every: Sequence[Judged]) -> str
     )
 
 
-def _list(every: Sequence[Judged]) -> str:
+def _list(every: Sequence[JudgedOffer]) -> str:
     counts: Counter[str] = Counter()
     for each in reversed(every):
         counts[str(each.offer)] += each.offer.count * each.nodes.bit_count()

@@ -41,7 +41,7 @@ class CardTable:
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         self._usable: dict[int, int] = {}
-        self._seen: set[int] = set()
+        self._states: set[int] = set()
         self._rankings: dict[str, list[Candidate]] = {}
         self._bits: dict[Placement, int] = {}
         self._sizes = {row.name: row.size for row in geometry.profiles}
@@ -50,12 +50,12 @@ class CardTable:
     def name_of(self, profile: str) -> str | None:
         """The geometry's own name for a profile in any spelling; ``None`` when the cards do not have it."""
         if profile not in self._names:
-            _bound(self._names)
+            _limit_size(self._names)
             row = self.geometry.find(profile)
             self._names[profile] = row.name if row else None
         return self._names[profile]
 
-    def bits(self, placement: Placement) -> int:
+    def mask_of(self, placement: Placement) -> int:
         """The bits that an existing instance takes, see ``tessera.mig.occupancy.placement_mask``.
 
         Raises:
@@ -63,7 +63,7 @@ class CardTable:
         """
         found = self._bits.get(placement)
         if found is None:
-            _bound(self._bits)
+            _limit_size(self._bits)
             found = self._bits[placement] = placement_mask(self.geometry, placement)
         return found
 
@@ -77,7 +77,7 @@ class CardTable:
         if found is None:
             geometry = self.geometry
             free = free_slots(geometry, occupancy)
-            lost = sum(free - _reach(geometry, profile, occupancy) for profile in geometry.profiles)
+            lost = sum(free - _reachable_slots(geometry, profile, occupancy) for profile in geometry.profiles)
             found = lost / (len(geometry.profiles) * geometry.slots)
             self._fragmentation[occupancy] = found
         return found
@@ -108,21 +108,21 @@ class CardTable:
         costs = self._costs.setdefault(profile, {})
         key = (occupancy, pending)
         if key not in costs:
-            _bound(costs)
+            _limit_size(costs)
             costs[key] = self._cost(occupancy, pending, profile)
         return costs[key]
 
-    def saw(self, occupancy: int) -> None:
+    def add_state(self, occupancy: int) -> None:
         """Tells that a card has this occupancy, so that ``ranking`` covers it."""
-        if occupancy not in self._seen:
-            self._seen.add(occupancy)
+        if occupancy not in self._states:
+            self._states.add(occupancy)
             self._rankings.clear()
 
     def ranking(self, profile: str) -> list[Candidate]:
         """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
         found = self._rankings.get(profile)
         if found is None:
-            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._seen)
+            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._states)
             found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
         return found
 
@@ -137,31 +137,31 @@ class CardTable:
     def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
         # Rounded, so that costs which are equal but for floating-point noise tie.
         before = self._arrange(occupancy, pending)
-        after = self._arrange(occupancy, with_one(pending, profile))
+        after = self._arrange(occupancy, add_profile(pending, profile))
         return None if before is None or after is None else round(after[0] - before[0], 9)
 
     def _arrange(self, occupancy: int, pending: Pending) -> tuple[float, tuple[Placement, ...]] | None:
         key = (occupancy, pending)
         if key not in self._best:
-            _bound(self._best)
+            _limit_size(self._best)
             found = list_packings(self.geometry, [self.geometry.profile(name) for name in pending], occupancy)
             ranked = [(self.fragmentation(state), state) for state in found]
             self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
         return self._best[key]
 
 
-def _bound(memo: dict[Any, Any]) -> None:
+def _limit_size(memo: dict[Any, Any]) -> None:
     """Empties a memo that has grown beyond what cards have: others choose what is asked for."""
     if len(memo) >= CARD_STATES:
         memo.clear()
 
 
-def with_one(pending: Pending, profile: str) -> Pending:
+def add_profile(pending: Pending, profile: str) -> Pending:
     """The multiset with one more instance."""
     return tuple(sorted((*pending, profile)))
 
 
-def _reach(geometry: Geometry, profile: Profile, occupancy: int) -> int:
+def _reachable_slots(geometry: Geometry, profile: Profile, occupancy: int) -> int:
     """Memory slots that instances of the profile could cover now."""
     covered = 0
     for start in free_starts(geometry, profile, occupancy):

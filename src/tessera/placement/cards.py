@@ -35,7 +35,7 @@ class CardPlacement(msgspec.Struct, frozen=True, order=True):
         return Placement(self.profile, self.start, self.size)
 
 
-class Allocation(msgspec.Struct, frozen=True):
+class OwnedPlacement(msgspec.Struct, frozen=True):
     """A placement and who holds it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Allocation(msgspec.Struct, frozen=True):
     owner: str
 
 
-class Card:
+class FleetCard:
     """One card, as the fleet files it. Changed by the fleet only.
 
     Attributes:
@@ -61,13 +61,13 @@ class Card:
 
     __slots__ = ("allocations", "gpu", "node", "occupancy", "pending", "table")
 
-    def __init__(self, node: "Node", gpu: str, table: CardTable) -> None:
+    def __init__(self, node: "FleetNode", gpu: str, table: CardTable) -> None:
         self.node = node
         self.gpu = gpu
         self.table = table
         self.occupancy = 0
         self.pending: Pending = ()
-        self.allocations: dict[int, Allocation] = {}
+        self.allocations: dict[int, OwnedPlacement] = {}
 
     @property
     def geometry(self) -> Geometry:
@@ -75,26 +75,26 @@ class Card:
         return self.table.geometry
 
 
-class Node:
+class FleetNode:
     """A node's cards and its free memory slots, those of pending instances already taken off."""
 
     __slots__ = ("cards", "free", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.cards: dict[str, Card] = {}
+        self.cards: dict[str, FleetCard] = {}
         self.free = 0
 
 
-class Group:
+class AlikeCards:
     """Cards that are alike: free slots of the node -> node name -> UUID -> card."""
 
     __slots__ = ("by_free",)
 
     def __init__(self) -> None:
-        self.by_free: dict[int, dict[str, dict[str, Card]]] = {}
+        self.by_free: dict[int, dict[str, dict[str, FleetCard]]] = {}
 
-    def nodes(self) -> Iterator[dict[str, Card]]:
+    def nodes(self) -> Iterator[dict[str, FleetCard]]:
         """The alike cards of each node, fullest node first."""
         for free in sorted(self.by_free):
             yield from self.by_free[free].values()

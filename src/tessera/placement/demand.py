@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.placement.reasons import Refusal
+from tessera.placement.reasons import NodeRefusal
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -27,5 +27,5 @@ class Demand(msgspec.Struct, frozen=True):
     again: bool = False
 
 
-NodeAllows = Callable[[Demand, str], Refusal | None]
+NodeAllows = Callable[[Demand, str], NodeRefusal | None]
 """Says whether a node takes a demand as far as everything but slices goes: ``None``, or why not."""

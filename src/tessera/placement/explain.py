@@ -12,10 +12,10 @@ from itertools import combinations
 from tessera.limits import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, NodeAllows
-from tessera.placement.fleet import Allocation, Card, Fleet
-from tessera.placement.node_fit import divide
-from tessera.placement.reasons import Fragmented, Full, NoNode, Reason, Refusal
-from tessera.placement.work import Work
+from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
+from tessera.placement.node_fit import divide_over_cards
+from tessera.placement.reasons import Fragmented, Full, NodeRefusal, NoNode, Reason
+from tessera.placement.step_budget import StepBudget
 
 _NODES_SEARCHED = 16
 # Nodes on which the search for what would free room looks.
@@ -23,7 +23,7 @@ _OWNERS_ENDED = 3
 # Owners that it takes together; beyond its bounds the reason says that several would have to end.
 
 
-class Explainer:
+class RefusalExplainer:
     """Reasons for the demands of one batch.
 
     Args:
@@ -32,13 +32,15 @@ class Explainer:
         settled: what stands on the cards that the batch gave something to, by card.
     """
 
-    def __init__(self, fleet: Fleet, node_allows: NodeAllows, settled: Mapping[Card, Sequence[Allocation]]) -> None:
+    def __init__(
+        self, fleet: Fleet, node_allows: NodeAllows, settled: Mapping[FleetCard, Sequence[OwnedPlacement]]
+    ) -> None:
         self._fleet = fleet
         self._allows = node_allows
         self._settled = settled
         self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
-    def reason(self, demand: Demand, refused: Mapping[str, Refusal]) -> Reason:
+    def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
         """Why a demand of known profiles was not placed.
 
         Where a node would take it, its cards are the reason, and a node with room that refuses it is none: only where
@@ -48,7 +50,7 @@ class Explainer:
             demand: the demand.
             refused: nodes with room that refused it.
         """
-        refusals: dict[str, Refusal] = dict(refused)
+        refusals: dict[str, NodeRefusal] = dict(refused)
         admitting: list[str] = []
         if demand.nodes is not None:  # the others refuse it; they are asked only if these do too
             admitting = self._admitting(demand, demand.nodes)
@@ -102,9 +104,9 @@ class Explainer:
 
     # What would free room
 
-    def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[Allocation, ...]:
+    def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
         """The fewest allocations, and of these the smallest, that stand where one slice could go."""
-        best: tuple[int, int, tuple[Allocation, ...]] | None = None
+        best: tuple[int, int, tuple[OwnedPlacement, ...]] | None = None
         for card in (card for node in nodes for card in self._fleet.cards(node)):
             name = card.table.name_of(profile)
             if name is None:
@@ -121,10 +123,10 @@ class Explainer:
                 break
         return best[2] if best else ()
 
-    def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[Allocation, ...]:
+    def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
         tried = sets = 0
-        work = Work(EXPLAINED_STEPS)
+        work = StepBudget(EXPLAINED_STEPS)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
                 cards = [(card.table, _by_owner(card, self._held(card))) for card in self._fleet.cards(node)]
@@ -137,34 +139,34 @@ class Explainer:
                     left = [_without(table, held, ended) for table, held in cards]
                     if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
                         continue
-                    if divide(left, profiles, work) is not None:
+                    if divide_over_cards(left, profiles, work) is not None:
                         return self._of_owners(node, ended)
                     tried += 1
                     if tried == EXPLAINED_DIVISIONS or work.spent:
                         return ()
         return ()
 
-    def _of_owners(self, node: str, owners: Sequence[str]) -> tuple[Allocation, ...]:
+    def _of_owners(self, node: str, owners: Sequence[str]) -> tuple[OwnedPlacement, ...]:
         held = (one for card in self._fleet.cards(node) for one in self._held(card))
         return tuple(one for one in held if one.owner in owners)
 
-    def _held(self, card: Card) -> Sequence[Allocation]:
+    def _held(self, card: FleetCard) -> Sequence[OwnedPlacement]:
         settled = self._settled.get(card)
         return tuple(card.allocations.values()) if settled is None else settled
 
-    def _occupancy(self, card: Card) -> int:
+    def _occupancy(self, card: FleetCard) -> int:
         if card not in self._settled:
             return card.occupancy
         return _union(_bits(card, one) for one in self._settled[card])
 
 
-def _no_node(refusals: Iterable[Refusal], no_room: int) -> NoNode:
+def _no_node(refusals: Iterable[NodeRefusal], no_room: int) -> NoNode:
     counts = Counter(refusal.rule for refusal in refusals)
     return NoNode(tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))), no_room)
 
 
-def _bits(card: Card, one: Allocation) -> int:
-    return card.table.bits(one.placement.on_card)
+def _bits(card: FleetCard, one: OwnedPlacement) -> int:
+    return card.table.mask_of(one.placement.on_card)
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -174,7 +176,7 @@ def _union(masks: Iterable[int]) -> int:
     return union
 
 
-def _by_owner(card: Card, held: Sequence[Allocation]) -> dict[str, int]:
+def _by_owner(card: FleetCard, held: Sequence[OwnedPlacement]) -> dict[str, int]:
     bits: dict[str, int] = {}
     for one in held:
         bits[one.owner] = bits.get(one.owner, 0) | _bits(card, one)

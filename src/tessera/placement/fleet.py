@@ -15,21 +15,21 @@ from typing import TypeVar
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_table import Candidate, CardTable, Pending
-from tessera.placement.cards import Allocation, Card, CardPlacement, Group, Node
+from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement
 
-__all__ = ["Allocation", "Card", "CardPlacement", "Fleet", "NoSuchCard", "Node", "Occupied"]
+__all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 
 Filed = TypeVar("Filed")
 
 
-class NoSuchCard(KeyError):  # noqa: N818 - the name says what is wrong
+class UnknownCard(KeyError):  # noqa: N818 - the name says what is wrong
     """A node or card that the fleet does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class Occupied(ValueError):  # noqa: N818 - the name says what is wrong
+class PlaceOccupied(ValueError):  # noqa: N818 - the name says what is wrong
     """Slots or media engines that another allocation holds."""
 
 
@@ -37,12 +37,12 @@ class Fleet:
     """All cards that slices may go to."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, FleetNode] = {}
         self._tables: dict[Geometry, CardTable] = {}
         self._numbers = 0
-        self._groups: dict[CardTable, dict[tuple[int, Pending], Group]] = {}
+        self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
         self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
-        self._nodes_by_free: dict[int, dict[str, Node]] = {}
+        self._nodes_by_free: dict[int, dict[str, FleetNode]] = {}
 
     # What is there
 
@@ -57,24 +57,24 @@ class Fleet:
     def __contains__(self, node: object) -> bool:
         return node in self._nodes
 
-    def cards(self, node: str | None = None) -> Iterator[Card]:
+    def cards(self, node: str | None = None) -> Iterator[FleetCard]:
         """The cards of a node, or of all nodes."""
         found = self._nodes.values() if node is None else [self._node(node)]
         for one in found:
             yield from one.cards.values()
 
-    def card(self, node: str, gpu: str) -> Card:
+    def card(self, node: str, gpu: str) -> FleetCard:
         """A card.
 
         Raises:
-            NoSuchCard: the fleet does not have it.
+            UnknownCard: the fleet does not have it.
         """
         card = self._node(node).cards.get(gpu)
         if card is None:
-            raise NoSuchCard(f"node {node} has no card {gpu}; its cards are {', '.join(self._nodes[node].cards)}")
+            raise UnknownCard(f"node {node} has no card {gpu}; its cards are {', '.join(self._nodes[node].cards)}")
         return card
 
-    def allocations(self) -> Iterator[Allocation]:
+    def allocations(self) -> Iterator[OwnedPlacement]:
         """Everything that is held, card by card."""
         for card in self.cards():
             yield from card.allocations.values()
@@ -94,31 +94,31 @@ class Fleet:
         """
         home = self._nodes.get(node)
         if home is None:
-            home = self._nodes[node] = Node(node)
+            home = self._nodes[node] = FleetNode(node)
             self._nodes_by_free.setdefault(0, {})[node] = home
         if gpu in home.cards:
             raise ValueError(f"node {node} has card {gpu} already; remove it before adding it anew")
-        card = Card(home, gpu, self._table(geometry))
+        card = FleetCard(home, gpu, self._table(geometry))
         home.cards[gpu] = card
-        self._file(card)
-        self._resize(home, geometry.slots)
+        self._index(card)
+        self._move_node(home, geometry.slots)
 
-    def remove_card(self, node: str, gpu: str) -> tuple[Allocation, ...]:
+    def remove_card(self, node: str, gpu: str) -> tuple[OwnedPlacement, ...]:
         """Takes a card away, and its node with the last one; returns what stood on it.
 
         Raises:
-            NoSuchCard: the fleet does not have it.
+            UnknownCard: the fleet does not have it.
         """
         card = self.card(node, gpu)
-        self._resize(card.node, -card.table.room(card.occupancy, ()))
-        self._unfile(card)
+        self._move_node(card.node, -card.table.room(card.occupancy, ()))
+        self._unindex(card)
         del card.node.cards[gpu]
         if not card.node.cards:
             self._drop(self._nodes_by_free, card.node.free, node)
             del self._nodes[node]
         return tuple(card.allocations.values())
 
-    def remove_node(self, node: str) -> tuple[Allocation, ...]:
+    def remove_node(self, node: str) -> tuple[OwnedPlacement, ...]:
         """Takes a node and its cards away; returns what stood on them. A node that is not there is no error."""
         cards = list(self._nodes[node].cards) if node in self._nodes else []
         return tuple(allocation for gpu in cards for allocation in self.remove_card(node, gpu))
@@ -127,44 +127,44 @@ class Fleet:
         """Records that an instance stands on a card, ours or foreign.
 
         Raises:
-            NoSuchCard: the fleet does not have the card.
-            Occupied: slots or media engines are held already.
+            UnknownCard: the fleet does not have the card.
+            PlaceOccupied: slots or media engines are held already.
             ValueError: the placement leaves the card.
         """
         card = self.card(placement.node, placement.gpu)
-        bits = card.table.bits(placement.on_card)
+        bits = card.table.mask_of(placement.on_card)
         if bits & card.occupancy:
-            raise Occupied(self._collision(card, placement, bits))
-        card.allocations[placement.start] = Allocation(placement, owner)
-        self.refile(card, card.occupancy | bits, card.pending)
+            raise PlaceOccupied(self._collision(card, placement, bits))
+        card.allocations[placement.start] = OwnedPlacement(placement, owner)
+        self.set_state(card, card.occupancy | bits, card.pending)
 
     def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:
         """Records one owner's placements, all of them or, when one is refused, none.
 
         Raises:
-            NoSuchCard, Occupied, ValueError: as ``occupy``.
+            UnknownCard, PlaceOccupied, ValueError: as ``occupy``.
         """
         done: list[CardPlacement] = []
         try:
             for placement in placements:
                 self.occupy(placement, owner)
                 done.append(placement)
-        except (NoSuchCard, ValueError):
+        except (UnknownCard, ValueError):
             for placement in done:
                 self.release(placement.node, placement.gpu, placement.start)
             raise
 
-    def release(self, node: str, gpu: str, start: int) -> Allocation:
+    def release(self, node: str, gpu: str, start: int) -> OwnedPlacement:
         """Forgets the allocation that begins at a slot, and returns it.
 
         Raises:
-            NoSuchCard: the fleet does not have the card, or nothing begins there.
+            UnknownCard: the fleet does not have the card, or nothing begins there.
         """
         card = self.card(node, gpu)
         allocation = card.allocations.pop(start, None)
         if allocation is None:
-            raise NoSuchCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
-        self.refile(card, card.occupancy & ~card.table.bits(allocation.placement.on_card), card.pending)
+            raise UnknownCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
+        self.set_state(card, card.occupancy & ~card.table.mask_of(allocation.placement.on_card), card.pending)
         return allocation
 
     # For plan.py: the histogram
@@ -174,7 +174,7 @@ class Fleet:
         """The geometries present."""
         return tuple(self._groups)
 
-    def candidates(self, profile: str, *, spread: bool = False) -> Iterator[Group]:
+    def candidates(self, profile: str, *, spread: bool = False) -> Iterator[AlikeCards]:
         """Groups of alike cards that have room for one more instance of a profile.
 
         Args:
@@ -198,7 +198,7 @@ class Fleet:
             if group is not None:
                 yield group
 
-    def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[Node]:
+    def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[FleetNode]:
         """All nodes, or those named, the ones with the most free slots first."""
         if of is not None:
             yield from sorted((self._nodes[name] for name in of), key=lambda node: (-node.free, node.name))
@@ -206,27 +206,27 @@ class Fleet:
         for free in sorted(self._nodes_by_free, reverse=True):
             yield from self._nodes_by_free[free].values()
 
-    def listed_nodes(self) -> Iterator[Node]:
+    def listed_nodes(self) -> Iterator[FleetNode]:
         """All nodes, in the order in which they were added."""
         yield from self._nodes.values()
 
-    def fullest_nodes(self) -> Iterator[Node]:
+    def fullest_nodes(self) -> Iterator[FleetNode]:
         """Nodes with a free slot at least, fullest first."""
         for free in sorted(self._nodes_by_free):
             if free:
                 yield from self._nodes_by_free[free].values()
 
-    def roomiest(self) -> int:
+    def most_free_slots(self) -> int:
         """The most free memory slots that one node has."""
         return max(self._nodes_by_free, default=0)
 
-    def refile(self, card: Card, occupancy: int, pending: Pending) -> None:
+    def set_state(self, card: FleetCard, occupancy: int, pending: Pending) -> None:
         """Gives a card another occupancy and pending multiset, and files it where it now belongs."""
         before, after = card.table.room(card.occupancy, card.pending), card.table.room(occupancy, pending)
-        self._unfile(card)
+        self._unindex(card)
         card.occupancy, card.pending = occupancy, pending
-        self._file(card)
-        self._resize(card.node, after - before)
+        self._index(card)
+        self._move_node(card.node, after - before)
 
     # How it is kept
 
@@ -239,25 +239,25 @@ class Fleet:
             table = self._tables[geometry] = CardTable(geometry, self._numbers)
         return table
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> FleetNode:
         node = self._nodes.get(name)
         if node is None:
-            raise NoSuchCard(f"the fleet has no node {name}")
+            raise UnknownCard(f"the fleet has no node {name}")
         return node
 
-    def _file(self, card: Card) -> None:
-        card.table.saw(card.occupancy)
+    def _index(self, card: FleetCard) -> None:
+        card.table.add_state(card.occupancy)
         groups = self._groups.setdefault(card.table, {})
         key = (card.occupancy, card.pending)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group()
+            group = groups[key] = AlikeCards()
             if card.pending:
                 self._open.setdefault(card.table, set()).add(key)
         node = card.node
         group.by_free.setdefault(node.free, {}).setdefault(node.name, {})[card.gpu] = card
 
-    def _unfile(self, card: Card) -> None:
+    def _unindex(self, card: FleetCard) -> None:
         groups = self._groups[card.table]
         key = (card.occupancy, card.pending)
         by_free = groups[key].by_free
@@ -273,7 +273,7 @@ class Fleet:
                 if not groups:
                     del self._groups[card.table]
 
-    def _resize(self, node: Node, change: int) -> None:
+    def _move_node(self, node: FleetNode, change: int) -> None:
         """Moves a node, in every group that has cards of it, to another count of free slots."""
         if not change:
             return
@@ -295,11 +295,11 @@ class Fleet:
             del by_free[free]
 
     @staticmethod
-    def _collision(card: Card, placement: CardPlacement, bits: int) -> str:
+    def _collision(card: FleetCard, placement: CardPlacement, bits: int) -> str:
         holders = [
             f"{held.placement.profile} at {held.placement.start} of {held.owner}"
             for held in card.allocations.values()
-            if bits & card.table.bits(held.placement.on_card)
+            if bits & card.table.mask_of(held.placement.on_card)
         ]
         return (
             f"node {placement.node}, card {placement.gpu}: {placement.profile} at {placement.start} meets"

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tessera.limits import DIVISION_STEPS
-from tessera.placement.card_table import CardTable, Pending, with_one
-from tessera.placement.fleet import Card, Fleet, Node
-from tessera.placement.work import Work
+from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.fleet import Fleet, FleetCard, FleetNode
+from tessera.placement.step_budget import StepBudget
 
 _STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
 _WORK_A_STEP = 10
-# Cost of a trial in steps of :class:`tessera.placement.work.Work`.
+# Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 
 #: What one more slice of a profile costs a card of that table, occupancy and pending multiset; ``None`` without room.
 Cost = Callable[[CardTable, int, Pending, str], float | None]
@@ -25,8 +25,8 @@ _Class = tuple[CardTable, int, Pending]
 
 
 def fit_on_node(
-    node: Node, profiles: Sequence[str], work: Work | None = None, cost: Cost = CardTable.cost
-) -> tuple[float, tuple[Card, ...]] | None:
+    node: FleetNode, profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
+) -> tuple[float, tuple[FleetCard, ...]] | None:
     """Divides slices over a node's cards.
 
     Args:
@@ -40,7 +40,7 @@ def fit_on_node(
         exists.
     """
     cards = list(node.cards.values())
-    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles, work, cost)
+    found = divide_over_cards([(card.table, card.occupancy, card.pending) for card in cards], profiles, work, cost)
     return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
 
 
@@ -53,13 +53,15 @@ def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
     return list(found.values())
 
 
-def fits_when_empty(empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: Work | None = None) -> bool:
+def fits_when_empty(
+    empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: StepBudget | None = None
+) -> bool:
     """Tells if one of these empty nodes could hold the slices."""
-    return any(divide(cards, profiles, work) is not None for cards in empties)
+    return any(divide_over_cards(cards, profiles, work) is not None for cards in empties)
 
 
-def divide(
-    cards: Sequence[_Class], profiles: Sequence[str], work: Work | None = None, cost: Cost = CardTable.cost
+def divide_over_cards(
+    cards: Sequence[_Class], profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
 ) -> tuple[float, tuple[int, ...]] | None:
     """Divides slices over cards given as (table, occupancy, pending).
 
@@ -67,7 +69,7 @@ def divide(
         The cost and one card's index per profile; ``None`` when no division exists.
     """
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
-    search = _Search(list(cards), [profiles[index] for index in order], cost)
+    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost)
     search.extend(0, 0.0)
     if work is not None:
         work.spend((search.steps + len(profiles)) * _WORK_A_STEP)
@@ -88,7 +90,7 @@ def _size(table: CardTable, profile: str) -> int:
     return table.size_of(name) if name is not None else 0
 
 
-class _Search:
+class _NodeFitSearch:
     """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
 
     def __init__(self, cards: list[_Class], profiles: list[str], cost: Cost = CardTable.cost) -> None:
@@ -122,7 +124,7 @@ class _Search:
                 return
             self.steps += 1
             before = self._cards[index]
-            self._cards[index] = (before[0], before[1], with_one(before[2], name))
+            self._cards[index] = (before[0], before[1], add_profile(before[2], name))
             self._chosen.append(index)
             self.extend(depth + 1, cost + growth)
             self._chosen.pop()
@@ -168,7 +170,7 @@ class _Search:
         name = table.name_of(profile)
         if name is None or table.cost(state, given, name) is None:
             return None
-        return (table, state, with_one(given, name))
+        return (table, state, add_profile(given, name))
 
     def _choices(self, profile: str) -> list[tuple[float, int, str]]:
         """One card of each kind that has room for the profile, cheapest first, fullest among equals."""

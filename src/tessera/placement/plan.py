@@ -22,16 +22,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera.mig.geometry import closest_profile
-from tessera.placement.card_table import CardTable, Pending, with_one
+from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.demand import Demand, NodeAllows
-from tessera.placement.explain import Explainer
-from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
+from tessera.placement.explain import RefusalExplainer
+from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
 from tessera.placement.policies.fragmentation_gradient import FragmentationGradient
 from tessera.placement.policy import Policy
-from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason
-from tessera.placement.search import Search
-from tessera.placement.work import Work
+from tessera.placement.reasons import NeverFits, Reason, UnknownProfile
+from tessera.placement.search import CardSearch
+from tessera.placement.step_budget import StepBudget
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
 
@@ -70,7 +70,7 @@ def plan(
     allows_when_empty: NodeAllows | None = None,
     on_take: Callable[[Demand, str], None] | None = None,
     on_give_back: Callable[[Demand, str], None] | None = None,
-    work: Work | None = None,
+    work: StepBudget | None = None,
     policy: Policy | None = None,
 ) -> Plan:
     """Plans a batch.
@@ -91,15 +91,15 @@ def plan(
     """
     _check(demands)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
-    allows = node_allows or _every_node
+    allows = node_allows or _allow_every_node
     rule = policy or FragmentationGradient()
     batch = _Batch(
         fleet,
-        Search(fleet, allows, rule),
+        CardSearch(fleet, allows, rule),
         rule,
         on_take=on_take,
         on_give_back=on_give_back,
-        work=work or Work(sys.maxsize),
+        work=work or StepBudget(sys.maxsize),
     )
     try:
         return batch.run(ordered, allows_when_empty or allows)
@@ -107,10 +107,10 @@ def plan(
         batch.undo()
         raise
     finally:
-        batch.forget()
+        batch.clear()
 
 
-def _every_node(_demand: Demand, _node: str) -> None:
+def _allow_every_node(_demand: Demand, _node: str) -> None:
     return None
 
 
@@ -130,12 +130,12 @@ class _Batch:
     def __init__(
         self,
         fleet: Fleet,
-        search: Search,
+        search: CardSearch,
         policy: Policy,
         *,
         on_take: Callable[[Demand, str], None] | None,
         on_give_back: Callable[[Demand, str], None] | None,
-        work: Work,
+        work: StepBudget,
     ) -> None:
         self._policy = policy
         self._fleet = fleet
@@ -144,16 +144,16 @@ class _Batch:
         self._search = search
         self._on_take = on_take
         self._on_give_back = on_give_back
-        self._given: dict[str, tuple[Demand, tuple[Card, ...]]] = {}
+        self._assigned: dict[str, tuple[Demand, tuple[FleetCard, ...]]] = {}
         self._shares: dict[str, tuple[float, int]] = {}
         self._postponed: list[Demand] = []
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
 
     def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows) -> Plan:
-        reasons, possible = self._sort_out(ordered)
+        reasons, possible = self._refuse_impossible(ordered)
         short = self._admit(possible)
-        assignments, settled = self._settle()
-        explainer = Explainer(self._fleet, allows_when_empty, settled)
+        assignments, settled = self._choose_starts()
+        explainer = RefusalExplainer(self._fleet, allows_when_empty, settled)
         floor = -int(_OVERDRAFT * self._steps)
         for index, demand in enumerate([each for each in short if not each.again]):
             if index and self._work.left < floor:
@@ -170,17 +170,17 @@ class _Batch:
             reasons[demand.key] = explainer.reason(anew, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Takes all pending instances off the cards again, without telling the caller's books."""
-        for _, cards in self._given.values():
+        for _, cards in self._assigned.values():
             for card in cards:
                 if card.pending:
-                    self._fleet.refile(card, card.occupancy, ())
-        self._given.clear()
+                    self._fleet.set_state(card, card.occupancy, ())
+        self._assigned.clear()
 
     # Admission
 
-    def _sort_out(self, ordered: Sequence[Demand]) -> tuple[dict[str, Reason], list[Demand]]:
+    def _refuse_impossible(self, ordered: Sequence[Demand]) -> tuple[dict[str, Reason], list[Demand]]:
         """Refuses what can never fit on this fleet; returns those reasons and the rest."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
@@ -203,7 +203,7 @@ class _Batch:
         for profile in profiles:
             if not any(table.name_of(profile) for table in self._fleet.tables):
                 known = self._fleet.profiles
-                return NoSuchProfile(profile, known, closest_profile(profile, known))
+                return UnknownProfile(profile, known, closest_profile(profile, known))
         if len(profiles) == 1 or again:
             return None
         if self._empties is None:
@@ -212,7 +212,7 @@ class _Batch:
 
     def _admit(self, ordered: Sequence[Demand]) -> list[Demand]:
         """Gives as many demands as the order allows a place; returns those that found none."""
-        if len(ordered) > 1 and self._within(_PACKING_SHARE, ordered):
+        if len(ordered) > 1 and self._pack_within(_PACKING_SHARE, ordered):
             return []
         short: list[Demand] = []
         admitted: list[Demand] = []
@@ -230,18 +230,18 @@ class _Batch:
                 repacks
                 and admitted
                 and shape not in hopeless
-                and self._fleet.roomiest() >= self._search.slots_needed(demand)
+                and self._fleet.most_free_slots() >= self._search.slots_needed(demand)
             ):
                 repacks -= 1
-                if self._pack_anew([*admitted, demand]):
+                if self._repack([*admitted, demand]):
                     admitted.append(demand)
                     continue
                 hopeless.add(shape)
-            self._ask_everybody(demand)
+            self._collect_refusals(demand)
             short.append(demand)
         return short
 
-    def _within(self, share: float, demands: Sequence[Demand]) -> bool:
+    def _pack_within(self, share: float, demands: Sequence[Demand]) -> bool:
         """Packs all demands with that share of the work; packs none when it does not suffice."""
         whole, self._work = self._work, self._work.part(share)
         try:
@@ -249,7 +249,7 @@ class _Batch:
         finally:
             self._work = whole
 
-    def _ask_everybody(self, demand: Demand) -> None:
+    def _collect_refusals(self, demand: Demand) -> None:
         """Collects the refusals of all nodes with room, for the reason."""
         if not demand.again:
             self._work.spend(2 * len(self._fleet.nodes))
@@ -268,21 +268,21 @@ class _Batch:
                 return False
         return True
 
-    def _pack_anew(self, demands: Sequence[Demand]) -> bool:
-        before = dict(self._given)
+    def _repack(self, demands: Sequence[Demand]) -> bool:
+        before = dict(self._assigned)
         self.undo()
-        if self._within(_PACKING_SHARE, demands):
+        if self._pack_within(_PACKING_SHARE, demands):
             return True
         for demand, cards in before.values():
-            self._give(demand, cards)
+            self._assign(demand, cards)
         return False
 
     def undo(self) -> None:
         """Takes everything back, and tells the caller's books."""
-        for demand, cards in self._given.values():
+        for demand, cards in self._assigned.values():
             if self._on_give_back:
                 self._on_give_back(demand, cards[0].node.name)
-        self.forget()
+        self.clear()
 
     def _largest_first(self, demand: Demand) -> tuple[float, int, float]:
         """Large before small, of one size the one with fewer legal starts first: 4g before 3g, 2g before 1g.10gb."""
@@ -307,36 +307,38 @@ class _Batch:
         cards = self._search.find(demand, self._work, policy)
         if cards is None:
             return False
-        self._give(demand, cards)
+        self._assign(demand, cards)
         return True
 
-    def _give(self, demand: Demand, cards: tuple[Card, ...]) -> None:
+    def _assign(self, demand: Demand, cards: tuple[FleetCard, ...]) -> None:
         for card, profile in zip(cards, demand.profiles, strict=True):
             name = card.table.name_of(profile)
             assert name is not None
-            self._fleet.refile(card, card.occupancy, with_one(card.pending, name))
-        self._given[demand.key] = (demand, cards)
+            self._fleet.set_state(card, card.occupancy, add_profile(card.pending, name))
+        self._assigned[demand.key] = (demand, cards)
         if self._on_take:
             self._on_take(demand, cards[0].node.name)
 
     # The end of the batch
 
-    def _settle(self) -> tuple[dict[str, tuple[CardPlacement, ...]], dict[Card, tuple[Allocation, ...]]]:
+    def _choose_starts(
+        self,
+    ) -> tuple[dict[str, tuple[CardPlacement, ...]], dict[FleetCard, tuple[OwnedPlacement, ...]]]:
         """Fixes the starts on every card that was given something.
 
         Returns:
             Placements by demand, and by card what stands on it once they are carried out.
         """
-        waiting: dict[tuple[Card, str], list[int]] = {}
-        settled: dict[Card, tuple[Allocation, ...]] = {}
-        for _, cards in self._given.values():
+        waiting: dict[tuple[FleetCard, str], list[int]] = {}
+        settled: dict[FleetCard, tuple[OwnedPlacement, ...]] = {}
+        for _, cards in self._assigned.values():
             for card in cards:
                 if card not in settled:
                     settled[card] = tuple(card.allocations.values())
                     for one in self._policy.arrange(card.table, card.occupancy, card.pending) or ():
                         waiting.setdefault((card, one.profile), []).append(one.start)
         assignments: dict[str, tuple[CardPlacement, ...]] = {}
-        for demand, cards in self._given.values():
+        for demand, cards in self._assigned.values():
             placements = []
             for card, profile in zip(cards, demand.profiles, strict=True):
                 name = card.table.name_of(profile)
@@ -344,7 +346,7 @@ class _Batch:
                 starts = waiting[card, name]
                 starts.sort(reverse=True)
                 placed = CardPlacement(card.node.name, card.gpu, name, starts.pop(), card.table.size_of(name))
-                settled[card] = (*settled[card], Allocation(placed, demand.key))
+                settled[card] = (*settled[card], OwnedPlacement(placed, demand.key))
                 placements.append(placed)
             assignments[demand.key] = tuple(placements)
         return assignments, settled

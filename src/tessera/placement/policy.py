@@ -13,8 +13,8 @@ from typing import Protocol, Self
 from tessera.mig.geometry import Placement
 from tessera.mig.layout_planning import list_packings
 from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.fleet import Card, Fleet, Node
-from tessera.placement.work import Work
+from tessera.placement.fleet import Fleet, FleetCard, FleetNode
+from tessera.placement.step_budget import StepBudget
 
 
 class Policy(Protocol):
@@ -24,7 +24,9 @@ class Policy(Protocol):
         """The policies with which a whole batch is packed, one after the other until all of it fits."""
         ...
 
-    def rank_cards(self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: Work) -> Iterator[Card]:
+    def rank_cards(
+        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
+    ) -> Iterator[FleetCard]:
         """Cards that have room for one slice, best first.
 
         Of cards of one node that are alike, one is enough.
@@ -37,7 +39,7 @@ class Policy(Protocol):
         """
         ...
 
-    def rank_nodes(self, fleet: Fleet) -> Iterator[Node]:
+    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
         """Nodes with free slots, in the order in which several slices of one demand try them."""
         ...
 
@@ -68,7 +70,7 @@ class LeftmostStarts:
         return min(found, key=lambda placements: sorted(one.start for one in placements), default=None)
 
 
-def has_room(card: Card, profile: str) -> bool:
+def has_room(card: FleetCard, profile: str) -> bool:
     """Whether a card takes one more slice beside what this batch gave it."""
     name = card.table.name_of(profile)
     return name is not None and card.table.cost(card.occupancy, card.pending, name) is not None

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tessera.placement.cards import Allocation
+from tessera.placement.cards import OwnedPlacement
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class NodeRefusal(msgspec.Struct, frozen=True):
     """Why one node does not take one demand.
 
     Attributes:
@@ -24,7 +24,7 @@ class Refusal(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class NoSuchProfile(msgspec.Struct, frozen=True, tag=True):
+class UnknownProfile(msgspec.Struct, frozen=True, tag=True):
     """No card of the fleet has a profile that the demand names.
 
     Attributes:
@@ -58,7 +58,7 @@ class NeverFits(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        wanted = _listed(self.profiles)
+        wanted = _count_profiles(self.profiles)
         return (
             f"no node's cards can hold {wanted} together, even empty; a pod's slices must be on one node: ask for fewer"
         )
@@ -94,12 +94,12 @@ class Full(msgspec.Struct, frozen=True, tag=True):
     """
 
     profiles: tuple[str, ...]
-    frees: tuple[Allocation, ...] = ()
+    frees: tuple[OwnedPlacement, ...] = ()
 
     @property
     def text(self) -> str:
         """The reason in words."""
-        return f"every card is full for {_listed(self.profiles)}; {_freed_by(self.frees)}"
+        return f"every card is full for {_count_profiles(self.profiles)}; {_freed_by(self.frees)}"
 
 
 class Fragmented(msgspec.Struct, frozen=True, tag=True):
@@ -114,28 +114,28 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
 
     profiles: tuple[str, ...]
     free_slots: int
-    frees: tuple[Allocation, ...] = ()
+    frees: tuple[OwnedPlacement, ...] = ()
     total: int = 0
 
     @property
     def text(self) -> str:
         """The reason in words."""
-        wanted = _listed(self.profiles)
+        wanted = _count_profiles(self.profiles)
         return (
             f"{self.total} memory slots are free, at most {self.free_slots} together, but nowhere at a start that is"
             f" legal for {wanted}; {_freed_by(self.frees)}"
         )
 
 
-Reason = NoSuchProfile | NeverFits | NoNode | Full | Fragmented
+Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented
 
 
-def _listed(profiles: Iterable[str]) -> str:
+def _count_profiles(profiles: Iterable[str]) -> str:
     """``28 x 1g.5gb, 3g.20gb``."""
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
 
 
-def _freed_by(frees: tuple[Allocation, ...]) -> str:
+def _freed_by(frees: tuple[OwnedPlacement, ...]) -> str:
     if not frees:
         return "several allocations would have to end to make room"
     parts = [f"{one.owner} ({one.placement.profile} at {one.placement.start})" for one in frees]

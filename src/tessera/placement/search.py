@@ -2,23 +2,23 @@
 
 - One slice goes to the card that the policy ranks first.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
-- Which node admits a demand is asked lazily, best node first. A refusal is remembered until :meth:`Search.forget`.
+- Which node admits a demand is asked lazily, best node first. A refusal is remembered until :meth:`CardSearch.forget`.
 """
 
 from collections.abc import Mapping
 
 from tessera.placement.demand import Demand, NodeAllows
-from tessera.placement.fleet import Card, Fleet
+from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.node_fit import fit_on_node
 from tessera.placement.policy import Policy
-from tessera.placement.reasons import Refusal
-from tessera.placement.work import Work
+from tessera.placement.reasons import NodeRefusal
+from tessera.placement.step_budget import StepBudget
 
 _NODES_COMPARED = 16
 # A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
 
 
-class Search:
+class CardSearch:
     """The search of one batch.
 
     Args:
@@ -31,10 +31,10 @@ class Search:
         self._policy = policy
         self._fleet = fleet
         self._allows = node_allows
-        self._refused: dict[str, dict[str, Refusal]] = {}
+        self._refused: dict[str, dict[str, NodeRefusal]] = {}
         self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
-    def refusals(self, demand: Demand) -> Mapping[str, Refusal]:
+    def refusals(self, demand: Demand) -> Mapping[str, NodeRefusal]:
         """The nodes that refused a demand, with their reasons."""
         return self._refused.get(demand.key, {})
 
@@ -49,7 +49,7 @@ class Search:
             for profile in demand.profiles
         )
 
-    def find(self, demand: Demand, work: Work, policy: Policy | None = None) -> tuple[Card, ...] | None:
+    def find(self, demand: Demand, work: StepBudget, policy: Policy | None = None) -> tuple[FleetCard, ...] | None:
         """One card for each profile of a demand; None without room.
 
         Args:
@@ -58,15 +58,15 @@ class Search:
             policy: another one than the search's own, with the same costs: one of its packing variants.
         """
         if len(demand.profiles) > 1:
-            return self._one_node(demand, work)
+            return self._find_node(demand, work)
         for card in (policy or self._policy).rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
             if self._admits(demand, card.node.name, work):
                 return (card,)
         return None
 
-    def _one_node(self, demand: Demand, work: Work) -> tuple[Card, ...] | None:
+    def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[float, tuple[Card, ...]] | None = None
+        best: tuple[float, tuple[FleetCard, ...]] | None = None
         compared = 0
         costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self.slots_needed(demand)
@@ -88,7 +88,7 @@ class Search:
             best = fit_on_node(node, demand.profiles, work, self._policy.cost)
         return best and best[1]
 
-    def _admits(self, demand: Demand, node: str, work: Work) -> bool:
+    def _admits(self, demand: Demand, node: str, work: StepBudget) -> bool:
         work.spend()
         if demand.nodes is not None and node not in demand.nodes:
             return False

@@ -33,7 +33,7 @@ NVLINK_POINTS = 100
 _NEVER = 1 << 60
 
 
-class Path(IntEnum):
+class PciPath(IntEnum):
     """The way between two cards through PCIe, by go-gpuallocator's points; names as ``nvidia-smi topo -m`` has them."""
 
     UNKNOWN = 0
@@ -51,7 +51,7 @@ class Path(IntEnum):
     BOARD = 60
 
 
-class Pair(msgspec.Struct, frozen=True):
+class CardLink(msgspec.Struct, frozen=True):
     """What joins two cards.
 
     Attributes:
@@ -59,7 +59,7 @@ class Pair(msgspec.Struct, frozen=True):
         nvlinks: NVLinks that lead from one directly to the other.
     """
 
-    path: Path = Path.UNKNOWN
+    path: PciPath = PciPath.UNKNOWN
     nvlinks: int = 0
 
 
@@ -79,7 +79,7 @@ class Topology:
     def __init__(
         self,
         cards: Sequence[str],
-        pairs: Mapping[tuple[str, str], Pair],
+        pairs: Mapping[tuple[str, str], CardLink],
         *,
         switch_links: Mapping[str, int] | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Topology:
         }
 
     @classmethod
-    def flat(cls, cards: Sequence[str]) -> Self:
+    def without_links(cls, cards: Sequence[str]) -> Self:
         """Cards of which nothing is known but their order."""
         return cls(cards, {})
 
@@ -128,13 +128,13 @@ class Topology:
         if len(pool) <= EXACT_CARDS:
             chosen = _Division(weights, size, needed).best_set()
         else:
-            chosen = sorted(_grown(weights, size, needed))
+            chosen = sorted(_grow_set(weights, size, needed))
         return tuple(pool[number] for number in chosen)
 
 
-def _score(pairs: Mapping[tuple[str, str], Pair], switch_links: Mapping[str, int], one: str, other: str) -> int:
+def _score(pairs: Mapping[tuple[str, str], CardLink], switch_links: Mapping[str, int], one: str, other: str) -> int:
     told = [pairs[key] for key in ((one, other), (other, one)) if key in pairs]
-    path = max((pair.path for pair in told), default=Path.UNKNOWN)
+    path = max((pair.path for pair in told), default=PciPath.UNKNOWN)
     direct = max((pair.nvlinks for pair in told), default=0)
     switched = min(switch_links.get(one, 0), switch_links.get(other, 0))
     return int(path) + NVLINK_POINTS * max(direct, switched)
@@ -258,10 +258,10 @@ class _Division:
         return []
 
 
-def _grown(weights: list[list[int]], size: int, fixed: list[int]) -> list[int]:
+def _grow_set(weights: list[list[int]], size: int, fixed: list[int]) -> list[int]:
     """A good set of many cards: the best neighbour is added to each possible first card, then cards are exchanged."""
     starts = [fixed] if fixed else [[first] for first in range(len(weights))]
-    candidates = [_improved(weights, _grow(weights, size, start), fixed) for start in starts]
+    candidates = [_improve_set(weights, _grow(weights, size, start), fixed) for start in starts]
     return max(candidates, key=lambda members: _points(weights, members))
 
 
@@ -273,7 +273,7 @@ def _grow(weights: list[list[int]], size: int, members: list[int]) -> list[int]:
     return grown
 
 
-def _improved(weights: list[list[int]], members: list[int], fixed: list[int]) -> list[int]:
+def _improve_set(weights: list[list[int]], members: list[int], fixed: list[int]) -> list[int]:
     """Exchanges one card at a time while that adds points."""
     while True:
         gain, out, into = max(

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverPhase, DriverStatus
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.kube.quantity import integer_value
@@ -105,5 +105,5 @@ def driver_text(node: Node) -> str:
     told = driver_status(node)
     if told is None:
         return ""
-    word = "" if told.phase in {Phase.STARTING, Phase.PULLING} else f"{told.phase.value}: "
+    word = "" if told.phase in {DriverPhase.STARTING, DriverPhase.PULLING} else f"{told.phase.value}: "
     return f"{word}{told.reason}" if told.reason else told.phase.value

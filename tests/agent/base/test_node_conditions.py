@@ -16,7 +16,7 @@ from tessera.agent.base.node_conditions import (
     sharing_condition,
 )
 from tessera.api.documents import Notice
-from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE
 
@@ -79,10 +79,10 @@ def test_sharing(
 
 
 def test_what_is_offered_shows_that_new_content_is_in_force_and_which_of_it_has_no_effect() -> None:
-    slices = tuple(Device(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
-    resources = {"nvidia.com/mig-1g.5gb": Offered(name="nvidia.com/mig-1g.5gb", devices=slices)}
+    slices = tuple(AdvertisedDevice(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
+    resources = {"nvidia.com/mig-1g.5gb": AdvertisedResource(name="nvidia.com/mig-1g.5gb", devices=slices)}
     notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
-    found = sharing_condition(WISH, "slice-4", offer=Offer(resources=resources, notices=(notice,)))
+    found = sharing_condition(WISH, "slice-4", offer=Advertisement(resources=resources, notices=(notice,)))
     assert found.status == "True"
     assert found.message.endswith(
         "default; offered: 7 nvidia.com/mig-1g.5gb; "

@@ -14,7 +14,7 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
-from tessera.api.sharing.devices import Device
+from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
@@ -24,15 +24,15 @@ from tessera.nvml.simulated.machine import SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 
 
-def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
+def shares(uuid: str, gpu: str = "", count: int = 4) -> list[AdvertisedDevice]:
     kind = SharingKind.TIME_SLICING
     return [
-        Device(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu or uuid, index="0", replicas=count, kind=kind)
+        AdvertisedDevice(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu or uuid, index="0", replicas=count, kind=kind)
         for number in range(count)
     ]
 
 
-async def unfit(agent: Agent, *devices: Device) -> set[str]:
+async def unfit(agent: Agent, *devices: AdvertisedDevice) -> set[str]:
     gpus = sharing_gpus((await read_gpu_inventory(agent.hardware)).gpus)
     return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
 

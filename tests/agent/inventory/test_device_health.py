@@ -4,13 +4,16 @@ from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventRe
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import entry_health
-from tessera.api.sharing.devices import Device, Gpu, MigDevice
+from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription, MigDevice
 from tessera.api.sharing.profile import SharingKind
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 ONE, OTHER = "GPU-1", "GPU-2"
-WHOLE = [Gpu(uuid=uuid, index=index, product="X", compute_capability=(8, 0)) for index, uuid in enumerate((ONE, OTHER))]
-CUT = Gpu(
+WHOLE = [
+    GpuDescription(uuid=uuid, index=index, product="X", compute_capability=(8, 0))
+    for index, uuid in enumerate((ONE, OTHER))
+]
+CUT = GpuDescription(
     uuid=ONE,
     index=0,
     product="X",
@@ -23,10 +26,10 @@ CUT = Gpu(
 )
 
 
-def shares(gpu: str, uuid: str, count: int) -> list[Device]:
+def shares(gpu: str, uuid: str, count: int) -> list[AdvertisedDevice]:
     kind = SharingKind.TIME_SLICING
     return [
-        Device(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu, index="0", replicas=count, kind=kind)
+        AdvertisedDevice(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu, index="0", replicas=count, kind=kind)
         for number in range(count)
     ]
 
@@ -42,7 +45,7 @@ def xid(number: int, gi: int | None = None) -> HardwareEventReported:
     return HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
 
 
-def out(devices: list[Device], gpus: list[Gpu], health: HealthStateMachine) -> list[str]:
+def out(devices: list[AdvertisedDevice], gpus: list[GpuDescription], health: HealthStateMachine) -> list[str]:
     return sorted(
         name for name, verdict in entry_health(devices, gpus, health.health_of).items() if not verdict.healthy
     )

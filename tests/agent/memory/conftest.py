@@ -26,8 +26,8 @@ from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.monitor import CardReader, MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Offer
-from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.advertisement import make_advertisement
+from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
@@ -110,7 +110,7 @@ class Node:
         self.file = folder / "state" / "shares.json"
         self.pods: dict[str, Pod] = {}
         self.held: dict[str, list[DeviceUser]] = {}
-        self.offer = Offer(resources={})
+        self.offer = Advertisement(resources={})
         self.told: list[tuple[str, str, str]] = []
         self.kubelet_answers = True
         self.api_answers = True
@@ -130,7 +130,7 @@ class Node:
             f"sharing: {{{block}: {{resources: [{{name: nvidia.com/gpu, replicas: {replicas}, devices: {devices}}}]}}}}"
         )
         gpus = sharing_gpus((await read_gpu_inventory(self.hardware)).gpus)
-        self.offer = make_offer(gpus, parse_profile(f"version: v1\n{text}"), MigStrategy.MIXED)
+        self.offer = make_advertisement(gpus, parse_profile(f"version: v1\n{text}"), MigStrategy.MIXED)
         self.changes.notify()
 
     async def pod(

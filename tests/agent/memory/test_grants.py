@@ -16,8 +16,8 @@ from tessera.agent.memory.grants import (
 )
 from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Gpu, MigDevice, Offer
-from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.advertisement import make_advertisement
+from tessera.api.sharing.devices import Advertisement, GpuDescription, MigDevice
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.kube.resources import Pod, Uid
@@ -29,17 +29,21 @@ A, B = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0
 HASH = "0123456789abcdef0123456789abcdef"
 
 
-def offer(block: str = "timeSlicing", replicas: int = 4, devices: str = "all", name: str = "nvidia.com/gpu") -> Offer:
+def offer(
+    block: str = "timeSlicing", replicas: int = 4, devices: str = "all", name: str = "nvidia.com/gpu"
+) -> Advertisement:
     """Two whole cards and one that is cut."""
     cut = (MigDevice(uuid=MIG, index=0, profile="1g.5gb", gi_id=7, ci_id=0),)
     cards = [
-        Gpu(uuid=GPU, index=0, product="A100", compute_capability=(8, 0)),
-        Gpu(uuid=OTHER, index=1, product="A100", compute_capability=(8, 0)),
-        Gpu(uuid="GPU-3", index=2, product="A100", compute_capability=(8, 0), mig_enabled=True, mig_devices=cut),
+        GpuDescription(uuid=GPU, index=0, product="A100", compute_capability=(8, 0)),
+        GpuDescription(uuid=OTHER, index=1, product="A100", compute_capability=(8, 0)),
+        GpuDescription(
+            uuid="GPU-3", index=2, product="A100", compute_capability=(8, 0), mig_enabled=True, mig_devices=cut
+        ),
     ]
     entry = f"{{name: {name}, replicas: {replicas}, devices: {devices}}}"
     profile = parse_profile(f"version: v1\nsharing: {{{block}: {{resources: [{entry}]}}}}")
-    return make_offer(cards, profile, MigStrategy.MIXED)
+    return make_advertisement(cards, profile, MigStrategy.MIXED)
 
 
 def pod(uid: PodUid = A, *, name: str = "a", deleted: bool = False, annotations: dict[str, str] | None = None) -> Pod:
@@ -64,7 +68,7 @@ def holder(uid: PodUid, *ids: str, container: str = "c") -> DeviceUser:
 def given(
     held: Mapping[str, tuple[DeviceUser, ...]],
     *,
-    shared: Offer | None = None,
+    shared: Advertisement | None = None,
     totals: dict[str, int] | None = None,
     **more: Any,
 ) -> tuple[MemoryGrant, ...]:
@@ -72,7 +76,7 @@ def given(
     return MemoryGrants().update(held, shared or offer(), totals, more.get("pods", (pod(), pod(B, name="b"))))
 
 
-def limits(*held: DeviceUser, shared: Offer | None = None, total: int = 40 * GIB) -> dict[str, float]:
+def limits(*held: DeviceUser, shared: Advertisement | None = None, total: int = 40 * GIB) -> dict[str, float]:
     """GiB by pod on one card."""
     told = given({GPU: held}, shared=shared, totals={GPU: total})
     return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
@@ -119,7 +123,7 @@ def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() ->
 def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
     tenants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
 
-    def now(shared: Offer, *more: DeviceUser) -> dict[str, float]:
+    def now(shared: Advertisement, *more: DeviceUser) -> dict[str, float]:
         told = tenants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
         return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
 

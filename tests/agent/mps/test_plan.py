@@ -7,9 +7,9 @@ import pytest
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.plan import MpsPaths, container_edits
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.advertisement import make_advertisement
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.api.sharing.mps_limits import ClientShare
-from tessera.api.sharing.offer import make_offer
 from tessera.api.sharing.profile import MigStrategy, SharingKind
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.nvml.interface import GpuInfo, GpuUuid
@@ -32,19 +32,20 @@ def card(number: int, memory_mib: int = 40960, capability: tuple[int, int] = (8,
 BOTH = {"GPU-0": card(0), "GPU-1": card(1)}
 
 
-def offer(text: str, cards: int = 2) -> Offer:
+def offer(text: str, cards: int = 2) -> Advertisement:
     gpus = [
-        Gpu(uuid=f"GPU-{n}", index=n, product="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0)) for n in range(cards)
+        GpuDescription(uuid=f"GPU-{n}", index=n, product="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0))
+        for n in range(cards)
     ]
-    return make_offer(gpus, parse_profile(text), MigStrategy.MIXED)
+    return make_advertisement(gpus, parse_profile(text), MigStrategy.MIXED)
 
 
-def shares(uuid: str, replicas: int) -> Offer:
+def shares(uuid: str, replicas: int) -> Advertisement:
     devices = tuple(
-        Device(id=f"{uuid}::{n}", uuid=uuid, gpu=uuid, index="0", replicas=replicas, kind=SharingKind.MPS)
+        AdvertisedDevice(id=f"{uuid}::{n}", uuid=uuid, gpu=uuid, index="0", replicas=replicas, kind=SharingKind.MPS)
         for n in range(replicas)
     )
-    return Offer(resources={"nvidia.com/gpu": Offered(name="nvidia.com/gpu", devices=devices)})
+    return Advertisement(resources={"nvidia.com/gpu": AdvertisedResource(name="nvidia.com/gpu", devices=devices)})
 
 
 def test_each_client_gets_an_equal_share_of_each_card() -> None:

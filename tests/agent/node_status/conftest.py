@@ -17,7 +17,7 @@ from tessera.agent.inventory.gpu_inventory import (
 )
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
 from tessera.agent.node_status.publisher import NodeStatusPublisher
-from tessera.api.sharing.offer import make_offer
+from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import LoopClock
@@ -67,7 +67,7 @@ def offered(stock: GpuInventory, profile: str = "", strategy: MigStrategy = MigS
     """What a profile makes of the cards."""
     parsed = parse_profile(profile)
     return SharingFacts(
-        offer=make_offer(sharing_gpus(stock.gpus), parsed, strategy), profile=parsed, mig_strategy=strategy
+        offer=make_advertisement(sharing_gpus(stock.gpus), parsed, strategy), profile=parsed, mig_strategy=strategy
     )
 
 

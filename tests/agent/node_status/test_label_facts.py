@@ -10,14 +10,14 @@ import pytest
 from tessera.agent.inventory.gpu_inventory import GpuInventory
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts, collect_label_facts, read_machine
 from tessera.agent.node_status.labels import node_labels
-from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 #: Two 2g.10gb and three 1g.5gb on an A100-40GB.
 SEED_LAYOUT = (("2g.10gb", 0), ("2g.10gb", 2), ("1g.5gb", 4), ("1g.5gb", 5), ("1g.5gb", 6))
 SEVEN = tuple(("1g.5gb", start) for start in range(7))
-NONE = SharingFacts(offer=Offer(resources={}))
+NONE = SharingFacts(offer=Advertisement(resources={}))
 
 
 def profile(kind: str = "timeSlicing", *, rename: bool = False, replicas: int = 4, **entry: Any) -> str:

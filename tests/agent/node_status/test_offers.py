@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers
-from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 
 A100: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_slices_that_pass_for_cards(make_machine: Any, make_sharing: Any) -> Non
 
 def test_cards_that_are_cut_on_demand_offer_every_profile_as_often_as_it_fits(make_machine: Any) -> None:
     machine = make_machine("2xA100-40GB,T4")
-    empty = node_offers(machine.read(), Offer(resources={}), on_demand=machine.uuids[:2])
+    empty = node_offers(machine.read(), Advertisement(resources={}), on_demand=machine.uuids[:2])
     assert {offer.resource: offer.count for offer in empty} == {
         "nvidia.com/mig-1g.5gb": 14,
         "nvidia.com/mig-1g.5gb.me": 2,
@@ -100,7 +100,7 @@ def test_cards_that_are_cut_on_demand_offer_every_profile_as_often_as_it_fits(ma
     }
     assert {offer.kind for offer in empty} == {OfferKind.DYNAMIC_SLICE}
     machine.cut(0, ("3g.20gb", 4))
-    busy = node_offers(machine.read(), Offer(resources={}), on_demand=machine.uuids[:2])
+    busy = node_offers(machine.read(), Advertisement(resources={}), on_demand=machine.uuids[:2])
     assert encode_offers(busy) == encode_offers(empty)
 
 

@@ -13,7 +13,7 @@ from tessera.agent.sharing.allocate_response import (
     build_allocation,
     set_name,
 )
-from tessera.api.sharing.devices import Device
+from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy, Flags, SharingKind
 from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
@@ -24,17 +24,17 @@ A, B = "GPU-a", "GPU-b"
 M, N = "MIG-m", "MIG-n"
 
 
-def whole(uuid: str, index: int) -> Device:
-    return Device(id=uuid, uuid=uuid, gpu=uuid, index=str(index))
+def whole(uuid: str, index: int) -> AdvertisedDevice:
+    return AdvertisedDevice(id=uuid, uuid=uuid, gpu=uuid, index=str(index))
 
 
-def share(uuid: str, index: str, number: int, gpu: str = "") -> Device:
+def share(uuid: str, index: str, number: int, gpu: str = "") -> AdvertisedDevice:
     kind = SharingKind.TIME_SLICING
-    return Device(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu or uuid, index=index, replicas=4, kind=kind)
+    return AdvertisedDevice(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu or uuid, index=index, replicas=4, kind=kind)
 
 
-def mig(uuid: str, index: str) -> Device:
-    return Device(id=uuid, uuid=uuid, gpu=A, index=index, profile="1g.5gb")
+def mig(uuid: str, index: str) -> AdvertisedDevice:
+    return AdvertisedDevice(id=uuid, uuid=uuid, gpu=A, index=index, profile="1g.5gb")
 
 
 ONE, TWO = (whole(A, 0),), (whole(A, 0), whole(B, 1))
@@ -49,7 +49,7 @@ def mounted(*ids: str) -> tuple[Mount, ...]:
 
 
 def told(
-    devices: tuple[Device, ...], *strategies: str, uuids: bool = True, resource: str = GPU
+    devices: tuple[AdvertisedDevice, ...], *strategies: str, uuids: bool = True, resource: str = GPU
 ) -> ContainerAllocateResponse:
     options = AllocateOptions(list_strategies=strategies, ids_are_uuids=uuids)
     return build_allocation(resource, devices, options, files={})
@@ -71,21 +71,21 @@ def told(
 class TestEachStrategy:
     """What is told by one strategy alone."""
 
-    def test_envvar(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
+    def test_envvar(self, devices: tuple[AdvertisedDevice, ...], uuids: bool, ids: list[str]) -> None:
         assert told(devices, "envvar", uuids=uuids) == ContainerAllocateResponse(
             envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)}
         )
 
-    def test_volume_mounts(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
+    def test_volume_mounts(self, devices: tuple[AdvertisedDevice, ...], uuids: bool, ids: list[str]) -> None:
         expected = ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(*ids))
         assert told(devices, "volume-mounts", uuids=uuids) == expected
 
-    def test_cdi_cri(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
+    def test_cdi_cri(self, devices: tuple[AdvertisedDevice, ...], uuids: bool, ids: list[str]) -> None:
         found = told(devices, "cdi-cri", uuids=uuids)
         assert found == ContainerAllocateResponse(cdi_devices=found.cdi_devices)
         assert found.cdi_devices == (*(NAMES + each for each in ids), *its_set(devices))
 
-    def test_cdi_annotations(self, devices: tuple[Device, ...], uuids: bool, ids: list[str]) -> None:
+    def test_cdi_annotations(self, devices: tuple[AdvertisedDevice, ...], uuids: bool, ids: list[str]) -> None:
         found = told(devices, "cdi-annotations", uuids=uuids)
         ((key, value),) = found.annotations.items()
         assert found == ContainerAllocateResponse(annotations=found.annotations)
@@ -95,7 +95,7 @@ class TestEachStrategy:
         assert UUID(answer_id)
 
 
-def its_set(devices: tuple[Device, ...]) -> list[str]:
+def its_set(devices: tuple[AdvertisedDevice, ...]) -> list[str]:
     """One more name stands for several devices together; that is Tessera's, all else is upstream's."""
     return [NAMES + set_name(each.id for each in devices)] if len({each.uuid for each in devices}) > 1 else []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.agent.sharing.conflicts import HeldEntry, blocked_entries
-from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.api.sharing.profile import SharingKind
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
@@ -11,16 +11,18 @@ A, M, N = "GPU-a", "MIG-m", "MIG-n"
 PARENTS = {M: A, N: A}
 
 
-def whole(uuid: str, gpu: str = A) -> Device:
-    return Device(id=uuid, uuid=uuid, gpu=gpu, index="0")
+def whole(uuid: str, gpu: str = A) -> AdvertisedDevice:
+    return AdvertisedDevice(id=uuid, uuid=uuid, gpu=gpu, index="0")
 
 
-def share(number: int, uuid: str = A) -> Device:
-    return Device(id=f"{uuid}::{number}", uuid=uuid, gpu=A, index="0", replicas=4, kind=SharingKind.TIME_SLICING)
+def share(number: int, uuid: str = A) -> AdvertisedDevice:
+    return AdvertisedDevice(
+        id=f"{uuid}::{number}", uuid=uuid, gpu=A, index="0", replicas=4, kind=SharingKind.TIME_SLICING
+    )
 
 
-def offer(resource: str, *devices: Device) -> Offer:
-    return Offer(resources={resource: Offered(name=resource, devices=devices)})
+def offer(resource: str, *devices: AdvertisedDevice) -> Advertisement:
+    return Advertisement(resources={resource: AdvertisedResource(name=resource, devices=devices)})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def offer(resource: str, *devices: Device) -> Offer:
     ],
 )
 def test_an_entry_waits_for_whoever_has_its_device_otherwise(
-    held: tuple[str, str], offered: tuple[str, Device], waits: bool
+    held: tuple[str, str], offered: tuple[str, AdvertisedDevice], waits: bool
 ) -> None:
     resource, entry = held
     found = blocked_entries(

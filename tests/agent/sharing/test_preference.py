@@ -1,33 +1,35 @@
 """Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
 
 from tessera.agent.sharing.preference import preferred_entries
-from tessera.api.sharing.devices import Device, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.profile import AllocationPolicy, SharingKind
 from tessera.kubelet.interfaces import PreferredRequest
-from tessera.placement.topology import Pair, Path, Topology
+from tessera.placement.topology import CardLink, PciPath, Topology
 
 CARDS = [f"GPU-{number}" for number in range(4)]
 #: 0 and 2 are joined by NVLink, and so are 1 and 3.
-LINKED = Topology(CARDS, {(CARDS[0], CARDS[2]): Pair(Path.SYS, 4), (CARDS[1], CARDS[3]): Pair(Path.SYS, 4)})
+LINKED = Topology(
+    CARDS, {(CARDS[0], CARDS[2]): CardLink(PciPath.SYS, 4), (CARDS[1], CARDS[3]): CardLink(PciPath.SYS, 4)}
+)
 
 
-def whole(*uuids: str) -> Offered:
-    devices = [Device(id=each, uuid=each, gpu=each, index=str(number)) for number, each in enumerate(uuids)]
-    return Offered(name="nvidia.com/gpu", devices=tuple(devices))
+def whole(*uuids: str) -> AdvertisedResource:
+    devices = [AdvertisedDevice(id=each, uuid=each, gpu=each, index=str(number)) for number, each in enumerate(uuids)]
+    return AdvertisedResource(name="nvidia.com/gpu", devices=tuple(devices))
 
 
-def shared(uuids: list[str], replicas: int) -> Offered:
+def shared(uuids: list[str], replicas: int) -> AdvertisedResource:
     kind = SharingKind.TIME_SLICING
     devices = [
-        Device(id=f"{uuid}::{share}", uuid=uuid, gpu=uuid, index=str(number), replicas=replicas, kind=kind)
+        AdvertisedDevice(id=f"{uuid}::{share}", uuid=uuid, gpu=uuid, index=str(number), replicas=replicas, kind=kind)
         for number, uuid in enumerate(uuids)
         for share in range(replicas)
     ]
-    return Offered(name="nvidia.com/gpu.shared", devices=tuple(devices))
+    return AdvertisedResource(name="nvidia.com/gpu.shared", devices=tuple(devices))
 
 
 def chosen(
-    offered: Offered,
+    offered: AdvertisedResource,
     size: int,
     *,
     available: list[str] | None = None,
@@ -62,7 +64,9 @@ def test_shares_are_spread_or_packed() -> None:
 
 
 def test_a_resource_of_whole_cards_and_shares_goes_by_use() -> None:
-    mixed = Offered(name="nvidia.com/gpu", devices=(*whole(CARDS[0]).devices, *shared([CARDS[1]], 2).devices))
+    mixed = AdvertisedResource(
+        name="nvidia.com/gpu", devices=(*whole(CARDS[0]).devices, *shared([CARDS[1]], 2).devices)
+    )
     assert chosen(mixed, 1) == (CARDS[0],)
     assert chosen(mixed, 1, available=["GPU-1::0", "GPU-1::1"]) == ("GPU-1::0",)
 

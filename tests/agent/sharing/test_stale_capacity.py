@@ -4,14 +4,14 @@ import pytest
 
 from tessera.agent.sharing.refusals import WithholdingReasons
 from tessera.agent.sharing.stale_capacity import overcounted_resources
-from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 
 GPU = "nvidia.com/gpu"
 
 
-def offer(name: str = GPU, cards: int = 2) -> Offer:
-    devices = (Device(id=f"GPU-{n}", uuid=f"GPU-{n}", gpu=f"GPU-{n}", index=str(n)) for n in range(cards))
-    return Offer(resources={name: Offered(name=name, devices=tuple(devices))})
+def offer(name: str = GPU, cards: int = 2) -> Advertisement:
+    devices = (AdvertisedDevice(id=f"GPU-{n}", uuid=f"GPU-{n}", gpu=f"GPU-{n}", index=str(n)) for n in range(cards))
+    return Advertisement(resources={name: AdvertisedResource(name=name, devices=tuple(devices))})
 
 
 @pytest.mark.parametrize(("counted", "too_many"), [("2", ()), ("1", ()), ("3", (GPU,)), ("0", ())])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS, assign, governing
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS, assign_drivers, find_governing_policy
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 
@@ -25,7 +25,7 @@ def driver(name: str, *, created: str = "2026-01-01T00:00:00Z", **fields: Any) -
 
 
 def names(drivers: list[DriverPolicy], nodes: Mapping[str, Mapping[str, str]] = NODES) -> dict[str, str]:
-    return {node: each.name for node, each in assign(drivers, nodes).nodes.items()}
+    return {node: each.name for node, each in assign_drivers(drivers, nodes).nodes.items()}
 
 
 def test_the_paths_are_those_that_kubectl_asks() -> None:
@@ -39,15 +39,15 @@ def test_the_oldest_policy_counts_and_its_name_where_two_are_of_one_second() -> 
         policy("a", "2026-01-02T00:00:00Z"),
         policy("c", "2026-01-01T00:00:00Z"),
     )
-    winner, ignored = governing([two, three, one])
+    winner, ignored = find_governing_policy([two, three, one])
     assert winner is one
     assert ignored == [three, two]
-    assert governing([]) == (None, [])
+    assert find_governing_policy([]) == (None, [])
 
 
 def test_a_policy_that_is_being_deleted_counts_last() -> None:
     leaving = policy("a", "2026-01-01T00:00:00Z", deletionTimestamp="2026-01-03T00:00:00Z")
-    winner, _ = governing([leaving, policy("b", "2026-01-02T00:00:00Z")])
+    winner, _ = find_governing_policy([leaving, policy("b", "2026-01-02T00:00:00Z")])
     assert winner is not None
     assert winner["metadata"]["name"] == "b"
 
@@ -55,8 +55,8 @@ def test_a_policy_that_is_being_deleted_counts_last() -> None:
 def test_nodes_have_the_driver_that_selects_them_and_others_the_default_one() -> None:
     found = [driver("fast", node_selector=A100), driver("rest", default=True)]
     assert names(found) == {"n1": "fast", "n2": "fast", "n3": "rest"}
-    assert assign(found, NODES).of("fast") == ("n1", "n2")
-    assert assign(found, NODES).conflicts == ()
+    assert assign_drivers(found, NODES).of("fast") == ("n1", "n2")
+    assert assign_drivers(found, NODES).conflicts == ()
 
 
 def test_without_a_selector_a_driver_is_for_all_nodes() -> None:
@@ -68,7 +68,7 @@ def test_a_node_that_nothing_means_has_none() -> None:
 
 
 def test_overlapping_selectors_leave_their_nodes_alone_and_no_other() -> None:
-    found = assign([driver("x", node_selector=A100), driver("y", node_selector={"zone": "b"})], NODES)
+    found = assign_drivers([driver("x", node_selector=A100), driver("y", node_selector={"zone": "b"})], NODES)
     assert {node: each.name for node, each in found.nodes.items()} == {"n1": "x"}
     (conflict,) = found.conflicts
     assert (conflict.drivers, conflict.nodes) == (("x", "y"), ("n2",))
@@ -83,7 +83,7 @@ def test_a_contested_node_stays_with_the_driver_that_it_has() -> None:
 
 
 def test_the_oldest_default_counts_and_the_others_are_told() -> None:
-    found = assign(
+    found = assign_drivers(
         [
             driver("new", default=True, created="2026-02-01T00:00:00Z"),
             driver("old", default=True, created="2026-01-01T00:00:00Z"),
@@ -128,9 +128,9 @@ def test_a_node_is_given_at_most_one_driver_that_means_it_whatever_the_order(
     selectors: list[dict[str, str]], labels: dict[str, dict[str, str]], order: Any
 ) -> None:
     drivers = [driver(f"d{n}", node_selector=each) for n, each in enumerate(selectors)]
-    found = assign(drivers, labels)
+    found = assign_drivers(drivers, labels)
     order.shuffle(drivers)
-    assert assign(drivers, labels) == found
+    assert assign_drivers(drivers, labels) == found
     contested = {node for each in found.conflicts for node in each.nodes}
     for node, own in labels.items():
         meaning = [each for each in drivers if each.node_selector.items() <= own.items()]

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load
-from tessera.api.driver.cluster_policy import asks_for_drivers, left_to, read_cluster_policy
-from tessera.api.driver.driver_policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
-from tessera.api.driver.field_reader import Read
+from tessera.api.documents import FileRefused, load_document
+from tessera.api.driver.cluster_policy import asks_for_drivers, find_other_manager, read_cluster_policy
+from tessera.api.driver.driver_policy import (
+    DrainSettings,
+    ImageSource,
+    PodDeletionSettings,
+    UpgradePolicy,
+    WaitForCompletion,
+)
+from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.operator_fields.keys import POLICY, Leaf
 from tessera.driver.image_tags import candidates
 from tessera.driver.pool import PoolKey
@@ -25,17 +31,17 @@ def obj(spec: Any, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": metadata, "spec": spec}
 
 
-def read(text: str, **metadata: Any) -> Read:
-    return read_cluster_policy(obj(load(text), **metadata))
+def read(text: str, **metadata: Any) -> ReadPolicy:
+    return read_cluster_policy(obj(load_document(text), **metadata))
 
 
-def driver(text: str, **metadata: Any) -> Read:
+def driver(text: str, **metadata: Any) -> ReadPolicy:
     """A policy whose driver has an image, and more."""
     named = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.65.06"}
-    return read_cluster_policy(obj({"driver": {**named, **load(text)}}, **metadata))
+    return read_cluster_policy(obj({"driver": {**named, **load_document(text)}}, **metadata))
 
 
-def notes(found: Read) -> Mapping[str, str]:
+def notes(found: ReadPolicy) -> Mapping[str, str]:
     return {each.path: each.text for each in found.notices}
 
 
@@ -46,7 +52,7 @@ def problems(spec: Any, **metadata: Any) -> list[str]:
 
 
 def test_the_articles_snippet_works_as_written() -> None:
-    policy = read_cluster_policy(load(EXAMPLE.read_text())).policy
+    policy = read_cluster_policy(load_document(EXAMPLE.read_text())).policy
     assert policy.enabled
     assert policy.use_precompiled
     assert policy.source == ImageSource(repository="quay.io/vemporop", image="nvidia-gpu-driver", version="525.125.06")
@@ -125,8 +131,8 @@ def test_every_field_about_drivers_counts() -> None:
         max_parallel=4,
         max_unavailable=2,
         wait_for_completion=WaitForCompletion(pod_selector="app=train", timeout_seconds=60),
-        pod_deletion=PodDeletion(force=True, timeout_seconds=30, delete_empty_dir=True),
-        drain=Drain(enable=True, force=True, pod_selector="a=b", timeout_seconds=90, delete_empty_dir=True),
+        pod_deletion=PodDeletionSettings(force=True, timeout_seconds=30, delete_empty_dir=True),
+        drain=DrainSettings(enable=True, force=True, pod_selector="a=b", timeout_seconds=90, delete_empty_dir=True),
     )
     assert policy.manager.source == ImageSource(repository="r.io/m", image="manager", version="v1")
     assert policy.manager.env == {"ENABLE_AUTO_DRAIN": "true"}
@@ -411,7 +417,9 @@ def test_a_toolkit_that_is_off_is_the_hosts_and_its_image_is_not_judged() -> Non
 
 @pytest.mark.parametrize("spec", ["text", [1], 5])
 def test_a_spec_that_is_no_mapping_is_refused(spec: Any) -> None:
-    assert problems(spec) == [f"spec: must be a mapping of keys to values, not {load(repr(spec))!r}".replace("'", '"')]
+    assert problems(spec) == [
+        f"spec: must be a mapping of keys to values, not {load_document(repr(spec))!r}".replace("'", '"')
+    ]
 
 
 def test_an_object_without_a_name_is_refused() -> None:
@@ -437,18 +445,18 @@ def test_an_object_without_a_name_is_refused() -> None:
     ],
 )
 def test_a_file_asks_for_drivers_by_naming_one(spec: str, asks: bool) -> None:
-    assert asks_for_drivers(load(spec)) is asks
+    assert asks_for_drivers(load_document(spec)) is asks
 
 
 def test_a_policy_whose_status_another_operator_writes_is_left_to_it() -> None:
     entries = [{"manager": "gpu-operator", "operation": "Update", "subresource": "status"}]
-    assert left_to(obj({}, managedFields=entries)) == "gpu-operator"
-    assert left_to(obj({}, managedFields=[{"manager": "helm", "operation": "Update"}])) == ""
+    assert find_other_manager(obj({}, managedFields=entries)) == "gpu-operator"
+    assert find_other_manager(obj({}, managedFields=[{"manager": "helm", "operation": "Update"}])) == ""
     for manager in ("tessera-controller", "kubectl-edit"):
         own = [{"manager": manager, "operation": "Update", "subresource": "status"}]
-        assert left_to(obj({}, managedFields=own)) == ""
-    assert left_to(obj({}, managedFields=entries, annotations={"tessera.dev/drivers": "managed"})) == ""
-    assert left_to(obj({})) == ""
+        assert find_other_manager(obj({}, managedFields=own)) == ""
+    assert find_other_manager(obj({}, managedFields=entries, annotations={"tessera.dev/drivers": "managed"})) == ""
+    assert find_other_manager(obj({})) == ""
 
 
 ANYTHING = st.recursive(

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from tessera.api.documents import FileRefused, load
-from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.field_reader import Read
+from tessera.api.documents import FileRefused, load_document
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 
 NAMED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580"}
 
 
-def read(text: str, cluster: DriverPolicy | None = None, **metadata: Any) -> Read:
-    spec = {**NAMED, "upgradePolicy": {"autoUpgrade": True}, **load(text)}
+def read(text: str, cluster: DriverPolicy | None = None, **metadata: Any) -> ReadPolicy:
+    spec = {**NAMED, "upgradePolicy": {"autoUpgrade": True}, **load_document(text)}
     return read_nvidia_driver({"metadata": {"name": "a", **metadata}, "spec": spec}, cluster)
 
 
@@ -63,7 +63,7 @@ def test_every_field_counts() -> None:
 
 
 def test_what_it_does_not_say_is_the_cluster_policys() -> None:
-    toolkit = Component(source=ImageSource(image="toolkit"), install_dir="/opt/nvidia")
+    toolkit = OperandSettings(source=ImageSource(image="toolkit"), install_dir="/opt/nvidia")
     cluster = DriverPolicy(
         kind="ClusterPolicy", name="c", toolkit=toolkit, driver_root="/srv/driver", priority_class="high"
     )

@@ -5,29 +5,29 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import Notice, Problem
-from tessera.api.driver.assignment import Conflict
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.assignment import DriverConflict
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.driver.policy_status import (
-    Verdict,
-    conflicting,
-    disabled,
-    ignored,
-    of_nodes,
-    refused,
-    status_patch,
-    unmanaged,
+    PolicyStatus,
+    conflict_status,
+    disabled_status,
+    ignored_status,
+    invalid_status,
+    make_status_patch,
+    summarize_nodes,
+    unmanaged_status,
 )
 
 T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
-def node(phase: Phase, reason: str = "") -> DriverStatus:
-    return DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since=T1, reason=reason)
+def node(phase: DriverPhase, reason: str = "") -> DriverStatus:
+    return DriverStatus(strategy=DriverStrategy.PRECOMPILED, phase=phase, since=T1, reason=reason)
 
 
-def told(verdict: Verdict, before: dict[str, Any] | None = None, now: str = T1) -> dict[str, Any]:
+def told(verdict: PolicyStatus, before: dict[str, Any] | None = None, now: str = T1) -> dict[str, Any]:
     obj = {"metadata": {"name": "cluster-policy", "generation": 3}, "status": before or {}}
-    patch = status_patch(obj, verdict, namespace="tessera-system", now=now)
+    patch = make_status_patch(obj, verdict, namespace="tessera-system", now=now)
     assert patch is not None
     status: dict[str, Any] = patch["status"]
     return status
@@ -43,7 +43,7 @@ def short(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_every_node_has_its_driver() -> None:
-    status = told(of_nodes({"n1": node(Phase.READY), "n2": node(Phase.READY)}))
+    status = told(summarize_nodes({"n1": node(DriverPhase.READY), "n2": node(DriverPhase.READY)}))
     assert (status["state"], status["namespace"]) == ("ready", "tessera-system")
     assert short(status) == {
         "Ready": ("True", "Reconciled"),
@@ -56,26 +56,28 @@ def test_every_node_has_its_driver() -> None:
 
 
 def test_a_single_node_is_spoken_of_as_one() -> None:
-    assert of_nodes({"n1": node(Phase.READY)}).message == "the only node has its driver"
+    assert summarize_nodes({"n1": node(DriverPhase.READY)}).message == "the only node has its driver"
 
 
 def test_no_node_has_a_card() -> None:
-    status = told(of_nodes({}))
+    status = told(summarize_nodes({}))
     assert (status["state"], short(status)["Ready"]) == ("ready", ("True", "NoGPUNodes"))
 
 
 def test_a_driver_that_is_on_its_way_is_no_error() -> None:
-    nodes = {"n1": node(Phase.READY), "n2": node(Phase.PULLING, "image for ubuntu22.04"), "n3": None}
-    status = told(of_nodes(nodes))
+    nodes = {"n1": node(DriverPhase.READY), "n2": node(DriverPhase.PULLING, "image for ubuntu22.04"), "n3": None}
+    status = told(summarize_nodes(nodes))
     assert status["state"] == "notReady"
     assert short(status)["Ready"] == ("False", "DriverNotReady")
     assert short(status)["Error"] == ("False", "Ready")
     assert condition(status, "NodesWithoutDriver")["message"] == "n2: pulling, image for ubuntu22.04; n3: waiting"
 
 
-@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.BLOCKED])
-def test_a_driver_that_does_not_come_is_an_error_that_names_its_node(phase: Phase) -> None:
-    status = told(of_nodes({"n1": node(phase, "quay.io wants other credentials"), "n2": node(Phase.STARTING)}))
+@pytest.mark.parametrize("phase", [DriverPhase.FAILED, DriverPhase.BLOCKED])
+def test_a_driver_that_does_not_come_is_an_error_that_names_its_node(phase: DriverPhase) -> None:
+    status = told(
+        summarize_nodes({"n1": node(phase, "quay.io wants other credentials"), "n2": node(DriverPhase.STARTING)})
+    )
     assert short(status)["Error"] == ("True", "DriverNotReady")
     message = condition(status, "Error")["message"]
     assert message == (
@@ -85,24 +87,26 @@ def test_a_driver_that_does_not_come_is_an_error_that_names_its_node(phase: Phas
 
 def test_fields_without_effect_are_listed_and_defaults_are_not() -> None:
     notices = (Notice("spec.dcgm", "no effect: reasons"), Notice("spec.driver.image", "not set; the chart's is taken"))
-    status = told(of_nodes({}, notices))
+    status = told(summarize_nodes({}, notices))
     assert short(status)["FieldsWithoutEffect"] == ("True", "Reported")
     assert condition(status, "FieldsWithoutEffect")["message"] == "spec.dcgm: no effect: reasons"
 
 
 def test_texts_are_bounded_and_the_rest_is_counted() -> None:
-    nodes = {f"node-{n:04}": node(Phase.FAILED, f"{n}" + "x" * 3000) for n in range(5000)}
+    nodes = {f"node-{n:04}": node(DriverPhase.FAILED, f"{n}" + "x" * 3000) for n in range(5000)}
     notices = tuple(Notice(f"spec.a{n}", f"no effect: because of {n}") for n in range(300))
-    status = told(of_nodes(nodes, notices))
+    status = told(summarize_nodes(nodes, notices))
     assert all(len(each["message"]) <= 4096 for each in status["conditions"])
     assert condition(status, "NodesWithoutDriver")["message"].endswith(" more")
     assert condition(status, "FieldsWithoutEffect")["message"].endswith("; and 280 more")
 
 
 def test_what_holds_for_many_is_told_once() -> None:
-    nodes = {f"n{n:02}": node(Phase.BLOCKED, "No policy governs it.") for n in range(12)} | {"z": node(Phase.PULLING)}
+    nodes = {f"n{n:02}": node(DriverPhase.BLOCKED, "No policy governs it.") for n in range(12)} | {
+        "z": node(DriverPhase.PULLING)
+    }
     notices = tuple(Notice(f"spec.driver.{key}", "no effect: why") for key in ("image", "version"))
-    status = told(of_nodes(nodes, notices))
+    status = told(summarize_nodes(nodes, notices))
     first = ", ".join(f"n{n:02}" for n in range(10))
     assert condition(status, "NodesWithoutDriver")["message"] == (
         f"{first} and 2 more: blocked, No policy governs it.; z: pulling"
@@ -113,32 +117,32 @@ def test_what_holds_for_many_is_told_once() -> None:
 
 
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
-    first = told(of_nodes({"n1": node(Phase.PULLING)}), now=T1)
-    second = told(of_nodes({"n1": node(Phase.STARTING)}), first, now=T2)
+    first = told(summarize_nodes({"n1": node(DriverPhase.PULLING)}), now=T1)
+    second = told(summarize_nodes({"n1": node(DriverPhase.STARTING)}), first, now=T2)
     assert all(each["lastTransitionTime"] == T1 for each in second["conditions"])
-    third = told(of_nodes({"n1": node(Phase.READY)}), second, now=T2)
+    third = told(summarize_nodes({"n1": node(DriverPhase.READY)}), second, now=T2)
     times = {each["type"]: each["lastTransitionTime"] for each in third["conditions"]}
     assert times == {"Ready": T2, "Error": T1, "FieldsWithoutEffect": T1, "NodesWithoutDriver": T2}
 
 
 def test_what_is_told_already_is_not_written_again() -> None:
-    verdict = of_nodes({"n1": node(Phase.READY)})
+    verdict = summarize_nodes({"n1": node(DriverPhase.READY)})
     status = told(verdict)
     obj = {"metadata": {"generation": 3}, "status": {**status, "conditions": status["conditions"][::-1]}}
-    assert status_patch(obj, verdict, namespace="tessera-system", now=T2) is None
-    assert status_patch(obj, verdict, namespace="elsewhere", now=T2) is not None
+    assert make_status_patch(obj, verdict, namespace="tessera-system", now=T2) is None
+    assert make_status_patch(obj, verdict, namespace="elsewhere", now=T2) is not None
     changed = {**obj, "metadata": {"generation": 4}}
-    assert status_patch(changed, verdict, namespace="tessera-system", now=T2) is not None
+    assert make_status_patch(changed, verdict, namespace="tessera-system", now=T2) is not None
 
 
 def test_conditions_of_others_stay() -> None:
     other = {"type": "Audited", "status": "True", "reason": "A", "message": "", "lastTransitionTime": T1}
-    status = told(of_nodes({}), {"conditions": [other]})
+    status = told(summarize_nodes({}), {"conditions": [other]})
     assert other in status["conditions"]
 
 
 def test_an_object_with_mistakes_lists_them() -> None:
-    status = told(refused([Problem("spec.driver.version", "missing"), Problem("spec.driver.image", "missing")]))
+    status = told(invalid_status([Problem("spec.driver.version", "missing"), Problem("spec.driver.image", "missing")]))
     assert status["state"] == "notReady"
     assert short(status)["Error"] == ("True", "ReconcileFailed")
     message = condition(status, "Error")["message"]
@@ -146,22 +150,24 @@ def test_an_object_with_mistakes_lists_them() -> None:
 
 
 def test_the_younger_of_two_policies_is_ignored_and_says_by_whom() -> None:
-    status = told(ignored("cluster-policy"))
+    status = told(ignored_status("cluster-policy"))
     assert (status["state"], short(status)["Ready"]) == ("ignored", ("False", "Ignored"))
     assert "cluster-policy is older and counts" in condition(status, "Ready")["message"]
 
 
 def test_drivers_that_are_the_hosts_are_ready() -> None:
-    assert told(unmanaged())["state"] == "ready"
+    assert told(unmanaged_status())["state"] == "ready"
 
 
 def test_an_nvidia_driver_that_nobody_calls_for_is_disabled() -> None:
-    assert told(disabled())["state"] == "disabled"
+    assert told(disabled_status())["state"] == "disabled"
 
 
 def test_an_nvidia_driver_in_conflict_says_so_and_keeps_telling_of_its_nodes() -> None:
-    rest = of_nodes({"n1": node(Phase.PULLING)})
-    status = told(conflicting(Conflict(drivers=("a", "b"), nodes=("n2",), text="a and b all select n2"), rest))
+    rest = summarize_nodes({"n1": node(DriverPhase.PULLING)})
+    status = told(
+        conflict_status(DriverConflict(drivers=("a", "b"), nodes=("n2",), text="a and b all select n2"), rest)
+    )
     assert status["state"] == "notReady"
     assert short(status)["Error"] == ("True", "ConflictingNodeSelector")
     assert short(status)["NodesWithoutDriver"] == ("True", "DriverNotReady")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load
+from tessera.api.documents import FileRefused, load_document
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.api.gpu_operator.driver_objects import DriverPart, drivers_of_policy, drivers_of_values
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
+from tessera.api.gpu_operator.settings_reader import read_settings
 
 ROOT = Path(__file__).parents[3]
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
@@ -30,8 +30,8 @@ REQUIRED = {
 }
 
 
-def values(text: str, wanted: bool | None = None) -> DriverPart:
-    return drivers_of_values(load(text) or {}, wanted)
+def values(text: str, wanted: bool | None = None) -> InstalledDrivers:
+    return drivers_of_values(load_document(text) or {}, wanted)
 
 
 def spec(text: str, wanted: bool | None = None) -> Any:
@@ -46,7 +46,7 @@ def problems(text: str, wanted: bool | None = None) -> list[str]:
 
 
 def test_the_sharing_articles_values_ask_for_its_mirrored_driver() -> None:
-    settings = settings_from(load(SHARING.read_text()))
+    settings = read_settings(load_document(SHARING.read_text()))
     (policy,) = settings.drivers
     assert policy.source == ImageSource(
         repository="yourregistry/yourproject",
@@ -174,7 +174,7 @@ def test_mistakes_have_the_paths_of_the_values() -> None:
 
 def test_a_mistake_that_two_readings_find_is_told_once() -> None:
     with pytest.raises(FileRefused) as refused:
-        settings_from(load("driver: {version: '580', rdma: {enabled: 1}, vresion: a}"))
+        read_settings(load_document("driver: {version: '580', rdma: {enabled: 1}, vresion: a}"))
     assert [each.path for each in refused.value.problems] == ["driver.vresion", "driver.rdma.enabled"]
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load
+from tessera.api.documents import FileRefused, load_document
 from tessera.api.gpu_operator.settings import NamedConfig, OperatorSettings
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.operator_fields.keys import POLICY, VALUES, Leaf, Shape
 from tessera.api.operator_fields.without_effect import COMPONENTS
 from tessera.api.sharing.profile import MigStrategy
@@ -42,7 +42,7 @@ CONTAINERS = (
 
 
 def read(text: str) -> OperatorSettings:
-    return settings_from(load(text))
+    return read_settings(load_document(text))
 
 
 def problems(text: str) -> list[str]:
@@ -195,7 +195,7 @@ def test_every_container_has_the_keys_that_kubernetes_defines(component: str) ->
     free: Any = {"anything.at/all": {"below": ["it"]}}
     keys = ("resources", "tolerations", "nodeSelector", "affinity", "labels", "annotations", "securityContext")
     container = {"enabled": False, "repository": "r", "image": "i", "version": 1.5, "imagePullSecrets": ["s"]}
-    read_back = settings_from(
+    read_back = read_settings(
         {component: {**container, **dict.fromkeys(keys, free), "env": [{"name": "A"}], "args": []}}
     )
     assert isinstance(read_back, OperatorSettings)
@@ -269,7 +269,7 @@ PLACES = sorted(places(VALUES))
 @given(place=st.sampled_from(PLACES), word=st.from_regex(r"[a-z]{1,12}Zz", fullmatch=True))
 def test_a_key_that_upstream_does_not_have_is_refused_wherever_it_stands(place: tuple[str, ...], word: str) -> None:
     with pytest.raises(FileRefused) as refused:
-        settings_from(nested(place, {word: 1}))
+        read_settings(nested(place, {word: 1}))
     (problem,) = refused.value.problems
     assert problem.path == ".".join((*place, word))
 
@@ -280,7 +280,7 @@ def test_every_mapping_of_the_chart_may_be_empty_or_null(data: st.DataObject) ->
     document: dict[str, Any] = {}
     for place in chosen:
         merged(document, nested(place, data.draw(st.sampled_from([{}, None]))))
-    assert isinstance(settings_from(document), OperatorSettings)
+    assert isinstance(read_settings(document), OperatorSettings)
 
 
 def merged(into: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -293,7 +293,7 @@ def merged(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def policy(**spec: Any) -> OperatorSettings:
     manifest = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
-    return settings_from({**manifest, "spec": spec, "status": {"state": "ready", "namespace": "gpu-operator"}})
+    return read_settings({**manifest, "spec": spec, "status": {"state": "ready", "namespace": "gpu-operator"}})
 
 
 def test_a_cluster_policy_says_the_same_below_spec_and_where_its_operator_runs() -> None:
@@ -323,4 +323,4 @@ def test_keys_of_the_chart_alone_are_none_of_a_cluster_policy() -> None:
 @pytest.mark.parametrize("kind", ["ConfigMap", "NVIDIADriver"])
 def test_other_objects_are_refused(kind: str) -> None:
     with pytest.raises(FileRefused, match="must be a values file or a ClusterPolicy"):
-        settings_from({"apiVersion": "nvidia.com/v1", "kind": kind})
+        read_settings({"apiVersion": "nvidia.com/v1", "kind": kind})

@@ -2,15 +2,15 @@
 
 import pytest
 
-from tessera.api.mig_layouts.generated import CardKind, generated_layouts, spelled_layout
-from tessera.api.mig_layouts.layouts_file import MigCard, targets_of
+from tessera.api.mig_layouts.generated import LayoutCardModel, generated_layouts, make_named_layout
+from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_short_name
 
 
-def kind(name: str) -> CardKind:
+def kind(name: str) -> LayoutCardModel:
     model = model_by_short_name(name)
-    return CardKind(int(model.pci_device_ids[0], 16) << 16 | 0x10DE, model.geometry)
+    return LayoutCardModel(int(model.pci_device_ids[0], 16) << 16 | 0x10DE, model.geometry)
 
 
 def counts(name: str, *models: str) -> dict[int, dict[str, int]]:
@@ -20,7 +20,9 @@ def counts(name: str, *models: str) -> dict[int, dict[str, int]]:
         MigCard(uuid=f"GPU-{n}", index=n, product=models[n], pci_device_id=each.pci_device_id)
         for n, each in enumerate(kinds)
     ]
-    return {each.card.index: dict(each.counts) for each in targets_of(generated_layouts(kinds)[name], cards).targets}
+    return {
+        each.card.index: dict(each.counts) for each in resolve_targets(generated_layouts(kinds)[name], cards).targets
+    }
 
 
 def test_the_layouts_of_one_model() -> None:
@@ -69,7 +71,7 @@ def test_a_node_of_several_models_is_told_apart_by_pci_id() -> None:
 @pytest.mark.parametrize("model", [model.short_name for model in MODELS if model.table])
 def test_every_generated_layout_fits_its_card(model: str) -> None:
     geometry = model_by_short_name(model).geometry
-    for entries in generated_layouts([CardKind(0, geometry)]).values():
+    for entries in generated_layouts([LayoutCardModel(0, geometry)]).values():
         assert all(is_feasible(geometry, entry.counts) for entry in entries)
 
 
@@ -84,7 +86,7 @@ def test_every_generated_layout_fits_its_card(model: str) -> None:
     ],
 )
 def test_a_name_may_say_itself_what_cards_are_cut_into(name: str, model: str, wanted: dict[str, int]) -> None:
-    entries = spelled_layout(name, [kind(model)])
+    entries = make_named_layout(name, [kind(model)])
     assert entries is not None
     ((entry),) = entries
     assert (entry.counts, entry.devices, entry.filters) == (wanted, None, ())
@@ -92,10 +94,10 @@ def test_a_name_may_say_itself_what_cards_are_cut_into(name: str, model: str, wa
 
 @pytest.mark.parametrize("name", ["7x1g.12gb", "1g.5gb", "x1g.5gb", "0x1g.5gb", "7x1g.5gb-", "all-1g.5gb", "slice-7"])
 def test_a_name_that_says_nothing_for_these_cards_is_none(name: str) -> None:
-    assert spelled_layout(name, [kind("A100-40GB")]) is None
+    assert make_named_layout(name, [kind("A100-40GB")]) is None
 
 
 def test_of_several_models_those_with_all_of_the_profiles_are_meant() -> None:
-    entries = spelled_layout("2x1g.6gb", [kind("A30"), kind("A100-40GB")])
+    entries = make_named_layout("2x1g.6gb", [kind("A30"), kind("A100-40GB")])
     assert entries is not None
     assert [[each.device for each in entry.filters] for entry in entries] == [[kind("A30").pci_device_id]]

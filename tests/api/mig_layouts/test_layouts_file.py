@@ -13,9 +13,9 @@ from tessera.api.mig_layouts.layouts_file import (
     LayoutEntry,
     MigCard,
     canonical_profile,
-    layouts_from,
     parse_layouts,
-    targets_of,
+    parse_layouts_document,
+    resolve_targets,
 )
 
 ARTICLE = """\
@@ -48,7 +48,7 @@ def card(index: int, product: str = A100, pci: int = 0x20B010DE, board: int = 0,
 
 
 def entries(*items: dict[str, Any]) -> tuple[LayoutEntry, ...]:
-    return layouts_from({"version": "v1", "mig-configs": {"x": list(items)}}).layouts["x"]
+    return parse_layouts_document({"version": "v1", "mig-configs": {"x": list(items)}}).layouts["x"]
 
 
 def cut(devices: Any = "all", **counts: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ OFF = {"devices": "all", "mig-enabled": False}
 
 def refused(document: Any) -> list[str]:
     with pytest.raises(FileRefused) as error:
-        layouts_from(document)
+        parse_layouts_document(document)
     return [str(each) for each in error.value.problems]
 
 
@@ -71,7 +71,7 @@ def test_the_layouts_of_the_article() -> None:
     assert list(layouts) == ["disabled", "2x2g.10gb-3x1g.5gb"]
     (entry,) = layouts["2x2g.10gb-3x1g.5gb"]
     assert entry.counts == {"1g.5gb": 3, "2g.10gb": 2}
-    targets = targets_of((entry,), [card(index) for index in range(4)])
+    targets = resolve_targets((entry,), [card(index) for index in range(4)])
     assert [each.counts for each in targets.targets] == [entry.counts] * 4
     assert targets.notices == ()
 
@@ -190,7 +190,7 @@ def test_the_same_profile_under_two_names_is_added_up() -> None:
 
 def test_a_later_entry_counts_for_the_cards_that_it_names() -> None:
     layout = entries(OFF, cut([1, 2], ones=7), cut([2], threes=2))
-    assert [dict(each.counts) for each in targets_of(layout, [card(n) for n in range(3)]).targets] == [
+    assert [dict(each.counts) for each in resolve_targets(layout, [card(n) for n in range(3)]).targets] == [
         {},
         {"1g.5gb": 7},
         {"3g.20gb": 2},
@@ -228,7 +228,7 @@ def test_a_filter_for_a_board_does_not_match_an_unknown_one() -> None:
 
 def test_a_filter_that_can_match_nothing_is_told() -> None:
     item = OFF | {"device-filter": ["A100-40GB", "TITAN-9000"]}
-    layouts = layouts_from({"version": "v1", "mig-configs": {"x": [item]}})
+    layouts = parse_layouts_document({"version": "v1", "mig-configs": {"x": [item]}})
     (notice,) = layouts.notices
     assert notice.path == "mig-configs.x[0].device-filter"
     assert notice.text.startswith('"TITAN-9000" is no PCI id and no model')
@@ -236,22 +236,22 @@ def test_a_filter_that_can_match_nothing_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["dynamic", "a b", "x" * 64, "-x"])
 def test_a_name_that_no_label_can_choose_is_told(name: str) -> None:
-    layouts = layouts_from({"version": "v1", "mig-configs": {name: [OFF]}})
+    layouts = parse_layouts_document({"version": "v1", "mig-configs": {name: [OFF]}})
     assert "cannot be chosen" in layouts.notices[0].text
 
 
 def test_cards_without_mig_are_passed_over_by_all_and_refused_by_index() -> None:
     cards = [card(0), card(1, T4, 0x1EB810DE, mig=False)]
-    targets = targets_of(entries(cut(ones=7)), cards)
+    targets = resolve_targets(entries(cut(ones=7)), cards)
     assert [each.card.index for each in targets.targets] == [0]
     assert "Tesla T4 has no MIG" in targets.notices[0].text
     with pytest.raises(FileRefused, match=r"x\[0\]\.devices: GPU 1 \(Tesla T4\) has no MIG"):
-        targets_of(entries(cut([0, 1], ones=7)), cards)
-    assert targets_of(entries(OFF | {"devices": [1]}), cards).targets == ()
+        resolve_targets(entries(cut([0, 1], ones=7)), cards)
+    assert resolve_targets(entries(OFF | {"devices": [1]}), cards).targets == ()
 
 
 def test_cards_that_no_entry_names_and_entries_that_name_no_card_are_told() -> None:
-    targets = targets_of(entries(cut([0, 7], ones=7)), [card(0), card(1)])
+    targets = resolve_targets(entries(cut([0, 7], ones=7)), [card(0), card(1)])
     assert [str(each) for each in targets.notices] == [
         "GPU 1: no entry of the layout names it; it is left as it is",
         "mig-configs.x[0].devices: this node has no GPU 7",
@@ -261,7 +261,7 @@ def test_cards_that_no_entry_names_and_entries_that_name_no_card_are_told() -> N
 def test_parts_of_gpu_instances_are_refused_when_they_are_asked_for() -> None:
     layout = entries(cut() | {"mig-devices": {"1c.3g.20gb": 3}})
     with pytest.raises(FileRefused, match=r'mig-devices\["1c\.3g\.20gb"\]: .*write 3g\.20gb'):
-        targets_of(layout, [card(0), card(1)])
+        resolve_targets(layout, [card(0), card(1)])
 
 
 JSON = st.recursive(

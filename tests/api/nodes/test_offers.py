@@ -19,7 +19,7 @@ from tessera.api.nodes.offers import (
 )
 from tessera.limits import OFFERS_TEXT
 from tessera.offers.requirements import GIB
-from tessera.offers.selection import Kind, Offer
+from tessera.offers.selection import Offer, OfferedKind
 
 WHOLE = NodeOffer(
     resource="nvidia.com/gpu",
@@ -141,7 +141,7 @@ def compared(offer: NodeOffer) -> Offer:
 
 def test_a_whole_card_counts_with_the_memory_it_is_sold_with() -> None:
     found = compared(WHOLE)
-    assert (found.kind, found.memory, found.portion) == (Kind.WHOLE, 40 * GIB, Fraction(1))
+    assert (found.kind, found.memory, found.portion) == (OfferedKind.WHOLE, 40 * GIB, Fraction(1))
     assert (found.card.compute_capability, found.nvlink, found.card.ecc, found.count) == ((8, 0), True, True, 8)
 
 
@@ -162,12 +162,12 @@ def test_a_share_counts_with_its_part_or_with_the_limit_that_was_pinned() -> Non
 )
 def test_a_slice_counts_with_its_name(product: str, profile: str, gib: int, portion: Fraction) -> None:
     found = compared(replace(SLICE, product=product, profile=profile))
-    assert (found.kind, found.memory, found.portion) == (Kind.FIXED_SLICE, gib * GIB, portion)
+    assert (found.kind, found.memory, found.portion) == (OfferedKind.FIXED_SLICE, gib * GIB, portion)
 
 
 def test_a_slice_that_takes_what_a_card_has_once_keeps_its_suffix() -> None:
     found = compared(replace(SLICE, kind=OfferKind.DYNAMIC_SLICE, profile="1g.5gb+me"))
-    assert (found.kind, found.suffix) == (Kind.DYNAMIC_SLICE, "+me")
+    assert (found.kind, found.suffix) == (OfferedKind.DYNAMIC_SLICE, "+me")
 
 
 def test_shares_of_a_slice_divide_the_slice() -> None:

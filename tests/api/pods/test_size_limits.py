@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.pods.size_limits import excess
+from tessera.api.pods.size_limits import find_excess
 from tessera.kube.resources import PodSpec
 
 
@@ -33,6 +33,6 @@ def term(*values: str) -> dict[str, Any]:
     ],
 )
 def test_what_is_over_a_limit(spec: dict[str, Any], words: str) -> None:
-    found = excess(msgspec.convert(spec, PodSpec))
+    found = find_excess(msgspec.convert(spec, PodSpec))
     assert words in found
     assert bool(found) == bool(words)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.api.sharing.devices import Gpu, MigDevice
+from tessera.api.sharing.devices import GpuDescription, MigDevice
 
-MakeCards = Callable[..., list[Gpu]]
+MakeCards = Callable[..., list[GpuDescription]]
 
 
 @pytest.fixture
@@ -15,11 +15,11 @@ def cards() -> MakeCards:
 
     def make(
         count: int, mig: dict[int, list[str]] | None = None, product: str = "NVIDIA A100-SXM4-40GB", cc: str = "8.0"
-    ) -> list[Gpu]:
+    ) -> list[GpuDescription]:
         major, minor = map(int, cc.split("."))
         cut = mig or {}
         return [
-            Gpu(
+            GpuDescription(
                 uuid=f"GPU-{index:08d}-0000-0000-0000-000000000000",
                 index=index,
                 product=product,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.sharing.profile_selection import NoSuchProfile, choose_profile
+from tessera.api.sharing.profile_selection import UnknownSharingProfile, choose_profile
 
 SLICES = {"slice-4": "four", "slice-10": "ten"}
 
@@ -26,5 +26,5 @@ def test_a_profile_is_chosen(profiles: dict[str, str], label: str, default: str,
 
 @pytest.mark.parametrize(("label", "default"), [("slice-5", ""), ("", "slice-5"), ("slice-5", "slice-4")])
 def test_a_name_that_does_not_exist_is_told_with_those_that_do(label: str, default: str) -> None:
-    with pytest.raises(NoSuchProfile, match='"slice-5", which does not exist; there are: slice-10, slice-4'):
+    with pytest.raises(UnknownSharingProfile, match='"slice-5", which does not exist; there are: slice-10, slice-4'):
         choose_profile(SLICES, label, default)

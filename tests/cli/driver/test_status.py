@@ -3,7 +3,13 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.node_status import (
+    DRIVER_ANNOTATION,
+    DriverPhase,
+    DriverStatus,
+    DriverStrategy,
+    RejectedStrategy,
+)
 from tessera.cli.base.simulated_cluster import leaps
 from tessera.cli.driver.status import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock
@@ -17,8 +23,8 @@ from tessera_lab.apiserver.main.server import ApiServer
 
 NOW = 1_800_000_300.0
 STATUS = DriverStatus(
-    strategy=Strategy.PRECOMPILED,
-    phase=Phase.READY,
+    strategy=DriverStrategy.PRECOMPILED,
+    phase=DriverPhase.READY,
     since="2027-01-15T08:00:00Z",
     image="nvcr.io/nvidia/driver@sha256:" + "a" * 64,
     tag="525.125.06-5.15.0-69-generic-ubuntu22.04",
@@ -26,7 +32,9 @@ STATUS = DriverStatus(
     pool="ubuntu22.04 5.15.0-69-generic amd64",
     set="0123456789",
     reason="It has modules for this kernel.",
-    rejected=(Rejected(strategy=Strategy.PREINSTALLED, reason="Nothing says that the host has a driver."),),
+    rejected=(
+        RejectedStrategy(strategy=DriverStrategy.PREINSTALLED, reason="Nothing says that the host has a driver."),
+    ),
 )
 
 
@@ -59,7 +67,7 @@ def test_verbose_tells_reasons_rejected_strategies_and_the_whole_digest() -> Non
 
 
 def test_a_node_that_does_not_serve_says_why_at_once() -> None:
-    waiting = msgspec.structs.replace(STATUS, phase=Phase.BLOCKED, reason="No image fits.")
+    waiting = msgspec.structs.replace(STATUS, phase=DriverPhase.BLOCKED, reason="No image fits.")
     assert shown(node("a", waiting))[2:] == ["  No image fits."]
 
 
@@ -112,5 +120,5 @@ def test_nothing_to_tell_is_told() -> None:
 
 
 def test_what_failed_or_is_blocked_makes_the_exit_code() -> None:
-    phases = [NodeDriver(node="a", phase=each.value) for each in Phase]
+    phases = [NodeDriver(node="a", phase=each.value) for each in DriverPhase]
     assert [each.phase for each in phases if is_stuck(each)] == ["failed", "blocked"]

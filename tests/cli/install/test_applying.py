@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera.api.documents import load
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.documents import load_document
+from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import Done, apply_all
 from tessera.cli.install.manifests import Choices, Manifest, manifests
@@ -30,7 +30,7 @@ NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 
 
 def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
-    settings = None if values is None else settings_from(load(values))
+    settings = None if values is None else read_settings(load_document(values))
     eviction = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
     return manifests(install_manifests(), eviction, Choices(settings=settings, **choices))
 
@@ -286,7 +286,7 @@ def test_a_definition_that_the_server_has_only_just_taken_is_waited_for(place: A
 
 
 def choices(values: str, **more: Any) -> Choices:
-    return Choices(settings=settings_from(load(values)), **more)
+    return Choices(settings=read_settings(load_document(values)), **more)
 
 
 def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(place: Any) -> None:

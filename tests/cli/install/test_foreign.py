@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tessera.api.documents import load
+from tessera.api.documents import load_document
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.cluster_policy import left_to
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.driver.cluster_policy import find_other_manager
+from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.install.apply import Done, apply_all
 from tessera.cli.install.manifests import Choices, manifests
 from tessera.cli.install.preflight import warnings
@@ -24,7 +24,7 @@ POLICY = "clusterpolicy.nvidia.com/cluster-policy"
 
 
 def choices(values: str | None = None, drivers: bool | None = None) -> Choices:
-    settings = None if values is None else settings_from(load(values), drivers)
+    settings = None if values is None else read_settings(load_document(values), drivers)
     objects = settings.driver_objects if settings else ()
     return Choices(settings=settings, drivers=objects, ask_for_drivers=drivers)
 
@@ -143,11 +143,11 @@ def test_a_user_may_take_it_over_even_where_an_operator_has_written_its_status(p
         await helm.create(CLUSTER_POLICIES, theirs())
         status = {"status": {"state": "ready"}}
         written = await operator.merge_patch(CLUSTER_POLICIES, "cluster-policy", status, subresource="status")
-        assert left_to(written) == "gpu-operator"
+        assert find_other_manager(written) == "gpu-operator"
         assert about(await install(place, NAMED, True))[POLICY] == "configured"
         (after,) = await policies(helm)
         assert after["spec"]["driver"]["version"] == "580.65.06"
-        assert left_to(after) == ""
+        assert find_other_manager(after) == ""
 
     asyncio.run(scenario())
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera.api.documents import load
-from tessera.api.gpu_operator.settings_reader import settings_from
+from tessera.api.documents import load_document
+from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.agent import parsed
 from tessera.cli.install.manifests import Choices, Manifest, manifests
 from tessera.manifests import deploy_folder, install_manifests
@@ -18,7 +18,7 @@ EVICTION = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").
 
 
 def made(values: str | None = None, **choices: Any) -> Sequence[Manifest]:
-    settings = None if values is None else settings_from(load(values))
+    settings = None if values is None else read_settings(load_document(values))
     return manifests(
         BASE, EVICTION, Choices(settings=settings, drivers=settings.driver_objects if settings else (), **choices)
     )

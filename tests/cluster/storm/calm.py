@@ -32,7 +32,7 @@ from tessera.api.driver.node_status import (
     PAUSE_LABEL,
     PAUSED,
     UPGRADE_STATE_LABEL,
-    Phase,
+    DriverPhase,
 )
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import (
@@ -248,7 +248,7 @@ def look_at_round(s: Scene) -> None:
         label = seen.metadata.labels.get(DRIVER_SET_LABEL, "")
         if label in made and made[label].pool.kernel != node.kernel:
             s.story.problem(f"{name} runs {node.kernel}, its driver set is for {made[label].pool.text}")
-        if told.phase is not Phase.READY and not told.reason:
+        if told.phase is not DriverPhase.READY and not told.reason:
             s.story.problem(f"{name} is told no reason: {_account(s, name)}")
         if label not in {"", CHANGING, told.set}:
             s.story.problem(f"{name} is told of set {told.set}, and has the label of {label}")

@@ -14,7 +14,7 @@ from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
-from tessera.placement.work import Work
+from tessera.placement.step_budget import StepBudget
 from tessera_lab.scheduler.decision import collect_refusals
 from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
 from tessera_lab.scheduler.filters.topology_spread import spread_filter
@@ -110,7 +110,7 @@ class Both:
 
     def __init__(self, nodes: list[Obj]) -> None:
         self.index, self.pods, self.lab = NodeIndex(), PodIndex(), NodeCache()
-        self.work = Work(sys.maxsize)
+        self.work = StepBudget(sys.maxsize)
         self.batch = PodAffinityFilter(self.pods, self.index, self.work)  # one for all questions: it remembers answers
         for node in nodes:
             self.index.put(read_node(msgspec.convert(node, Node)))
@@ -185,7 +185,7 @@ def test_pods_of_one_batch_count_for_each_other_until_it_ends() -> None:
     both = Both(nodes)
     spec = {"containers": [{**SLICE, "ports": [{"hostPort": 80}]}]}
     one, two = ({"metadata": {"name": n, "uid": n, "namespace": "one", "labels": {}}, "spec": spec} for n in "ab")
-    work = Work(sys.maxsize)
+    work = StepBudget(sys.maxsize)
     judge, ports = PodAffinityFilter(both.pods, both.index, work), HostPorts(both.pods, work)
     judge.reserve(facts(one), NodeName("n1"))
     assert ports.refusal(facts(two), NodeName("n1"))
@@ -208,7 +208,7 @@ def test_pods_of_one_rule_with_other_node_selectors_are_judged_apart() -> None:
     )
     both.put(there, "n1")
     narrow["spec"] = {**spec, "nodeSelector": {ZONE: "p"}}
-    judge = PodAffinityFilter(both.pods, both.index, Work(sys.maxsize))
+    judge = PodAffinityFilter(both.pods, both.index, StepBudget(sys.maxsize))
     assert not judge.refusal(facts(narrow), NodeName("n1"))
     assert judge.refusal(facts(wide), NodeName("n1"))
     assert not judge.refusal(facts(wide), NodeName("n2"))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tessera.agent.inventory.mig_cards import placements
-from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, result_of
+from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.base.options import ControllerOptions
@@ -126,7 +126,7 @@ class Lab:
                 requests = item.spec.pod_allocation_requests if item else {}
                 results = item.status.pod_allocation_results if item else {}
                 for uid in requests.keys() - results.keys():
-                    states[uid] = msgspec.to_builtins(result_of(uid, name, requests[uid].slices, made))
+                    states[uid] = msgspec.to_builtins(make_result(uid, name, requests[uid].slices, made))
                 for uid, result in results.items():
                     state = result.allocation_status
                     goal = "deleted" if state.allocation_status_controller == "deleting" else "created"

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet, make_set
 from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
@@ -30,7 +30,7 @@ RHCOS = PoolKey(
     ostree="415.92.202402130021-0",
 )
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06", pull_secrets=("pull",))
-MANAGER = Component(
+MANAGER = OperandSettings(
     source=ImageSource(repository="nvcr.io/nvidia/cloud-native", image="k8s-driver-manager", version="v1")
 )
 LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -42,13 +42,13 @@ def policy(**fields: Any) -> DriverPolicy:
 
 
 def made(
-    of: DriverPolicy, pool: PoolKey = UBUNTU, strategy: Strategy = Strategy.PRECOMPILED, toolkit: str = ""
+    of: DriverPolicy, pool: PoolKey = UBUNTU, strategy: DriverStrategy = DriverStrategy.PRECOMPILED, toolkit: str = ""
 ) -> DriverSet:
     return make_set(of, pool, strategy, "nvcr.io/nvidia/driver@sha256:" + "a" * 64, toolkit=toolkit)
 
 
 def daemonset(
-    pool: PoolKey = UBUNTU, strategy: Strategy = Strategy.PRECOMPILED, toolkit: str = "", **fields: Any
+    pool: PoolKey = UBUNTU, strategy: DriverStrategy = DriverStrategy.PRECOMPILED, toolkit: str = "", **fields: Any
 ) -> dict[str, Any]:
     of = policy(**fields)
     keys = dict.fromkeys(of.config_maps.values(), ("one", "two"))
@@ -118,8 +118,8 @@ def test_the_driver_container_is_what_nvidias_image_expects() -> None:
 
 
 @pytest.mark.parametrize("pool", [UBUNTU, RHCOS])
-@pytest.mark.parametrize("strategy", [Strategy.PRECOMPILED, Strategy.BUILT])
-def test_every_mount_has_its_volume_and_every_volume_a_mount(pool: PoolKey, strategy: Strategy) -> None:
+@pytest.mark.parametrize("strategy", [DriverStrategy.PRECOMPILED, DriverStrategy.BUILT])
+def test_every_mount_has_its_volume_and_every_volume_a_mount(pool: PoolKey, strategy: DriverStrategy) -> None:
     maps = {"repoConfig": "repos", "certConfig": "certs", "kernelModuleConfig": "modules"}
     spec = pod(daemonset(pool, strategy, rdma=True, config_maps=maps))
     mounted = {each["name"] for one in [*spec["initContainers"], *spec["containers"]] for each in one["volumeMounts"]}
@@ -182,7 +182,7 @@ def test_the_marker_goes_before_the_driver_does() -> None:
 
 
 def test_on_rhcos_the_driver_toolkit_builds_beside_the_driver() -> None:
-    found = daemonset(RHCOS, Strategy.BUILT, toolkit="registry/driver-toolkit:415")
+    found = daemonset(RHCOS, DriverStrategy.BUILT, toolkit="registry/driver-toolkit:415")
     assert container(found, "nvidia-driver-ctr")["command"] == ["ocp_dtk_entrypoint"]
     assert container(found, "openshift-driver-toolkit-ctr")["image"] == "registry/driver-toolkit:415"
     assert "RHCOS_IMAGE_MISSING" not in env(container(found, "nvidia-driver-ctr"))
@@ -190,7 +190,7 @@ def test_on_rhcos_the_driver_toolkit_builds_beside_the_driver() -> None:
 
 
 def test_without_a_driver_toolkit_for_this_rhcos_the_drivers_own_image_builds() -> None:
-    found = daemonset(RHCOS, Strategy.BUILT)
+    found = daemonset(RHCOS, DriverStrategy.BUILT)
     assert container(found, "openshift-driver-toolkit-ctr")["image"].startswith("nvcr.io/nvidia/driver@")
     assert env(container(found, "nvidia-driver-ctr"))["RHCOS_IMAGE_MISSING"] == "true"
 
@@ -206,7 +206,7 @@ def test_the_driver_manager_evicts_nobody() -> None:
     assert manager["image"] == "nvcr.io/nvidia/cloud-native/k8s-driver-manager:v1"
     assert env(manager)["ENABLE_GPU_POD_EVICTION"] == "false"
     assert env(manager)["ENABLE_AUTO_DRAIN"] == "false"
-    assert "initContainers" not in pod(daemonset(manager=Component(enabled=False)))
+    assert "initContainers" not in pod(daemonset(manager=OperandSettings(enabled=False)))
 
 
 def test_a_policys_variables_stand_but_do_not_say_which_node_it_is() -> None:
@@ -219,7 +219,7 @@ def test_a_policys_variables_stand_but_do_not_say_which_node_it_is() -> None:
 
 
 def test_each_key_of_a_config_map_is_a_file_of_its_own() -> None:
-    found = daemonset(strategy=Strategy.BUILT, config_maps={"repoConfig": "repos"})
+    found = daemonset(strategy=DriverStrategy.BUILT, config_maps={"repoConfig": "repos"})
     mounts = container(found, "nvidia-driver-ctr")["volumeMounts"]
     assert [each["mountPath"] for each in mounts if each["name"] == "repos"] == [
         "/etc/apt/sources.list.d/one",
@@ -236,7 +236,7 @@ def test_a_config_map_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize(("runtime", "socket"), [(CONTAINERD, True), (CRIO, False)])
 def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runtime: Any, socket: bool) -> None:
-    found = toolkit_daemonset(policy(toolkit=Component(source=SOURCE)), "tessera:1", runtime)
+    found = toolkit_daemonset(policy(toolkit=OperandSettings(source=SOURCE)), "tessera:1", runtime)
     assert container(found, "wait-for-driver")["command"] == ["tessera", "wait-for", ".driver-ctr-ready"]
     toolkit = container(found, "nvidia-container-toolkit-ctr")
     assert env(toolkit)["RUNTIME"] == runtime.name
@@ -249,7 +249,7 @@ def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runti
 def test_pods_get_the_drivers_libraries_for_what_was_allocated_and_nothing_for_what_a_variable_says() -> None:
     """NVIDIA's runtime serves every pod, and finds its devices by mounts that only the agent makes."""
     toolkit = container(
-        toolkit_daemonset(policy(toolkit=Component(source=SOURCE)), "tessera:1", CONTAINERD),
+        toolkit_daemonset(policy(toolkit=OperandSettings(source=SOURCE)), "tessera:1", CONTAINERD),
         "nvidia-container-toolkit-ctr",
     )
     expected = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.driver.manifests.pods import validation_pod
 from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.manifests.toolkit import toolkit_daemonset
@@ -22,7 +22,7 @@ MICROK8S = "/var/snap/microk8s/current/args"
 
 def policy(env: dict[str, str], *, nri_plugin: bool = False) -> DriverPolicy:
     return DriverPolicy(
-        kind="ClusterPolicy", name="p", toolkit=Component(source=SOURCE, env=env), nri_plugin=nri_plugin
+        kind="ClusterPolicy", name="p", toolkit=OperandSettings(source=SOURCE, env=env), nri_plugin=nri_plugin
     )
 
 

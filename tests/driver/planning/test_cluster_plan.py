@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.node_status import encode_status, read_status
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
@@ -46,7 +46,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.policy = DriverPolicy(
-            kind="ClusterPolicy", name="p", use_precompiled=True, source=SOURCE, toolkit=Component(enabled=False)
+            kind="ClusterPolicy", name="p", use_precompiled=True, source=SOURCE, toolkit=OperandSettings(enabled=False)
         )
         self.managed = True
         self.toolkit = False
@@ -200,12 +200,12 @@ def test_one_round_gives_covered_nodes_precompiled_drivers_and_builds_the_others
     cluster.node("a", K1)
     cluster.node("b", K2)
     cluster.act(*cluster.decide())
-    assert cluster.told("a").strategy is Strategy.PRECOMPILED
-    assert cluster.told("b").strategy is Strategy.BUILT
+    assert cluster.told("a").strategy is DriverStrategy.PRECOMPILED
+    assert cluster.told("b").strategy is DriverStrategy.BUILT
     assert [each.strategy for each in cluster.told("b").rejected] == [
-        Strategy.PREINSTALLED,
-        Strategy.PRECOMPILED,
-        Strategy.PRECOMPILED_BRANCH,
+        DriverStrategy.PREINSTALLED,
+        DriverStrategy.PRECOMPILED,
+        DriverStrategy.PRECOMPILED_BRANCH,
     ]
     assert "not found" in cluster.told("b").rejected[1].reason
     assert cluster.set_of("a").set.pool == K1
@@ -216,17 +216,17 @@ def test_an_image_that_comes_later_is_offered_and_takes_nothing_away() -> None:
     cluster = Cluster()
     cluster.node("b", K2)
     cluster.settle()
-    assert cluster.told("b").phase is Phase.READY
+    assert cluster.told("b").phase is DriverPhase.READY
     built = cluster.nodes["b"].driver_set
     cluster.has(ImageKind.PRECOMPILED, K2)
     cluster.ask_again()
     cluster.settle()
     assert cluster.nodes["b"].driver_set == built
-    assert cluster.told("b").phase is Phase.READY
+    assert cluster.told("b").phase is DriverPhase.READY
     assert cluster.told("b").offered.startswith("precompiled: nvcr.io/nvidia/driver@sha256:")
     wanted = cluster.decision.wanted["b"]
     assert wanted.when_idle
-    assert cluster.sets[wanted.set].set.strategy is Strategy.PRECOMPILED
+    assert cluster.sets[wanted.set].set.strategy is DriverStrategy.PRECOMPILED
 
 
 def test_an_offer_is_taken_at_the_next_boot() -> None:
@@ -238,7 +238,7 @@ def test_an_offer_is_taken_at_the_next_boot() -> None:
     cluster.settle()
     cluster.reboot("b", K2, "b1")
     cluster.settle()
-    assert cluster.told("b").strategy is Strategy.PRECOMPILED
+    assert cluster.told("b").strategy is DriverStrategy.PRECOMPILED
     assert cluster.told("b").offered == ""
     assert list(cluster.sets) == [cluster.nodes["b"].driver_set]
 
@@ -272,8 +272,8 @@ def test_five_kinds_of_nodes_are_five_pools_with_five_images_and_a_node_without_
     cluster.settle()
     assert {name: cluster.set_of(name).set.pool for name in pools} == pools
     assert len({cluster.set_of(name).set.image for name in pools}) == 5
-    assert all(cluster.told(name).phase is Phase.READY for name in pools)
-    assert cluster.told("blank").phase is Phase.BLOCKED
+    assert all(cluster.told(name).phase is DriverPhase.READY for name in pools)
+    assert cluster.told("blank").phase is DriverPhase.BLOCKED
     assert "the operating system is missing" in cluster.told("blank").reason
 
 
@@ -286,9 +286,9 @@ def test_a_forced_boot_into_a_kernel_without_an_image_is_answered_by_building_at
     cluster.act(*cluster.decide())
     assert cluster.nodes["a"].driver_set == CHANGING  # the pod of the kernel before goes first
     cluster.settle()
-    assert cluster.told("a").strategy is Strategy.BUILT
+    assert cluster.told("a").strategy is DriverStrategy.BUILT
     assert cluster.set_of("a").set.pool == K2
-    assert cluster.told("a").phase is Phase.READY
+    assert cluster.told("a").phase is DriverPhase.READY
     assert len(cluster.sets) == 1
 
 
@@ -331,7 +331,7 @@ def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why() 
     cluster.settle()
     assert not cluster.sets
     assert cluster.nodes["a"].driver_set == ""
-    assert cluster.told("a").phase is Phase.BLOCKED
+    assert cluster.told("a").phase is DriverPhase.BLOCKED
     assert cluster.nodes["a"].condition is not None
     assert cluster.nodes["a"].condition.reason == "Blocked"
 
@@ -345,7 +345,7 @@ def test_an_image_that_cannot_be_pulled_is_left_for_the_next_way() -> None:
     for _ in range(8):
         cluster.kubelet("a", broken=broken)
         cluster.act(*cluster.decide())
-    assert cluster.told("a").strategy is Strategy.BUILT
+    assert cluster.told("a").strategy is DriverStrategy.BUILT
     assert any("cannot be pulled" in each.reason for each in cluster.told("a").rejected)
 
 
@@ -359,12 +359,12 @@ def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_i
     )
     cluster.pods["b"] = NodePods(drivers=(ends,))
     cluster.act(*cluster.decide())
-    assert (cluster.nodes["b"].driver_set, cluster.told("b").phase) == (built, Phase.FAILED)
+    assert (cluster.nodes["b"].driver_set, cluster.told("b").phase) == (built, DriverPhase.FAILED)
     cluster.has(ImageKind.PRECOMPILED, K2)
     cluster.ask_again()
     cluster.settle()
-    assert cluster.told("b").strategy is Strategy.PRECOMPILED
-    assert cluster.told("b").phase is Phase.READY
+    assert cluster.told("b").strategy is DriverStrategy.PRECOMPILED
+    assert cluster.told("b").phase is DriverPhase.READY
 
 
 def test_while_the_registry_does_not_answer_a_fresh_node_waits() -> None:
@@ -373,7 +373,7 @@ def test_while_the_registry_does_not_answer_a_fresh_node_waits() -> None:
     cluster.node("a", K1)
     cluster.settle()
     assert not cluster.sets
-    assert cluster.told("a").phase is Phase.WAITING
+    assert cluster.told("a").phase is DriverPhase.WAITING
     assert "no answer" in cluster.told("a").reason
 
 
@@ -439,7 +439,7 @@ def test_an_image_that_vanishes_from_the_registry_takes_no_driver_away() -> None
     cluster.ask_again()
     cluster.settle()
     assert cluster.nodes["a"].driver_set == before
-    assert cluster.told("a").phase is Phase.READY
+    assert cluster.told("a").phase is DriverPhase.READY
 
 
 def test_nothing_is_written_twice() -> None:
@@ -514,7 +514,7 @@ def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> N
     cluster.change("a", preinstalled="the driver manager found one")
     cluster.settle()
     assert cluster.nodes["a"].driver_set == ""
-    assert cluster.told("a").strategy is Strategy.PREINSTALLED
+    assert cluster.told("a").strategy is DriverStrategy.PREINSTALLED
 
 
 def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_before_another_one_comes() -> None:
@@ -602,7 +602,7 @@ def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:
     cluster.node("a", K1)
     cluster.pods["a"] = NodePods(foreign="gpu-operator/nvidia-driver-daemonset-x")
     cluster.act(*cluster.decide())
-    assert cluster.told("a").strategy is Strategy.PREINSTALLED
+    assert cluster.told("a").strategy is DriverStrategy.PREINSTALLED
     assert not cluster.sets
 
 
@@ -724,8 +724,8 @@ class Anything(RuleBasedStateMachine):
         cluster.settle(16)
         for name, facts in cluster.nodes.items():
             told = cluster.told(name)
-            assert told.phase in {Phase.READY, Phase.BLOCKED}
-            if told.phase is Phase.READY:
+            assert told.phase in {DriverPhase.READY, DriverPhase.BLOCKED}
+            if told.phase is DriverPhase.READY:
                 assert cluster.sets[facts.driver_set].set.pool == facts.pool
         assert cluster.decide() == []
 

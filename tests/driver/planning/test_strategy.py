@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import Strategy
+from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.driver_sets import make_set
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import (
@@ -60,11 +60,11 @@ class Registries:
         return self.said.get((query.source.repository, query.kind), Resolution(outcome=Outcome.NOT_FOUND))
 
 
-def chosen(verdict: StrategyResult) -> Strategy | None:
+def chosen(verdict: StrategyResult) -> DriverStrategy | None:
     return verdict.choice.strategy if verdict.choice is not None else None
 
 
-def rejected(verdict: StrategyResult) -> dict[Strategy, str]:
+def rejected(verdict: StrategyResult) -> dict[DriverStrategy, str]:
     assert verdict.choice is not None
     return {each.strategy: each.reason for each in verdict.choice.rejected}
 
@@ -72,16 +72,16 @@ def rejected(verdict: StrategyResult) -> dict[Strategy, str]:
 @pytest.mark.parametrize(
     ("registries", "strategy"),
     [
-        (Registries().has(EXACT).has(BRANCH).has(EXACT, "mirror").has(BUILDER), Strategy.PRECOMPILED),
-        (Registries().has(BRANCH).has(EXACT, "mirror").has(BUILDER), Strategy.PRECOMPILED_BRANCH),
-        (Registries().has(EXACT, "mirror").has(BUILDER), Strategy.MIRROR),
-        (Registries().has(BRANCH, "mirror").has(BUILDER), Strategy.MIRROR),
-        (Registries().has(BUILDER), Strategy.BUILT),
-        (Registries().has(BUILDER, "mirror"), Strategy.BUILT),
-        (Registries(), Strategy.BLOCKED),
+        (Registries().has(EXACT).has(BRANCH).has(EXACT, "mirror").has(BUILDER), DriverStrategy.PRECOMPILED),
+        (Registries().has(BRANCH).has(EXACT, "mirror").has(BUILDER), DriverStrategy.PRECOMPILED_BRANCH),
+        (Registries().has(EXACT, "mirror").has(BUILDER), DriverStrategy.MIRROR),
+        (Registries().has(BRANCH, "mirror").has(BUILDER), DriverStrategy.MIRROR),
+        (Registries().has(BUILDER), DriverStrategy.BUILT),
+        (Registries().has(BUILDER, "mirror"), DriverStrategy.BUILT),
+        (Registries(), DriverStrategy.BLOCKED),
     ],
 )
-def test_the_best_strategy_that_is_possible_is_taken(registries: Registries, strategy: Strategy) -> None:
+def test_the_best_strategy_that_is_possible_is_taken(registries: Registries, strategy: DriverStrategy) -> None:
     assert chosen(choose_strategy(NODE, policy(mirrors=("mirror",)), registries)) is strategy
 
 
@@ -91,8 +91,8 @@ def test_a_choice_is_pinned_to_its_digest_and_says_what_was_not_possible() -> No
     assert verdict.choice.set is not None
     assert verdict.choice.set.image == f"nvcr.io/nvidia/driver@{DIGEST}"
     assert verdict.choice.set.pool == POOL
-    assert list(rejected(verdict)) == [Strategy.PREINSTALLED, Strategy.PRECOMPILED]
-    assert "nvcr.io/nvidia/driver:precompiled: not found" in rejected(verdict)[Strategy.PRECOMPILED]
+    assert list(rejected(verdict)) == [DriverStrategy.PREINSTALLED, DriverStrategy.PRECOMPILED]
+    assert "nvcr.io/nvidia/driver:precompiled: not found" in rejected(verdict)[DriverStrategy.PRECOMPILED]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.NOT_FOUND, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE])
@@ -101,10 +101,10 @@ def test_what_is_not_there_leads_to_no_set_and_is_called_by_its_name(outcome: Ou
     for kind in (EXACT, BRANCH, BUILDER):
         registries.says(outcome, kind)
     verdict = choose_strategy(NODE, policy(), registries)
-    assert chosen(verdict) is Strategy.BLOCKED
+    assert chosen(verdict) is DriverStrategy.BLOCKED
     assert verdict.choice is not None
     assert verdict.choice.set is None
-    assert outcome.value in rejected(verdict)[Strategy.PRECOMPILED]
+    assert outcome.value in rejected(verdict)[DriverStrategy.PRECOMPILED]
     assert outcome.value in verdict.choice.reason
 
 
@@ -117,7 +117,7 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
 
 def test_patience_with_a_silent_registry_ends() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(BUILDER)
-    assert chosen(choose_strategy(NODE, policy(), registries, StrategyInputs(may_wait=False))) is Strategy.BUILT
+    assert chosen(choose_strategy(NODE, policy(), registries, StrategyInputs(may_wait=False))) is DriverStrategy.BUILT
 
 
 def test_without_any_way_a_silent_registry_is_waited_for_longer_and_never_blocks() -> None:
@@ -130,13 +130,13 @@ def test_without_any_way_a_silent_registry_is_waited_for_longer_and_never_blocks
 def test_a_mirror_is_taken_while_the_public_registry_does_not_answer() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(EXACT, "mirror")
     verdict = choose_strategy(NODE, policy(mirrors=("mirror",)), registries)
-    assert chosen(verdict) is Strategy.MIRROR
-    assert "unreachable" in rejected(verdict)[Strategy.PRECOMPILED]
+    assert chosen(verdict) is DriverStrategy.MIRROR
+    assert "unreachable" in rejected(verdict)[DriverStrategy.PRECOMPILED]
 
 
 def test_what_a_registry_said_last_counts_while_it_does_not_answer() -> None:
     verdict = choose_strategy(NODE, policy(), Registries().has(EXACT, stale=True))
-    assert chosen(verdict) is Strategy.PRECOMPILED
+    assert chosen(verdict) is DriverStrategy.PRECOMPILED
     assert verdict.choice is not None
     assert "said last" in verdict.choice.reason
 
@@ -162,21 +162,21 @@ def test_a_branch_is_not_asked_for_twice() -> None:
 
 def test_a_policy_that_wants_no_precompiled_images_gets_built_ones_first() -> None:
     verdict = choose_strategy(NODE, policy(use_precompiled=False), Registries().has(EXACT).has(BUILDER))
-    assert chosen(verdict) is Strategy.BUILT
-    assert "usePrecompiled" in rejected(verdict)[Strategy.PRECOMPILED]
+    assert chosen(verdict) is DriverStrategy.BUILT
+    assert "usePrecompiled" in rejected(verdict)[DriverStrategy.PRECOMPILED]
 
 
 def test_without_a_builder_image_even_such_a_policy_falls_back_to_a_precompiled_one() -> None:
     registries = Registries().has(EXACT).says(Outcome.NOT_FOUND, BUILDER)
     verdict = choose_strategy(NODE, policy(use_precompiled=False), registries)
-    assert chosen(verdict) is Strategy.PRECOMPILED
-    assert "not found" in rejected(verdict)[Strategy.BUILT]
+    assert chosen(verdict) is DriverStrategy.PRECOMPILED
+    assert "not found" in rejected(verdict)[DriverStrategy.BUILT]
 
 
 def test_a_whole_reference_is_taken_as_it_is() -> None:
     source = ImageSource(image="registry.local/driver:mine")
     registries = Registries().has(ImageKind.VERBATIM, "")
-    assert chosen(choose_strategy(NODE, policy(source=source), registries)) is Strategy.PRECOMPILED
+    assert chosen(choose_strategy(NODE, policy(source=source), registries)) is DriverStrategy.PRECOMPILED
 
 
 def test_an_uncovered_kernel_waits_for_the_one_build_where_a_repository_is_named() -> None:
@@ -188,7 +188,7 @@ def test_an_uncovered_kernel_waits_for_the_one_build_where_a_repository_is_named
 
 def test_what_was_built_is_taken_like_an_image_of_a_mirror() -> None:
     verdict = choose_strategy(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER).has(EXACT, BUILDS))
-    assert chosen(verdict) is Strategy.MIRROR
+    assert chosen(verdict) is DriverStrategy.MIRROR
     assert not verdict.build_wanted
 
 
@@ -196,8 +196,8 @@ def test_what_was_built_is_taken_like_an_image_of_a_mirror() -> None:
 def test_a_build_that_fails_or_takes_too_long_holds_nobody_up(state: PoolBuildState) -> None:
     situation = StrategyInputs(build=PoolBuild(state=state, reason="The build took longer than 30 min."))
     verdict = choose_strategy(NODE, policy(build_repository=BUILDS), Registries().has(BUILDER), situation)
-    assert chosen(verdict) is Strategy.BUILT
-    assert "30 min" in rejected(verdict)[Strategy.MIRROR]
+    assert chosen(verdict) is DriverStrategy.BUILT
+    assert "30 min" in rejected(verdict)[DriverStrategy.MIRROR]
 
 
 def test_an_image_that_cannot_be_pulled_counts_as_not_there() -> None:
@@ -205,15 +205,15 @@ def test_an_image_that_cannot_be_pulled_counts_as_not_there() -> None:
     broken = StrategyInputs(unpullable={f"nvcr.io/nvidia/driver@{DIGEST}": "ErrImagePull"})
     registries.said[SOURCE.repository, BUILDER] = Resolution(outcome=Outcome.FOUND, reference="b/driver:x", digest="")
     verdict = choose_strategy(NODE, policy(), registries, broken)
-    assert chosen(verdict) is Strategy.BUILT
-    assert "ErrImagePull" in rejected(verdict)[Strategy.PRECOMPILED]
+    assert chosen(verdict) is DriverStrategy.BUILT
+    assert "ErrImagePull" in rejected(verdict)[DriverStrategy.PRECOMPILED]
 
 
 def test_a_host_with_a_driver_gets_none() -> None:
     verdict = choose_strategy(
         NODE, policy(), Registries().has(EXACT), StrategyInputs(foreign="pod gpu-operator/x runs one")
     )
-    assert chosen(verdict) is Strategy.PREINSTALLED
+    assert chosen(verdict) is DriverStrategy.PREINSTALLED
     assert verdict.choice is not None
     assert "gpu-operator/x" in verdict.choice.reason
 
@@ -221,20 +221,20 @@ def test_a_host_with_a_driver_gets_none() -> None:
 def test_a_node_that_lacks_a_fact_is_blocked_with_that_fact() -> None:
     node = DriverNodeFacts(name="n1", uid="u1", is_gpu=True, pool=None, missing=("the kernel is missing",))
     verdict = choose_strategy(node, policy(), Registries().has(EXACT))
-    assert chosen(verdict) is Strategy.BLOCKED
+    assert chosen(verdict) is DriverStrategy.BLOCKED
     assert verdict.choice is not None
     assert "the kernel is missing" in verdict.choice.reason
 
 
 def test_a_set_is_named_by_what_runs_and_not_by_who_asks_for_it() -> None:
-    first = make_set(policy(), POOL, Strategy.PRECOMPILED, "i@sha256:1")
-    assert make_set(policy(name="other"), POOL, Strategy.PRECOMPILED, "i@sha256:1").id == first.id
-    assert make_set(policy(rdma=True), POOL, Strategy.PRECOMPILED, "i@sha256:1").id != first.id
-    assert make_set(policy(), POOL, Strategy.PRECOMPILED, "i@sha256:2").id != first.id
+    first = make_set(policy(), POOL, DriverStrategy.PRECOMPILED, "i@sha256:1")
+    assert make_set(policy(name="other"), POOL, DriverStrategy.PRECOMPILED, "i@sha256:1").id == first.id
+    assert make_set(policy(rdma=True), POOL, DriverStrategy.PRECOMPILED, "i@sha256:1").id != first.id
+    assert make_set(policy(), POOL, DriverStrategy.PRECOMPILED, "i@sha256:2").id != first.id
 
 
 def test_the_same_image_in_a_mirror_is_the_same_driver() -> None:
-    first = make_set(policy(), POOL, Strategy.PRECOMPILED, "nvcr.io/nvidia/driver@sha256:1")
-    second = make_set(policy(), POOL, Strategy.MIRROR, "registry.local/driver@sha256:1")
+    first = make_set(policy(), POOL, DriverStrategy.PRECOMPILED, "nvcr.io/nvidia/driver@sha256:1")
+    second = make_set(policy(), POOL, DriverStrategy.MIRROR, "registry.local/driver@sha256:1")
     assert first.id != second.id
     assert first.same_driver(second)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 
 NODES = {"a": {"pool": "one"}, "b": {"pool": "two"}}
@@ -102,7 +102,9 @@ def test_a_node_that_several_mean_has_none_and_is_told_why() -> None:
 def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -> None:
     policies, unused = [cluster_policy(useNvidiaDriverCRD=True)], nvidia_driver("x", nodeSelector={"pool": "none"})
     found = select_policy(PolicyObjects(cluster_policies=policies, nvidia_drivers=[unused]), NODES)
-    blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="No policy governs it.")
+    blocked = DriverStatus(
+        strategy=DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, since="", reason="No policy governs it."
+    )
     verdicts = {told.name: verdict for told, verdict in found.verdicts(dict.fromkeys(NODES, blocked))}
     policy, driver = verdicts["ClusterPolicy/cp"], verdicts["NVIDIADriver/x"]
     assert (policy.state, policy.error, set(policy.waiting)) == ("notReady", True, set(NODES))
@@ -115,8 +117,10 @@ def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -
 
 def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
     alone = {"nvidia.com/gpu.deploy.driver": "false"}
-    blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="It is left alone.")
-    ready = DriverStatus(strategy=Strategy.BUILT, phase=Phase.READY, since="")
+    blocked = DriverStatus(
+        strategy=DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, since="", reason="It is left alone."
+    )
+    ready = DriverStatus(strategy=DriverStrategy.BUILT, phase=DriverPhase.READY, since="")
     objects = PolicyObjects(cluster_policies=[cluster_policy()])
     ((_, verdict),) = select_policy(objects, {"a": {}, "b": alone}).verdicts({"a": ready, "b": blocked})
     assert (verdict.state, verdict.message) == ("ready", "the only node has its driver")
@@ -132,8 +136,8 @@ def test_nvidiadriver_objects_without_a_policy_that_calls_for_them_are_disabled(
     assert states["NVIDIADriver/x"] == "disabled"
 
 
-@pytest.mark.parametrize(("phase", "state"), [(Phase.READY, "ready"), (Phase.STARTING, "notReady")])
-def test_a_policy_is_ready_when_all_of_its_nodes_are(phase: Phase, state: str) -> None:
+@pytest.mark.parametrize(("phase", "state"), [(DriverPhase.READY, "ready"), (DriverPhase.STARTING, "notReady")])
+def test_a_policy_is_ready_when_all_of_its_nodes_are(phase: DriverPhase, state: str) -> None:
     found = select_policy(PolicyObjects(cluster_policies=[cluster_policy()]), NODES)
-    statuses = {name: DriverStatus(strategy=Strategy.BUILT, phase=phase, since="") for name in NODES}
+    statuses = {name: DriverStatus(strategy=DriverStrategy.BUILT, phase=phase, since="") for name in NODES}
     assert [verdict.state for _, verdict in found.verdicts(statuses)] == [state]

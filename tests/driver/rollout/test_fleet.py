@@ -21,7 +21,7 @@ from tests.driver.rollout.conftest import (
     wanted,
 )
 
-from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy
+from tessera.api.driver.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import unavailable_limit
@@ -306,19 +306,19 @@ def test_a_node_whose_pods_could_not_leave_does_not_become_the_canary() -> None:
     stuck = node("n0", pods=(gpu_pod(empty_dir=True),), pulls=pulled())
     busy = node("n1", pods=(gpu_pod("a"), gpu_pod("b")), pulls=pulled())
     assert moved(decided([stuck, busy]), UpgradeState.CORDON) == ["n1"]
-    may = UpgradePolicy(pod_deletion=PodDeletion(delete_empty_dir=True))
+    may = UpgradePolicy(pod_deletion=PodDeletionSettings(delete_empty_dir=True))
     assert moved(decided([stuck, busy], may), UpgradeState.CORDON) == ["n0"]
 
 
 def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
     pods = (gpu_pod("alone", controlled=False), gpu_pod("data", empty_dir=True))
-    may = UpgradePolicy(drain=Drain(enable=True, force=True, delete_empty_dir=True))
+    may = UpgradePolicy(drain=DrainSettings(enable=True, force=True, delete_empty_dir=True))
     assert moved(decided([node(pods=pods, pulls=pulled())], may), UpgradeState.CORDON) == ["n1"]
     for drain, told in (
-        (Drain(enable=True), "upgradePolicy.drain.force"),
-        (Drain(enable=True, force=True), "upgradePolicy.drain.deleteEmptyDir"),
-        (Drain(enable=True, force=True, delete_empty_dir=True, pod_selector="app=web"), "kept out of drains"),
-        (Drain(enable=True, pod_selector="(("), "label selector"),
+        (DrainSettings(enable=True), "upgradePolicy.drain.force"),
+        (DrainSettings(enable=True, force=True), "upgradePolicy.drain.deleteEmptyDir"),
+        (DrainSettings(enable=True, force=True, delete_empty_dir=True, pod_selector="app=web"), "kept out of drains"),
+        (DrainSettings(enable=True, pod_selector="(("), "label selector"),
     ):
         assert told in decided([node(pods=pods)], UpgradePolicy(drain=drain)).notes["n1"]
 
@@ -326,7 +326,7 @@ def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
 def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> None:
     web = PodView(uid="w", namespace="default", name="web", controlled=False)
     view = node(pods=(web, gpu_pod()), pulls=pulled())
-    assert moved(decided([view], UpgradePolicy(drain=Drain(enable=True))), UpgradeState.CORDON) == ["n1"]
+    assert moved(decided([view], UpgradePolicy(drain=DrainSettings(enable=True))), UpgradeState.CORDON) == ["n1"]
 
 
 def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:

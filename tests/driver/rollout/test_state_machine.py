@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, replaced, wanted
 
-from tessera.api.driver.driver_policy import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
+from tessera.api.driver.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy, WaitForCompletion
 from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
@@ -144,7 +144,7 @@ def test_a_pod_that_must_not_be_evicted_lets_the_node_fail_before_any_pod_went(p
 
 
 def test_the_drain_goes_where_the_deletion_of_pods_may_not() -> None:
-    policy = UpgradePolicy(drain=Drain(enable=True, force=True))
+    policy = UpgradePolicy(drain=DrainSettings(enable=True, force=True))
     view = begun(UpgradeState.PODS, pods=(gpu_pod(controlled=False),))
     assert state(patched(view, policy)) is UpgradeState.DRAIN
     draining = begun(UpgradeState.DRAIN, pods=(gpu_pod(controlled=False), gpu_pod("kept", labels=SKIP)))
@@ -155,7 +155,7 @@ SKIP = {"nvidia.com/gpu-driver-upgrade-drain.skip": "true"}
 
 
 def test_a_pod_that_people_keep_out_of_drains_and_that_uses_cards_ends_the_upgrade() -> None:
-    policy = UpgradePolicy(drain=Drain(enable=True))
+    policy = UpgradePolicy(drain=DrainSettings(enable=True))
     failed = due(begun(UpgradeState.DRAIN, pods=(gpu_pod(labels=SKIP),)), policy)
     assert "kept out of drains" in note(failed)
 
@@ -167,7 +167,7 @@ def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_sai
     assert (waiting.cause, waiting.waits) == ("", f"pod default/train is to leave: {blocked['uid-train']}")
     failed = due(view, now=NOW + 300, eviction_refusals=blocked)
     assert "default/train was still there after 300 s: the disruption budget web" in note(failed)
-    forever = UpgradePolicy(pod_deletion=PodDeletion(timeout_seconds=0))
+    forever = UpgradePolicy(pod_deletion=PodDeletionSettings(timeout_seconds=0))
     assert due(view, forever, NOW + 1e9, eviction_refusals=blocked).cause == ""
 
 

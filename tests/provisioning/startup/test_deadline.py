@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
 
-from tessera.api.driver.node_status import Strategy
+from tessera.api.driver.node_status import DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import missing_offer
@@ -127,7 +127,7 @@ def test_startup_taints_of_others_are_theirs() -> None:
         ({}, {}, "DriverNotPulled", "900 s after it was registered, no container of a driver has started there"),
         (
             {},
-            {"annotations": driver(Strategy.BLOCKED, reason="no image for 5.15.0-69-generic")},
+            {"annotations": driver(DriverStrategy.BLOCKED, reason="no image for 5.15.0-69-generic")},
             "DriverNotPulled",
             "900 s after it was registered, no container of a driver has started there: no image for 5.15.0-69-generic",
         ),

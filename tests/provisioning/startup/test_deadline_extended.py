@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_node
 
-from tessera.api.driver.node_status import BUILD_PATIENCE, Phase, Strategy
+from tessera.api.driver.node_status import BUILD_PATIENCE, DriverPhase, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.startup.deadline import (
@@ -28,7 +28,9 @@ RECORD = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, 
 
 BUILD = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
 WAITING = make_node(
-    taints=KEYS, conditions=(READY,), annotations=driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=BUILD)
+    taints=KEYS,
+    conditions=(READY,),
+    annotations=driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason=BUILD),
 )
 
 
@@ -54,7 +56,7 @@ def test_at_the_ordinary_deadline_a_node_that_waits_for_the_one_build_is_told_th
 
 def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
     done = msgspec.structs.replace(RECORD, waited=1140)
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.MIRROR))
+    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(DriverStrategy.MIRROR))
     found = late(done, 1200, pulling)
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
@@ -103,11 +105,11 @@ def test_the_deadline_ends_between_the_ordinary_one_and_the_longest_build_after_
 
 
 def test_what_people_have_to_act_on_is_told_at_the_ordinary_deadline_and_the_time_after_it_is_the_nodes() -> None:
-    blocked = driver(Strategy.BLOCKED, phase=Phase.BLOCKED, reason="No image fits.")
+    blocked = driver(DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, reason="No image fits.")
     found = late(waiting(60), 900, make_node(taints=KEYS, conditions=(READY,), annotations=blocked))
     assert found.condition is not None
     assert found.condition.reason == "DriverNotPulled"
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.PRECOMPILED))
+    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(DriverStrategy.PRECOMPILED))
     found = late(msgspec.structs.replace(RECORD, waited=1000), 1100, pulling)
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
@@ -164,12 +166,12 @@ def overdue(reason: str) -> ProvisionedCondition:
 @pytest.mark.parametrize(
     ("said", "helps"),
     [
-        (driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=BUILD), False),
-        (driver(Strategy.BLOCKED, phase=Phase.WAITING, reason="Waits for a registry: no answer."), False),
-        (driver(Strategy.BLOCKED, phase=Phase.BLOCKED, reason="No image fits."), False),
-        (driver(Strategy.BLOCKED, pool="", phase=Phase.BLOCKED, reason="a label is missing"), True),
-        (driver(Strategy.PREINSTALLED, phase=Phase.WAITING), True),
-        (driver(Strategy.BUILT, phase=Phase.FAILED), True),
+        (driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason=BUILD), False),
+        (driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason="Waits for a registry: no answer."), False),
+        (driver(DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, reason="No image fits."), False),
+        (driver(DriverStrategy.BLOCKED, pool="", phase=DriverPhase.BLOCKED, reason="a label is missing"), True),
+        (driver(DriverStrategy.PREINSTALLED, phase=DriverPhase.WAITING), True),
+        (driver(DriverStrategy.BUILT, phase=DriverPhase.FAILED), True),
         ({}, True),
     ],
 )
@@ -188,7 +190,7 @@ def test_another_node_would_help_where_the_driver_is_kept_by_something_of_this_o
 
 
 def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_its_place() -> None:
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.PRECOMPILED))
+    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(DriverStrategy.PRECOMPILED))
     record = msgspec.structs.replace(RECORD, waited=7200)
     for seconds, kept in ((7300, True), (8099, True), (8100, False)):
         found = late(record, seconds, pulling)

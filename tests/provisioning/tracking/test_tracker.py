@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, condition, driver, make_node, make_pod, offering, role_pod
 
-from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
+from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverPhase, DriverStrategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.history import encode_record
@@ -106,7 +106,7 @@ def test_a_driver_that_starts_anew_later_does_not_change_the_way(world: World) -
     whole_way(world)
     before = world.record
     world.pod(role_pod(DRIVER_APP, started=T0 + 5000, ready=T0 + 5100), 5100)
-    world.node(5200, annotations=driver(Strategy.PRECOMPILED), conditions=(condition("Ready", at=T0 + 5000),))
+    world.node(5200, annotations=driver(DriverStrategy.PRECOMPILED), conditions=(condition("Ready", at=T0 + 5000),))
     assert world.record == before
 
 
@@ -131,18 +131,18 @@ def test_a_way_that_is_over_by_the_annotation_is_kept_by_whoever_reads_it(world:
 
 
 def waiting(since: float) -> dict[str, str]:
-    return driver(Strategy.BLOCKED, phase=Phase.WAITING, since=T0 + since)
+    return driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, since=T0 + since)
 
 
 def test_how_long_a_driver_waited_for_what_another_nodes_would_wait_for_is_known(world: World) -> None:
     world.node(1)
     world.node(5, annotations=waiting(4))
     assert (world.record.waits, world.record.waited) == (T0 + 4, 0)
-    world.node(1150, annotations=driver(Strategy.MIRROR, phase=Phase.PULLING, since=T0 + 1144))
+    world.node(1150, annotations=driver(DriverStrategy.MIRROR, phase=DriverPhase.PULLING, since=T0 + 1144))
     assert (world.record.waits, world.record.waited) == (None, 1140)
     world.node(1160, annotations=waiting(1158))  # the image could not be pulled
     world.node(1220, annotations=waiting(1200))  # after a boot
-    world.node(1300, annotations=driver(Strategy.BUILT, phase=Phase.PULLING, since=T0 + 1258))
+    world.node(1300, annotations=driver(DriverStrategy.BUILT, phase=DriverPhase.PULLING, since=T0 + 1258))
     assert (world.record.waits, world.record.waited) == (None, 1240)
 
 
@@ -154,7 +154,7 @@ def test_a_wait_that_ended_while_no_controller_looked_has_the_same_length(world:
     later.node(700, live=False, annotations=waiting(4) | kept)
     kept = {PROVISIONING_ANNOTATION: encode_record(later.record)}
     last = World()
-    last.node(2000, live=False, annotations=driver(phase=Phase.PULLING, since=T0 + 1144) | kept)
+    last.node(2000, live=False, annotations=driver(phase=DriverPhase.PULLING, since=T0 + 1144) | kept)
     assert last.record.waited == 1140
 
 
@@ -165,14 +165,14 @@ def test_a_driver_of_which_nothing_is_said_any_more_goes_on_to_wait(world: World
 
 
 def test_a_driver_that_waits_for_its_own_node_does_not_count(world: World) -> None:
-    world.node(5, annotations=driver(Strategy.PREINSTALLED, phase=Phase.WAITING))
-    world.node(9, annotations=driver(Strategy.BLOCKED, pool="", phase=Phase.BLOCKED))
+    world.node(5, annotations=driver(DriverStrategy.PREINSTALLED, phase=DriverPhase.WAITING))
+    world.node(9, annotations=driver(DriverStrategy.BLOCKED, pool="", phase=DriverPhase.BLOCKED))
     assert (world.record.waits, world.record.waited) == (None, 0)
 
 
 def test_a_driver_for_which_no_image_fits_is_kept_back_as_another_nodes_would_be(world: World) -> None:
-    world.node(9, annotations=driver(Strategy.BLOCKED, phase=Phase.BLOCKED, since=T0 + 8))
-    world.node(900, annotations=driver(phase=Phase.PULLING, since=T0 + 808))
+    world.node(9, annotations=driver(DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, since=T0 + 8))
+    world.node(900, annotations=driver(phase=DriverPhase.PULLING, since=T0 + 808))
     assert world.record.waited == 800
 
 
@@ -183,8 +183,8 @@ def asked(at: float, **more: Any) -> dict[str, str]:
     return driver(since=T0 + at, **more)
 
 
-LEFT_OUT = driver(Strategy.BLOCKED, phase=Phase.BLOCKED)
-LEAVING = driver(Strategy.BUILT, phase=Phase.READY, leaving=True)
+LEFT_OUT = driver(DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED)
+LEAVING = driver(DriverStrategy.BUILT, phase=DriverPhase.READY, leaving=True)
 NFD = {"nvidia.com/gpu.present": "true", "feature.node.kubernetes.io/kernel-version.full": "5.14"}
 
 
@@ -238,7 +238,7 @@ def test_a_node_that_nothing_said_had_a_card_stood_nowhere(world: World) -> None
 
 def test_facts_that_are_waited_for_after_somebody_asked_are_a_part_of_the_way(world: World) -> None:
     world.node(0.3)
-    world.node(600, annotations=asked(600, pool="", phase=Phase.WAITING))
+    world.node(600, annotations=asked(600, pool="", phase=DriverPhase.WAITING))
     world.node(640, annotations=asked(640))
     assert (world.record.asked, world.at(M.LABELLED)) == (T0 + 600, 640)
 
@@ -624,10 +624,10 @@ LATE: list[tuple[float, dict[str, Any], list[Pod]]] = [
     (70, {"conditions": TOLD[:1]}, []),
     (600.4, ON, []),
     (640, {**ON, "annotations": asked(630)}, [role_pod(DRIVER_APP, created=T0 + 601, started=T0 + 640)]),
-    (680, {**ON, "annotations": asked(680, phase=Phase.READY)}, LATE_PODS),
+    (680, {**ON, "annotations": asked(680, phase=DriverPhase.READY)}, LATE_PODS),
     (
         695,
-        {"annotations": asked(680, phase=Phase.READY) | offering(), "conditions": TOLD, "allocatable": GPU},
+        {"annotations": asked(680, phase=DriverPhase.READY) | offering(), "conditions": TOLD, "allocatable": GPU},
         [*LATE_PODS, make_pod("job", created=T0 - 100, limits=GPU, started=T0 + 694)],
     ),
 ]

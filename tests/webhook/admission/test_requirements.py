@@ -9,16 +9,20 @@ from tests.offers.offered import Placed, slices, whole_card
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.api.nodes.product_labels import count_label
 from tessera.mig.models import model_by_short_name
-from tessera.offers.selection import CardKind, Offer
+from tessera.offers.selection import CardProperties, Offer
 from tessera.webhook.admission.json_patch import apply_operations
 from tessera.webhook.admission.requirements import translate_requirements
 from tessera.webhook.base.budget import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
-A100 = CardKind(product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True)
-H100 = CardKind(product="NVIDIA H100 80GB HBM3", memory_mib=81559, compute_capability=(9, 0), nvlink=True, ecc=True)
-T4 = CardKind(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
+A100 = CardProperties(
+    product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True
+)
+H100 = CardProperties(
+    product="NVIDIA H100 80GB HBM3", memory_mib=81559, compute_capability=(9, 0), nvlink=True, ecc=True
+)
+T4 = CardProperties(product="Tesla T4", memory_mib=15360, compute_capability=(7, 5), ecc=True)
 TABLE = model_by_short_name("A100-40GB").geometry
 OFFER = NodeOffer(
     resource="example.com/half",

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -56,7 +56,7 @@ def sharing_condition(
     wish: DesiredSharing,
     in_force: str,
     *,
-    offer: Offer | None = None,
+    offer: Advertisement | None = None,
     problem: str | None = None,
     problem_reason: str | None = None,
 ) -> NodeCondition:
@@ -82,7 +82,7 @@ def sharing_condition(
     return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", "; ".join(texts))
 
 
-def _effects(offer: Offer | None) -> Iterator[str]:
+def _effects(offer: Advertisement | None) -> Iterator[str]:
     if offer is not None and offer.counts:
         yield f"offered: {', '.join(f'{count} {resource}' for resource, count in sorted(offer.counts.items()))}"
     if offer is not None:

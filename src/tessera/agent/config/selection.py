@@ -20,7 +20,7 @@ from tessera.api.mig_layouts.layouts_file import LayoutEntry, MigLayouts, parse_
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.api.sharing.profile_selection import NoSuchProfile, choose_profile
+from tessera.api.sharing.profile_selection import UnknownSharingProfile, choose_profile
 
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
 LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
@@ -71,7 +71,7 @@ def select_profile(
         return _keep_last(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
     try:
         chosen = choose_profile(files.texts, label, default)
-    except NoSuchProfile as error:
+    except UnknownSharingProfile as error:
         where = f" in {files.source}" if files.source else "; no ConfigMap of profiles is configured (--sharing-config)"
         meant = f'; did you mean "{error.closest}"?' if error.closest else ""
         return _keep_last(last, f"{error}{where}{meant}", PROFILE_MISSING)

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from tessera.api.sharing.devices import Device, Gpu
+from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription
 
 
 class Reaction(IntEnum):
@@ -57,7 +57,7 @@ _GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
 
 
 def entry_health(
-    devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[DeviceScope], DeviceHealth]
+    devices: Iterable[AdvertisedDevice], gpus: Iterable[GpuDescription], verdict: Callable[[DeviceScope], DeviceHealth]
 ) -> dict[str, DeviceHealth]:
     """The verdict on each entry, by its id.
 

@@ -12,7 +12,7 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.api.mig_layouts.layouts_file import MigCard
-from tessera.api.sharing.devices import Gpu, MigDevice
+from tessera.api.sharing.devices import GpuDescription, MigDevice
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
@@ -131,10 +131,10 @@ def _known_geometry(info: GpuInfo) -> Geometry | None:
     return None if model is None else model.table
 
 
-def sharing_gpus(cards: Iterable[GpuState]) -> list[Gpu]:
+def sharing_gpus(cards: Iterable[GpuState]) -> list[GpuDescription]:
     """The cards as a sharing profile sees them: with those MIG devices that a container can be given."""
     return [
-        Gpu(
+        GpuDescription(
             uuid=card.uuid,
             index=card.info.index,
             product=card.info.name,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.policy import MemoryGrant, default_share
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Device, Offer
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import SharingKind
 from tessera.kube.quantity import integer_value
@@ -59,7 +59,11 @@ class MemoryGrants:
         self.rejected_limits: dict[PodUid, str] = {}
 
     def update(
-        self, holders: Mapping[str, Sequence[DeviceUser]], offer: Offer, totals: Mapping[str, int], pods: Iterable[Pod]
+        self,
+        holders: Mapping[str, Sequence[DeviceUser]],
+        offer: Advertisement,
+        totals: Mapping[str, int],
+        pods: Iterable[Pod],
     ) -> tuple[MemoryGrant, ...]:
         """The tenants now, with their limits.
 
@@ -119,12 +123,12 @@ class MemoryGrants:
         return limit
 
 
-def shared_devices(offer: Offer) -> dict[str, Device]:
+def shared_devices(offer: Advertisement) -> dict[str, AdvertisedDevice]:
     """The devices that several containers may have at once, by UUID, each by one of its entries."""
     return {device.uuid: device for offered in offer.resources.values() for device in offered.devices if device.shared}
 
 
-def share_of(device: Device, total: int) -> int:
+def share_of(device: AdvertisedDevice, total: int) -> int:
     """Bytes of one entry of a shared device.
 
     Args:
@@ -142,7 +146,7 @@ def cgroup_uid(pod: Pod) -> PodUid:
     return PodUid(mirrored if _HASH.fullmatch(mirrored) else pod.metadata.uid)
 
 
-def _share(before: int, now: Device | None, total: int) -> int:
+def _share(before: int, now: AdvertisedDevice | None, total: int) -> int:
     """What one entry is worth to a pod: what it came for, or more; the whole device if neither is known."""
     return max(before, share_of(now, total)) if now is not None else before or total
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tessera.agent.base.api_mirror import ApiMirror
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
-from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Pod
 
 
@@ -13,7 +13,7 @@ class MemoryInputs(Protocol):
     """What the monitor reads from the rest of the agent."""
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Advertisement:
         """How the static cards are shared now."""
         ...
 
@@ -35,7 +35,7 @@ class OfferSource(Protocol):
     """Offers the static devices to kubelet."""
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Advertisement:
         """How the static cards are shared now."""
         ...
 
@@ -55,7 +55,7 @@ class AgentInputs:
         self._mirror = mirror
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Advertisement:
         """See :attr:`MemoryInputs.offer`."""
         return self._advertiser.offer
 

@@ -23,8 +23,8 @@ from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.gpu_inventory import GpuState, mig_cards_of
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.documents import FileRefused
-from tessera.api.mig_layouts.generated import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
-from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, targets_of
+from tessera.api.mig_layouts.generated import BALANCED, ENABLED, LayoutCardModel, generated_layouts, make_named_layout
+from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, resolve_targets
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.mig.layout_planning import Infeasible, plan_layout
@@ -83,7 +83,7 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
     if entries is None:
         return _reject_unknown(desired, cards)
     try:
-        found = targets_of(entries, mig_cards_of(cards))
+        found = resolve_targets(entries, mig_cards_of(cards))
     except FileRefused as refused:
         return RejectedLayout(
             layout=desired.name, reason="LayoutImpossible", text=_rejection_text(desired.name, refused.problems)
@@ -156,12 +156,12 @@ def _find_conflict(target: CardTarget, card: GpuState) -> str | None:
 def _built_in_layout(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:
     """A layout that exists without a file: a generated one, or one whose name spells its counts."""
     kinds = _card_kinds(cards)
-    return generated_layouts(kinds).get(name) or spelled_layout(name, kinds)
+    return generated_layouts(kinds).get(name) or make_named_layout(name, kinds)
 
 
-def _card_kinds(cards: Iterable[GpuState]) -> list[CardKind]:
+def _card_kinds(cards: Iterable[GpuState]) -> list[LayoutCardModel]:
     kinds = {
-        card.info.pci_device_id: CardKind(int(card.info.pci_device_id, 16), card.geometry)
+        card.info.pci_device_id: LayoutCardModel(int(card.info.pci_device_id, 16), card.geometry)
         for card in cards
         if card.geometry is not None
     }

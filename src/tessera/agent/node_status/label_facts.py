@@ -25,7 +25,7 @@ from tessera.agent.node_status.labels import (
     VgpuFacts,
     speaking,
 )
-from tessera.api.sharing.devices import Device, MigDevice, Offer
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice
 from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, MigAttributes
@@ -45,7 +45,7 @@ class SharingFacts(msgspec.Struct, frozen=True, kw_only=True):
         mig_strategy: how MIG devices are advertised.
     """
 
-    offer: Offer
+    offer: Advertisement
     profile: SharingProfile = SharingProfile()
     mig_strategy: MigStrategy = MigStrategy.NONE
 
@@ -144,13 +144,13 @@ def _shares(cards: Mapping[str, CardFacts], sharing: SharingFacts) -> dict[str, 
     return {label: share for label, share in found.items() if share.kind is not SharingKind.NONE}
 
 
-def _label_resource(device: Device, strategy: MigStrategy) -> str:
+def _label_resource(device: AdvertisedDevice, strategy: MigStrategy) -> str:
     if device.profile and strategy is MigStrategy.MIXED:
         return f"{PREFIX}mig-{resource_spelling(device.profile)}"
     return GPU
 
 
-def _share(device: Device, resource: str, profile: SharingProfile) -> Share:
+def _share(device: AdvertisedDevice, resource: str, profile: SharingProfile) -> Share:
     names = {
         entry.name
         for block in profile.blocks
@@ -166,5 +166,5 @@ def _most(shares: Iterable[Share]) -> Share:
     return min(counted, key=lambda each: (-counted[each], each.kind.value, each.replicas, each.renamed))
 
 
-def _devices(offer: Offer) -> Iterable[Device]:
+def _devices(offer: Advertisement) -> Iterable[AdvertisedDevice]:
     return (device for resource in offer.resources.values() for device in resource.devices)

@@ -13,10 +13,12 @@ import msgspec
 from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState
 from tessera.agent.node_status.label_facts import mig_devices_of
 from tessera.api.nodes.offers import NodeOffer, OfferKind
-from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 
 
-def node_offers(stock: GpuInventory, offer: Offer, *, on_demand: Collection[str] = frozenset()) -> list[NodeOffer]:
+def node_offers(
+    stock: GpuInventory, offer: Advertisement, *, on_demand: Collection[str] = frozenset()
+) -> list[NodeOffer]:
     """One entry for each resource and kind of device behind it.
 
     Args:
@@ -45,7 +47,7 @@ def _readable(card: GpuState, stock: GpuInventory) -> GpuState:
     return next(alike, card)
 
 
-def _offered(resource: Offered, device: Device, card: GpuState, like: GpuState) -> NodeOffer:
+def _offered(resource: AdvertisedResource, device: AdvertisedDevice, card: GpuState, like: GpuState) -> NodeOffer:
     memory = _memory(device, card)
     kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
     return NodeOffer(
@@ -64,7 +66,7 @@ def _offered(resource: Offered, device: Device, card: GpuState, like: GpuState) 
     )
 
 
-def _memory(device: Device, card: GpuState) -> int:
+def _memory(device: AdvertisedDevice, card: GpuState) -> int:
     """Memory of the whole device, MiB."""
     if not device.profile:
         return card.info.memory_mib

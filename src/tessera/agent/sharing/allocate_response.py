@@ -26,7 +26,7 @@ import msgspec
 
 from tessera.agent.base.cdi_files import MOUNTED_DEVICES
 from tessera.api.names import VISIBLE_DEVICES
-from tessera.api.sharing.devices import Device
+from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy, Flags
 from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
@@ -102,7 +102,7 @@ class MpsClientEdits(Protocol):
 
 def build_allocation(
     resource: str,
-    devices: Sequence[Device],
+    devices: Sequence[AdvertisedDevice],
     options: AllocateOptions,
     *,
     files: Mapping[str, Sequence[DeviceFile]],
@@ -182,7 +182,7 @@ def unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _annotations(
-    resource: str, devices: Sequence[Device], names: tuple[str, ...], options: AllocateOptions
+    resource: str, devices: Sequence[AdvertisedDevice], names: tuple[str, ...], options: AllocateOptions
 ) -> dict[str, str]:
     if "cdi-annotations" not in options.list_strategies:
         return {}

@@ -16,7 +16,7 @@ from itertools import chain
 import msgspec
 
 from tessera.agent.inventory.device_users import DeviceUser
-from tessera.api.sharing.devices import Device, Offer, device_of
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, device_of
 
 #: An entry by resource and id.
 EntryKey = tuple[str, str]
@@ -53,7 +53,7 @@ def held_entries(holders: Mapping[str, tuple[DeviceUser, ...]]) -> Iterator[Held
             yield HeldEntry(resource=holder.resource, id=each, who=f"pod {holder.pod_name}")
 
 
-def blocked_entries(offer: Offer, held: Iterable[HeldEntry], parents: Mapping[str, str]) -> dict[EntryKey, str]:
+def blocked_entries(offer: Advertisement, held: Iterable[HeldEntry], parents: Mapping[str, str]) -> dict[EntryKey, str]:
     """The entries of an offer that must not be given out now, each with the reason.
 
     Args:
@@ -74,7 +74,7 @@ def blocked_entries(offer: Offer, held: Iterable[HeldEntry], parents: Mapping[st
     return found
 
 
-def _excludes(held: HeldEntry, resource: str, device: Device) -> bool:
+def _excludes(held: HeldEntry, resource: str, device: AdvertisedDevice) -> bool:
     if held.device != device.uuid:
         return device.gpu in {held.device, device.uuid}
     if held.id == device.id:

@@ -39,7 +39,7 @@ class DeviceNodes:
         self._retry_at: float | None = None
         self.files: Mapping[str, tuple[DeviceFile, ...]] = {}
         self.failed: Mapping[str, str] = {}
-        self.topology = Topology.flat(())
+        self.topology = Topology.without_links(())
 
     def retry_in(self) -> float | None:
         """Seconds until what could not be read is to be tried again; ``None`` if everything was read."""

@@ -26,8 +26,8 @@ from tessera.agent.sharing.allocate_response import (
 from tessera.agent.sharing.cdi_specs import CdiFile
 from tessera.agent.sharing.preference import preferred_entries
 from tessera.agent.sharing.refusals import fence_reason
-from tessera.api.sharing.devices import Device as Entry
-from tessera.api.sharing.devices import Offered, RequestRefused, check_request
+from tessera.api.sharing.devices import AdvertisedDevice as Entry
+from tessera.api.sharing.devices import AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.profile import SharingKind
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
@@ -46,11 +46,11 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
         joint: the node has several resources, so a container may have devices of others too.
     """
 
-    offered: Offered
+    offered: AdvertisedResource
     refused: Mapping[str, str] = {}
     options: AllocateOptions = AllocateOptions()
     files: Mapping[str, Sequence[DeviceFile]] = {}
-    topology: Topology = Topology.flat(())
+    topology: Topology = Topology.without_links(())
     joint: bool = False
 
 
@@ -98,7 +98,7 @@ class StaticDevicePlugin:
         self._shown = ChangeNotifier()
         self._taken: tuple[Device, ...] | None = None
         self._streams = 0
-        self.terms = AllocationTerms(offered=Offered(name=resource, devices=()))
+        self.terms = AllocationTerms(offered=AdvertisedResource(name=resource, devices=()))
 
     @property
     def resource_name(self) -> str:

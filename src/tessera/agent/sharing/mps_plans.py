@@ -9,7 +9,7 @@ client takes more than a share.
 from collections.abc import Mapping
 
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.api.sharing.devices import Device, Offer
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.mps_limits import ClientShare, client_share, most_clients
 from tessera.api.sharing.profile import SharingKind
 from tessera.nvml.interface import GpuInfo
@@ -19,7 +19,7 @@ class PlanImpossible(ValueError):  # noqa: N818 - says what became of the plan
     """MPS does not serve so many clients of a card, or there is nothing to give them."""
 
 
-def plan_daemons(offer: Offer, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPlan]:
+def plan_daemons(offer: Advertisement, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPlan]:
     """The daemons that an offer needs, by resource; empty if it shares nothing by MPS.
 
     Args:
@@ -39,7 +39,7 @@ def plan_daemons(offer: Offer, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPla
     return plans
 
 
-def _share(resource: str, device: Device, card: GpuInfo) -> ClientShare:
+def _share(resource: str, device: AdvertisedDevice, card: GpuInfo) -> ClientShare:
     at = f"{resource}: card {device.gpu}"
     most = most_clients(card.compute_capability)
     if device.replicas > most:

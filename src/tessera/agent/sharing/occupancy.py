@@ -22,7 +22,7 @@ from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
 from tessera.agent.sharing.conflicts import EntryKey, HeldEntry, blocked_entries, held_entries
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Offer, device_of
+from tessera.api.sharing.devices import Advertisement, device_of
 from tessera.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class DeviceOccupancy:
         self._holders = holders
         self._changes = changes
         self._clock = clock
-        self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
+        self._asked_about: tuple[frozenset[PodUid], Advertisement] | None = None
         self._held: Mapping[str, tuple[DeviceUser, ...]] | None = None
         self._silent: tuple[float, str] | None = None
         self._file = StateFile(given_file, list[tuple[str, tuple[str, ...]]])
@@ -116,7 +116,7 @@ class DeviceOccupancy:
             self._asked_about = None
             self._changes.notify()
 
-    async def ask(self, offer: Offer) -> float | None:
+    async def ask(self, offer: Advertisement) -> float | None:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
         about = (self._holders.live_pods(), offer)
         now = self._clock.monotonic()
@@ -152,7 +152,7 @@ class DeviceOccupancy:
     def _holders_of(self, resource: str, ids: Sequence[str]) -> list[DeviceUser]:
         return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
-    def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[EntryKey, str]:
+    def blocked(self, offer: Advertisement, parents: Mapping[str, str]) -> dict[EntryKey, str]:
         """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.conflicts.blocked`."""
         return blocked_entries(offer, self._all_held(), parents)
 

@@ -17,8 +17,8 @@ from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
-from tessera.api.sharing.devices import Offer
-from tessera.api.sharing.offer import OfferImpossible, make_offer
+from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
+from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
@@ -46,7 +46,7 @@ class AppliedSharing(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     profile: SharingProfile = SharingProfile()
-    offer: Offer = Offer(resources={})
+    offer: Advertisement = Advertisement(resources={})
     plans: Mapping[str, MpsPlan] = {}
 
 
@@ -71,7 +71,7 @@ def choose_offer(
     for name, profile in _candidates(wish, before):
         try:
             found = _followed(cards, name, profile, strategy)
-        except (OfferImpossible, PlanImpossible) as error:
+        except (AdvertisementImpossible, PlanImpossible) as error:
             refusal = refusal or str(error)
             continue
         found, conflict = _without_taken(found, taken)
@@ -89,7 +89,7 @@ def _candidates(wish: DesiredSharing, before: AppliedSharing | None) -> Iterator
 
 
 def _followed(cards: Sequence[GpuState], name: str, profile: SharingProfile, strategy: MigStrategy) -> AppliedSharing:
-    offer = make_offer(sharing_gpus(cards), profile, profile.flags.mig_strategy or strategy)
+    offer = make_advertisement(sharing_gpus(cards), profile, profile.flags.mig_strategy or strategy)
     plans = plan_daemons(offer, {card.uuid: card.info for card in cards})
     return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 

@@ -7,15 +7,15 @@ kubelet needs no preference to admit it.
 
 from collections.abc import Mapping, Sequence
 
-from tessera.api.sharing.devices import Device, Offered
-from tessera.api.sharing.preferred_shares import NotEnough, prefer
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
+from tessera.api.sharing.preferred_shares import NotEnoughShares, prefer_shares
 from tessera.api.sharing.profile import AllocationPolicy
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Topology
 
 
 def preferred_entries(
-    offered: Offered,
+    offered: AdvertisedResource,
     request: PreferredRequest,
     *,
     refused: Mapping[str, str],
@@ -39,13 +39,13 @@ def preferred_entries(
         if all(map(_whole, offered.devices)):
             chosen = topology.preferred(free, request.must_include, request.size)
         else:
-            chosen = prefer(offered.devices, free, request.must_include, request.size, policy)
-    except NotEnough:
+            chosen = prefer_shares(offered.devices, free, request.must_include, request.size, policy)
+    except NotEnoughShares:
         chosen = ()
     return chosen or _any(request.must_include, free, request.size)
 
 
-def _whole(device: Device) -> bool:
+def _whole(device: AdvertisedDevice) -> bool:
     return device.id == device.gpu
 
 

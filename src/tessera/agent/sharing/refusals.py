@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.agent.sharing.conflicts import EntryKey
-from tessera.api.sharing.devices import Device, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.profile import SharingKind
 
 _LOST = "the card fell off the bus; drain the node and reboot it"
@@ -32,18 +32,18 @@ class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Mapping[tuple[str, str], str] = {}
 
 
-def withheld_entries(offered: Offered, grounds: WithholdingReasons) -> dict[str, str]:
+def withheld_entries(offered: AdvertisedResource, grounds: WithholdingReasons) -> dict[str, str]:
     """The entries of a resource that must not be given out now, each with the first reason in the order above."""
     found = {device.id: _why(offered.name, device, grounds) for device in offered.devices}
     return {entry: why for entry, why in found.items() if why}
 
 
-def fence_reason(device: Device, fenced: frozenset[str]) -> str:
+def fence_reason(device: AdvertisedDevice, fenced: frozenset[str]) -> str:
     """Why a fence keeps a device from being given out; empty if none does."""
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
-def _why(resource: str, device: Device, grounds: WithholdingReasons) -> str:
+def _why(resource: str, device: AdvertisedDevice, grounds: WithholdingReasons) -> str:
     return (
         grounds.unhealthy.get(device.id)
         or grounds.unreadable.get(device.uuid)

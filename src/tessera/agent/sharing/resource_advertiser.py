@@ -32,7 +32,7 @@ from tessera.agent.sharing.settings import SharingSettings
 from tessera.agent.sharing.stale_capacity import overcounted_resources
 from tessera.agent.sharing.static_devices import StaticDeviceSource
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.kubelet.interfaces import Device as ListedDevice
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class ResourceAdvertiser:
         self._decided_on: tuple[object, ...] | None = None
         #: The static GPUs that :attr:`_applied` was decided on, and the same as a sharing profile sees them.
         self._gpu_states: Sequence[GpuState] = ()
-        self._gpus: Sequence[Gpu] = ()
+        self._gpus: Sequence[GpuDescription] = ()
         #: The offer and its profile; ``None`` before the first decision.
         self._applied: AppliedSharing | None = None
         #: Why :attr:`_applied` is not what was asked for; ``None`` if it is.
@@ -98,9 +98,9 @@ class ResourceAdvertiser:
         return self._applied
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Advertisement:
         """All advertised entries, healthy or not."""
-        return Offer(resources={}) if self._applied is None else self._applied.offer
+        return Advertisement(resources={}) if self._applied is None else self._applied.offer
 
     @property
     def profile(self) -> str:
@@ -222,7 +222,7 @@ class ResourceAdvertiser:
             _log.warning("%s", self._refusal.text)
         self._blocked = self._occupancy.blocked(self.offer, self._parents())
         for name, plugin in self._served.plugins.items():
-            offered = self.offer.resources.get(name) or Offered(name=name, devices=())
+            offered = self.offer.resources.get(name) or AdvertisedResource(name=name, devices=())
             plugin.terms = self._terms(offered, withheld_entries(offered, self._grounds()))
 
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
@@ -298,7 +298,7 @@ class ResourceAdvertiser:
 
     # Small parts ------------------------------------------------------------------------------------------------
 
-    def _terms(self, offered: Offered, refused: Mapping[str, str]) -> AllocationTerms:
+    def _terms(self, offered: AdvertisedResource, refused: Mapping[str, str]) -> AllocationTerms:
         return AllocationTerms(
             offered=offered,
             refused=refused,
@@ -326,7 +326,7 @@ class ResourceAdvertiser:
         return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
 
 
-def _listed(entry: Device, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:
+def _listed(entry: AdvertisedDevice, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:
     return ListedDevice(
         id=entry.id, healthy=entry.id not in refused, numa_nodes=() if numa_node is None else (numa_node,)
     )

@@ -8,12 +8,12 @@ ReplicaSet made 21 such pods in 3 s. Whoever is about to end pods therefore wait
 from collections.abc import Collection, Mapping
 
 from tessera.agent.sharing.refusals import WithholdingReasons, withheld_entries
-from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.devices import Advertisement
 from tessera.kube.quantity import parse_quantity
 
 
 def overcounted_resources(
-    allocatable: Mapping[str, str], offer: Offer, grounds: WithholdingReasons, former: Collection[str] = ()
+    allocatable: Mapping[str, str], offer: Advertisement, grounds: WithholdingReasons, former: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The resources of which the Node counts more than can be given out, in order of name.
 

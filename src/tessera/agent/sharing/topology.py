@@ -17,7 +17,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuUuid
-from tessera.placement.topology import Pair, Path, Topology
+from tessera.placement.topology import CardLink, PciPath, Topology
 
 
 class PcieLevel(IntEnum):
@@ -31,13 +31,13 @@ class PcieLevel(IntEnum):
     SYSTEM = 50
 
 
-_PATHS: Mapping[PcieLevel, Path] = {
-    PcieLevel.INTERNAL: Path.BOARD,
-    PcieLevel.SINGLE: Path.PIX,
-    PcieLevel.MULTIPLE: Path.PXB,
-    PcieLevel.HOSTBRIDGE: Path.PHB,
-    PcieLevel.NODE: Path.NODE,
-    PcieLevel.SYSTEM: Path.SYS,
+_PATHS: Mapping[PcieLevel, PciPath] = {
+    PcieLevel.INTERNAL: PciPath.BOARD,
+    PcieLevel.SINGLE: PciPath.PIX,
+    PcieLevel.MULTIPLE: PciPath.PXB,
+    PcieLevel.HOSTBRIDGE: PciPath.PHB,
+    PcieLevel.NODE: PciPath.NODE,
+    PcieLevel.SYSTEM: PciPath.SYS,
 }
 
 
@@ -72,10 +72,10 @@ def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, Gpu
             other = by_address.get(pci_address(link.remote_pci))
             if other is not None and not link.switch:
                 direct[card.uuid, other] += 1
-    pairs: dict[tuple[str, str], Pair] = {}
+    pairs: dict[tuple[str, str], CardLink] = {}
     for pair in {*direct, *meetings}:
-        path = _PATHS[meetings[pair]] if pair in meetings else Path.UNKNOWN
-        pairs[pair] = Pair(path, direct[pair])
+        path = _PATHS[meetings[pair]] if pair in meetings else PciPath.UNKNOWN
+        pairs[pair] = CardLink(path, direct[pair])
     switched = {str(card.uuid): sum(link.switch for link in card.links) for card in cards}
     return Topology([card.uuid for card in cards], pairs, switch_links=switched)
 

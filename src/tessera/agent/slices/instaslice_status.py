@@ -30,8 +30,8 @@ from tessera.api.instaslice import (
     ForeignSlice,
     Instaslice,
     NodeResources,
+    make_result,
     recorded_slices,
-    result_of,
 )
 from tessera.api.names import PodUid
 from tessera.clock import Clock
@@ -155,7 +155,7 @@ def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict
         if unbound or slices.is_bound(pod):
             state = "ungated" if slices.is_bound(pod) else "creating"
             status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
-            found[pod] = msgspec.to_builtins(result_of(pod, item.metadata.name, request.slices, status))
+            found[pod] = msgspec.to_builtins(make_result(pod, item.metadata.name, request.slices, status))
     return found
 
 

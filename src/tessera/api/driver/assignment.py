@@ -28,7 +28,7 @@ NVIDIA_DRIVERS = Resource("nvidia.com", "v1alpha1", "nvidiadrivers", nvidia_driv
 _NAMED = 10
 
 
-class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+class DriverConflict(msgspec.Struct, frozen=True, kw_only=True):
     """NVIDIADrivers that cannot all be followed.
 
     Attributes:
@@ -42,7 +42,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class DriverAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """Which NVIDIADriver is for which node.
 
     Attributes:
@@ -51,29 +51,31 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     nodes: Mapping[str, DriverPolicy] = {}
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[DriverConflict, ...] = ()
 
     def of(self, driver: str) -> tuple[str, ...]:
         """The nodes of an NVIDIADriver, by name."""
         return tuple(sorted(node for node, policy in self.nodes.items() if policy.name == driver))
 
-    def conflict_of(self, driver: str) -> Conflict | None:
+    def conflict_of(self, driver: str) -> DriverConflict | None:
         """The first conflict that an NVIDIADriver is part of."""
         return next((each for each in self.conflicts if driver in each.drivers), None)
 
 
-def governing(policies: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | None, Sequence[Mapping[str, Any]]]:
+def find_governing_policy(
+    policies: Sequence[Mapping[str, Any]],
+) -> tuple[Mapping[str, Any] | None, Sequence[Mapping[str, Any]]]:
     """The ClusterPolicy that counts, and the others; ones that are being deleted count last."""
-    order = sorted(policies, key=_age)
+    order = sorted(policies, key=_creation_order)
     return (order[0], order[1:]) if order else (None, [])
 
 
-def _age(obj: Mapping[str, Any]) -> tuple[bool, str, str]:
+def _creation_order(obj: Mapping[str, Any]) -> tuple[bool, str, str]:
     metadata = obj.get("metadata") or {}
     return bool(metadata.get("deletionTimestamp")), metadata.get("creationTimestamp") or "~", metadata.get("name", "")
 
 
-def assign(drivers: Sequence[DriverPolicy], nodes: Mapping[str, Mapping[str, str]]) -> Assignment:
+def assign_drivers(drivers: Sequence[DriverPolicy], nodes: Mapping[str, Mapping[str, str]]) -> DriverAssignment:
     """Divides nodes among NVIDIADrivers.
 
     Args:
@@ -86,21 +88,21 @@ def assign(drivers: Sequence[DriverPolicy], nodes: Mapping[str, Mapping[str, str
     found: dict[str, DriverPolicy] = {}
     contested: dict[tuple[str, ...], list[str]] = {}
     for node, labels in sorted(nodes.items()):
-        meaning = [each for each in selecting if _means(each, node, labels)]
-        chosen = _chosen(meaning or defaults[:1], labels)
+        meaning = [each for each in selecting if _selects(each, node, labels)]
+        chosen = _choose_driver(meaning or defaults[:1], labels)
         if chosen is not None:
             found[node] = chosen
         if len(meaning) > 1:
             contested.setdefault(tuple(each.name for each in meaning), []).append(node)
-    return Assignment(nodes=found, conflicts=(*_defaults(defaults), *_overlaps(contested)))
+    return DriverAssignment(nodes=found, conflicts=(*_defaults(defaults), *_overlaps(contested)))
 
 
-def _means(driver: DriverPolicy, node: str, labels: Mapping[str, str]) -> bool:
+def _selects(driver: DriverPolicy, node: str, labels: Mapping[str, str]) -> bool:
     selected = all(labels.get(key) == value for key, value in driver.node_selector.items())
-    return selected and _attracts(driver.node_affinity, node, labels)
+    return selected and _matches_affinity(driver.node_affinity, node, labels)
 
 
-def _attracts(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str]) -> bool:
+def _matches_affinity(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str]) -> bool:
     """Whether what node affinity requires holds; what it prefers excludes no node.
 
     Terms that Kubernetes would refuse hold nowhere.
@@ -112,37 +114,37 @@ def _attracts(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str])
         name = {"metadata.name": node}
         return any(
             (term.match_expressions or term.match_fields)
-            and all(_holds(each, labels) for each in term.match_expressions)
-            and all(_holds(each, name) for each in term.match_fields)
+            and all(_matches_expression(each, labels) for each in term.match_expressions)
+            and all(_matches_expression(each, name) for each in term.match_fields)
             for term in required.node_selector_terms
         )
     except (msgspec.ValidationError, ValueError):
         return False
 
 
-def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+def _matches_expression(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     return Requirement(test.key, parse_operator(test.operator), test.values).matches(labels)
 
 
-def _chosen(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> DriverPolicy | None:
+def _choose_driver(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> DriverPolicy | None:
     if len(meaning) == 1:
         return meaning[0]
     return next((each for each in meaning if each.name == labels.get(OWNER_LABEL)), None)
 
 
-def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[Conflict]:
+def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[DriverConflict]:
     if len(defaults) > 1:
         names = tuple(each.name for each in defaults)
         are = f"{' and '.join(names)} are {_all_of(names)} default"
         text = f"{are}; {names[0]}, the oldest, counts: take default from the others"
-        yield Conflict(drivers=names, text=text)
+        yield DriverConflict(drivers=names, text=text)
 
 
-def _overlaps(contested: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Conflict]:
+def _overlaps(contested: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[DriverConflict]:
     for names, nodes in contested.items():
         which = list_names(nodes, _NAMED)
         text = f"{' and '.join(names)} {_all_of(names)} select {which}; give each a nodeSelector of its own"
-        yield Conflict(drivers=names, nodes=tuple(nodes), text=text)
+        yield DriverConflict(drivers=names, nodes=tuple(nodes), text=text)
 
 
 def _all_of(names: Sequence[str]) -> str:

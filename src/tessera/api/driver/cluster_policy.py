@@ -14,23 +14,23 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, Component, DriverPolicy
-from tessera.api.driver.field_reader import Read, Reading, identity
+from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, DriverPolicy, OperandSettings
+from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
 from tessera.api.driver.runtime_paths import judge_toolkit_env
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
-    base,
-    component,
-    driver_source,
-    folder,
+    apply_annotations,
     judge_precompiled,
-    marks_of,
-    startup_probe,
-    upgrade_policy,
-    with_marks,
+    read_annotations,
+    read_driver_source,
+    read_folder,
+    read_identity,
+    read_operand,
+    read_startup_probe,
+    read_upgrade_policy,
 )
-from tessera.api.operator_fields.keys import POLICY, checked
-from tessera.api.operator_fields.notices import asks, in_cluster_policy
+from tessera.api.operator_fields.keys import POLICY, check_keys
+from tessera.api.operator_fields.notices import is_set, list_ineffective
 from tessera.api.operator_fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT
 
 API_VERSION = "nvidia.com/v1"
@@ -50,7 +50,7 @@ VARIABLE_COUNTS = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 _BESIDE_OBJECTS = ("enabled", "useNvidiaDriverCRD", "upgradePolicy")
 
 
-def read_cluster_policy(obj: Mapping[str, Any]) -> Read:
+def read_cluster_policy(obj: Mapping[str, Any]) -> ReadPolicy:
     """What a ClusterPolicy says about drivers.
 
     Args:
@@ -60,19 +60,19 @@ def read_cluster_policy(obj: Mapping[str, Any]) -> Read:
         FileRefused: its part about drivers has mistakes; all of them are listed.
     """
     metadata = identity(obj)
-    reading = Reading()
+    reading = FieldReader()
     spec = obj.get("spec")
-    fields = checked(reading.found, spec, "spec", POLICY, reading.notices)
+    fields = check_keys(reading.found, spec, "spec", POLICY, reading.notices)
     reading.set_aside(("spec",) if not isinstance(spec, Mapping | None) else _MATTERING)
     raw = spec if isinstance(spec, Mapping) else {}
-    reading.notices += in_cluster_policy(fields, "spec")
-    policy = _Policy(reading, fields, raw, marks_of(reading, metadata))
-    return reading.settle(policy.on(base(metadata, KIND)))
+    reading.notices += list_ineffective(fields, "spec")
+    policy = _ClusterPolicyReader(reading, fields, raw, read_annotations(reading, metadata))
+    return reading.finish(policy.on(read_identity(metadata, KIND)))
 
 
-class _Policy:
+class _ClusterPolicyReader:
     def __init__(
-        self, reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any], marks: Mapping[str, str]
+        self, reading: FieldReader, fields: Mapping[str, Any], raw: Mapping[str, Any], marks: Mapping[str, str]
     ) -> None:
         self.reading = reading
         self.raw = raw
@@ -86,17 +86,19 @@ class _Policy:
     def on(self, start: DriverPolicy) -> DriverPolicy:
         """The policy, with everything that counts."""
         if not self.enabled:
-            if asks(self.toolkit) and self.toolkit.get("enabled") is not False:
-                self.reading.note("spec.toolkit", "no effect: driver.enabled is false, so the hosts have their toolkit")
-            return msgspec.structs.replace(start, enabled=False, toolkit=Component(enabled=False))
+            if is_set(self.toolkit) and self.toolkit.get("enabled") is not False:
+                self.reading.add_notice(
+                    "spec.toolkit", "no effect: driver.enabled is false, so the hosts have their toolkit"
+                )
+            return msgspec.structs.replace(start, enabled=False, toolkit=OperandSettings(enabled=False))
         found = {**self._cluster(), "use_driver_crd": self.by_objects}
-        upgrade = upgrade_policy(self.reading, self.driver, "spec.driver", self.marks)
+        upgrade = read_upgrade_policy(self.reading, self.driver, "spec.driver", self.marks)
         if self.by_objects:
             self._beside_objects()
-            return msgspec.structs.replace(start, upgrade=upgrade, **with_marks(self.reading, found, self.marks))
+            return msgspec.structs.replace(start, upgrade=upgrade, **apply_annotations(self.reading, found, self.marks))
         self.reading.without_effect(self.driver, "spec.driver", DRIVER)
         return msgspec.structs.replace(
-            start, upgrade=upgrade, **with_marks(self.reading, {**found, **self._driver()}, self.marks)
+            start, upgrade=upgrade, **apply_annotations(self.reading, {**found, **self._driver()}, self.marks)
         )
 
     def _written(self, part: str) -> Mapping[str, Any]:
@@ -105,7 +107,7 @@ class _Policy:
 
     def _driver(self) -> dict[str, Any]:
         reading, driver, at = self.reading, self.driver, "spec.driver"
-        source = driver_source(reading, driver, at)
+        source = read_driver_source(reading, driver, at)
         precompiled = driver.get("usePrecompiled", False)
         if precompiled:
             judge_precompiled(reading, source, at, gds=self.gds, gdrcopy=self.gdrcopy)
@@ -117,7 +119,7 @@ class _Policy:
                 driver.get("kernelModuleType") or "auto", f"{at}.kernelModuleType", KERNEL_MODULE_TYPES
             ),
             "source": source,
-            "startup_probe": startup_probe(reading, driver, at),
+            "startup_probe": read_startup_probe(reading, driver, at),
             "rdma": rdma.get("enabled", False),
             "rdma_host_mofed": rdma.get("useHostMofed", False),
             "env": reading.environment(written.get("env"), f"{at}.env"),
@@ -144,9 +146,9 @@ class _Policy:
         }
         return {purpose: name for purpose, name in found.items() if name}
 
-    def _manager(self, written: Mapping[str, Any]) -> Component:
+    def _manager(self, written: Mapping[str, Any]) -> OperandSettings:
         manager, at = self.driver.get("manager", {}), "spec.driver.manager"
-        return component(self.reading, manager, written.get("manager"), at, otherwise=chart.MANAGER_SOURCE)
+        return read_operand(self.reading, manager, written.get("manager"), at, otherwise=chart.MANAGER_SOURCE)
 
     def _cluster(self) -> dict[str, Any]:
         """What holds for all drivers of the cluster, whoever says which."""
@@ -154,7 +156,7 @@ class _Policy:
         reading.without_effect(self.pods, "spec.daemonsets", DAEMONSETS)
         if (self.pods.get("updateStrategy") or "RollingUpdate") != "RollingUpdate":
             text = "no effect: driver pods are replaced node by node, by driver.upgradePolicy"
-            reading.note("spec.daemonsets.updateStrategy", text)
+            reading.add_notice("spec.daemonsets.updateStrategy", text)
         self._toolkit_notices()
         return {
             "toolkit": self._toolkit(),
@@ -163,22 +165,22 @@ class _Policy:
             "annotations": reading.labels(self.pods, "annotations", "spec.daemonsets"),
             "tolerations": reading.objects(self.pods, "tolerations", "spec.daemonsets"),
             "priority_class": reading.name(self.pods, "priorityClassName", "spec.daemonsets") or chart.PRIORITY_CLASS,
-            "driver_root": folder(reading, self.paths, "driverInstallDir", "spec.hostPaths", chart.DRIVER_ROOT),
+            "driver_root": read_folder(reading, self.paths, "driverInstallDir", "spec.hostPaths", chart.DRIVER_ROOT),
         }
 
     def _toolkit_notices(self) -> None:
         if self.toolkit.get("enabled") is not False:
             self.reading.without_effect(self.toolkit, "spec.toolkit", TOOLKIT)
 
-    def _toolkit(self) -> Component:
+    def _toolkit(self) -> OperandSettings:
         source = chart.TOOLKIT_SOURCE
-        found = component(self.reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=source)
+        found = read_operand(self.reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=source)
         if found.enabled and found.env.get(VARIABLE_COUNTS, "").lower() == "true":
             text = (
                 "then NVIDIA_VISIBLE_DEVICES of images and ConfigMaps, which admission cannot see, gives any container "
                 "the GPUs that it names; leave it out (docs/security.md)"
             )
-            self.reading.note(f"spec.toolkit.env.{VARIABLE_COUNTS}", text)
+            self.reading.add_notice(f"spec.toolkit.env.{VARIABLE_COUNTS}", text)
         if found.enabled:
             judge_toolkit_env(self.reading, found.env, "spec.toolkit.env")
         return found
@@ -190,14 +192,14 @@ class _Policy:
                 "then the toolkit configures no container runtime, and nothing brings the driver's libraries to pods "
                 "with GPUs; leave it out unless their images have them (docs/decisions/container-environment.md)"
             )
-            self.reading.note("spec.cdi.nriPluginEnabled", text)
+            self.reading.add_notice("spec.cdi.nriPluginEnabled", text)
         return asked
 
     def _beside_objects(self) -> None:
         text = "no effect: useNvidiaDriverCRD is true, so NVIDIADriver objects say what is installed"
         for key in self.driver:
-            if key not in _BESIDE_OBJECTS and asks(self.driver[key]):
-                self.reading.note(f"spec.driver.{key}", text)
+            if key not in _BESIDE_OBJECTS and is_set(self.driver[key]):
+                self.reading.add_notice(f"spec.driver.{key}", text)
 
 
 def asks_for_drivers(spec: Mapping[str, Any]) -> bool:
@@ -208,10 +210,10 @@ def asks_for_drivers(spec: Mapping[str, Any]) -> bool:
     crd = driver.get("nvidiaDriverCRD")
     by_objects = isinstance(crd, Mapping) and crd.get("enabled") is True
     named = ("version", "repository", "image", "usePrecompiled", "useNvidiaDriverCRD")
-    return by_objects or any(asks(driver.get(key)) for key in named)
+    return by_objects or any(is_set(driver.get(key)) for key in named)
 
 
-def left_to(obj: Mapping[str, Any]) -> str:
+def find_other_manager(obj: Mapping[str, Any]) -> str:
     """Who else manages drivers by this object, so that Tessera does not: the name under which it writes the status.
 
     NVIDIA's operator writes the status of the policy that it follows. Two who install drivers on one node break both;

@@ -45,7 +45,7 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
         return not self.repository and not self.version
 
 
-class PodDeletion(msgspec.Struct, frozen=True, kw_only=True):
+class PodDeletionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How pods that hold cards are removed from a node: pods without a controller, seconds, pods with emptyDir."""
 
     force: bool = False
@@ -53,7 +53,7 @@ class PodDeletion(msgspec.Struct, frozen=True, kw_only=True):
     delete_empty_dir: bool = False
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class DrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node is emptied where the removal of GPU pods was not enough."""
 
     enable: bool = False
@@ -85,13 +85,13 @@ class UpgradePolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel: int = 1
     max_unavailable: int | str = "25%"
     wait_for_completion: WaitForCompletion = WaitForCompletion()
-    pod_deletion: PodDeletion = PodDeletion()
-    drain: Drain = Drain()
+    pod_deletion: PodDeletionSettings = PodDeletionSettings()
+    drain: DrainSettings = DrainSettings()
     canary: int = 1
     failure_budget: int = 1
 
 
-class Component(msgspec.Struct, frozen=True, kw_only=True):
+class OperandSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the stack that runs in an image of its own: the toolkit, the driver manager.
 
     Attributes:
@@ -165,8 +165,8 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     config_maps: Mapping[str, str] = {}
     licensing_secret: str = ""
     secret_env: str = ""
-    manager: Component = Component()
-    toolkit: Component = Component()
+    manager: OperandSettings = OperandSettings()
+    toolkit: OperandSettings = OperandSettings()
     nri_plugin: bool = False
     upgrade: UpgradePolicy = UpgradePolicy()
     node_selector: Mapping[str, str] = {}

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
+from tessera.api.documents import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.operator_fields.notices import asks
+from tessera.api.operator_fields.notices import is_set
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.selectors import parse_selector
 from tessera.limits import POLICY_TEXT
@@ -21,7 +21,7 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True):
+class ReadPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """An object that was read.
 
     Attributes:
@@ -33,95 +33,95 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Reading:
+class FieldReader:
     """One object being read: its mistakes and its notices, wherever they are met."""
 
     def __init__(self) -> None:
-        self.found = Gathered()
+        self.found = ProblemCollector()
         self.notices: list[Notice] = []
 
-    def wrong(self, path: str, text: str) -> None:
+    def add_problem(self, path: str, text: str) -> None:
         """Notes a mistake."""
         self.found.add(path, text)
 
-    def note(self, path: str, text: str) -> None:
+    def add_notice(self, path: str, text: str) -> None:
         """Notes what the author should know."""
         self.notices.append(Notice(path, text))
 
-    def settle(self, policy: DriverPolicy) -> Read:
+    def finish(self, policy: DriverPolicy) -> ReadPolicy:
         """Ends the reading.
 
         Raises:
             FileRefused: there was a mistake.
         """
-        self.found.settle()
-        return Read(policy=policy, notices=tuple(sorted(set(self.notices))))
+        self.found.raise_problems()
+        return ReadPolicy(policy=policy, notices=tuple(sorted(set(self.notices))))
 
     def set_aside(self, mattering: tuple[str, ...]) -> None:
         """Makes notices of the mistakes that lie below no path that matters."""
         for problem in self.found.problems:
-            if not matters(problem, mattering):
-                self.note(problem.path, f"no effect: {problem.text}")
-        self.found.problems = [each for each in self.found.problems if matters(each, mattering)]
+            if not concerns_drivers(problem, mattering):
+                self.add_notice(problem.path, f"no effect: {problem.text}")
+        self.found.problems = [each for each in self.found.problems if concerns_drivers(each, mattering)]
 
     def without_effect(self, fields: Mapping[str, Any], path: str, reasons: Mapping[str, str]) -> None:
         """Notes those of the keys that ask for something."""
         for key, reason in reasons.items():
-            if asks(fields.get(key)):
-                self.note(join(path, key), f"no effect: {reason}")
+            if is_set(fields.get(key)):
+                self.add_notice(join_path(path, key), f"no effect: {reason}")
 
     # Values
 
     def text(self, fields: Mapping[str, Any], key: str, path: str) -> str:
         """A text of bounded length; empty where nothing stands."""
         value = fields.get(key, "")
-        found = self.found.text(value, join(path, key))
+        found = self.found.text(value, join_path(path, key))
         if len(found) > POLICY_TEXT:
-            self.wrong(join(path, key), f"has {len(found):,} characters; {POLICY_TEXT} are allowed")
+            self.add_problem(join_path(path, key), f"has {len(found):,} characters; {POLICY_TEXT} are allowed")
             return ""
         return found
 
     def name(self, fields: Mapping[str, Any], key: str, path: str) -> str:
         """The name of a ConfigMap, Secret or class; empty where none is written."""
         value = fields.get(key, "")
-        return "" if value == "" else self._name(value, join(path, key))
+        return "" if value == "" else self._name(value, join_path(path, key))
 
     def names(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
         """A list of names of objects."""
-        return tuple(self._name(item, at) for item, at in self.found.items(fields.get(key), join(path, key)))
+        return tuple(self._name(item, at) for item, at in self.found.items(fields.get(key), join_path(path, key)))
 
     def _name(self, value: Any, path: str) -> str:
         if isinstance(value, str) and _OBJECT_NAME.fullmatch(value):
             return value
         rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
-        self.wrong(path, f"{shown(value)} is no name of an object: {rule}")
+        self.add_problem(path, f"{quote_value(value)} is no name of an object: {rule}")
         return ""
 
-    def flag(self, fields: Mapping[str, Any], key: str, path: str, *, otherwise: bool = False) -> bool:
+    def boolean(self, fields: Mapping[str, Any], key: str, path: str, *, otherwise: bool = False) -> bool:
         """True or false."""
         value = fields.get(key)
-        return otherwise if value is None else self.found.boolean(value, join(path, key))
+        return otherwise if value is None else self.found.boolean(value, join_path(path, key))
 
-    def whole(self, fields: Mapping[str, Any], key: str, path: str, otherwise: int, *, least: int = 0) -> int:
+    def integer(self, fields: Mapping[str, Any], key: str, path: str, otherwise: int, *, least: int = 0) -> int:
         """A whole number of at least ``least`` that fits a Kubernetes int32."""
         value = fields.get(key)
         if value is None:
             return otherwise
-        found = self.found.whole(value, join(path, key), least)
+        found = self.found.integer(value, join_path(path, key), least)
         if found is not None and found >= 2**31:
-            self.wrong(join(path, key), f"must be less than {2**31}, not {shown(value)}")
+            self.add_problem(join_path(path, key), f"must be less than {2**31}, not {quote_value(value)}")
             return otherwise
         return otherwise if found is None else found
 
     def texts(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
         """A list of texts."""
-        return tuple(self.found.text(item, at) for item, at in self.found.items(fields.get(key), join(path, key)))
+        return tuple(self.found.text(item, at) for item, at in self.found.items(fields.get(key), join_path(path, key)))
 
     def labels(self, fields: Mapping[str, Any], key: str, path: str) -> dict[str, str]:
         """A mapping of texts to texts."""
-        at = join(path, key)
+        at = join_path(path, key)
         return {
-            name: self.found.text(value, join(at, name))
+            name: self.found.text(value, join_path(at, name))
             for name, value in self.found.free_mapping(fields.get(key), at).items()
         }
 
@@ -131,31 +131,31 @@ class Reading:
         try:
             parse_selector(found)
         except ValueError as error:
-            self.wrong(join(path, key), str(error))
+            self.add_problem(join_path(path, key), str(error))
         return found
 
     def objects(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[Mapping[str, Any], ...]:
         """A list of objects of Kubernetes' own kinds, as they stand; the API server judges them where they are used."""
-        items = self.found.items(fields.get(key), join(path, key))
+        items = self.found.items(fields.get(key), join_path(path, key))
         return tuple(self.found.free_mapping(item, at) for item, at in items)
 
     def resources(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         """Requests and limits of a container."""
-        at = join(path, "resources")
+        at = join_path(path, "resources")
         found = self.found.mapping(fields.get("resources"), at, ("limits", "requests", "claims"))
         for part in ("limits", "requests"):
-            for name, amount in self.found.free_mapping(found.get(part), join(at, part)).items():
-                self._quantity(amount, join(join(at, part), name))
+            for name, amount in self.found.free_mapping(found.get(part), join_path(at, part)).items():
+                self._quantity(amount, join_path(join_path(at, part), name))
         return found
 
     def _quantity(self, amount: Any, path: str) -> None:
         if isinstance(amount, bool) or not isinstance(amount, int | float | str):
-            self.wrong(path, f"must be an amount such as 500m or 2Gi, not {shown(amount)}")
+            self.add_problem(path, f"must be an amount such as 500m or 2Gi, not {quote_value(amount)}")
             return
         try:
             parse_quantity(str(amount))
         except ValueError:
-            self.wrong(path, f"{shown(amount)} is no amount; write one such as 500m or 2Gi")
+            self.add_problem(path, f"{quote_value(amount)} is no amount; write one such as 500m or 2Gi")
 
     def environment(self, value: Any, path: str) -> tuple[Mapping[str, Any], ...]:
         """Environment variables as they stand, each with a name; what is wrong with them is noted elsewhere.
@@ -168,7 +168,7 @@ class Reading:
         for number, item in enumerate(value if isinstance(value, list) else ()):
             name = item.get("name") if isinstance(item, Mapping) else None
             if isinstance(name, str) and not _ENV_NAME.fullmatch(name):
-                self.wrong(f"{path}[{number}].name", f"{shown(name)} is no name of an environment variable")
+                self.add_problem(f"{path}[{number}].name", f"{quote_value(name)} is no name of an environment variable")
             elif isinstance(name, str):
                 yield dict(item)
 
@@ -176,11 +176,11 @@ class Reading:
         """Environment variables by name, for a part whose variables are values only."""
         for number, item in enumerate(raw if isinstance(raw, list) else ()):
             if isinstance(item, Mapping) and item.get("valueFrom"):
-                self.note(f"{path}[{number}].valueFrom", "no effect: only values are handed on")
+                self.add_notice(f"{path}[{number}].valueFrom", "no effect: only values are handed on")
         return dict(variables)
 
 
-def matters(problem: Problem, paths: tuple[str, ...]) -> bool:
+def concerns_drivers(problem: Problem, paths: tuple[str, ...]) -> bool:
     """Whether a mistake lies at one of the paths, below it, or above all."""
     return any(problem.path == each or problem.path.startswith((f"{each}.", f"{each}[")) for each in paths)
 

@@ -46,7 +46,7 @@ CUDA_READY = "cuda-ready"
 PLUGIN_READY = "plugin-ready"
 
 
-class Strategy(Enum):
+class DriverStrategy(Enum):
     """How a node comes to its driver, best first."""
 
     PREINSTALLED = "pre-installed"
@@ -57,7 +57,7 @@ class Strategy(Enum):
     BLOCKED = "blocked"
 
 
-class Phase(Enum):
+class DriverPhase(Enum):
     """How far a node's driver is."""
 
     WAITING = "waiting"  # for facts about the node, or for an answer of a registry
@@ -69,10 +69,10 @@ class Phase(Enum):
     BLOCKED = "blocked"
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+class RejectedStrategy(msgspec.Struct, frozen=True, kw_only=True):
     """A better strategy that was not taken, and why."""
 
-    strategy: Strategy
+    strategy: DriverStrategy
     reason: str
 
 
@@ -96,8 +96,8 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         proven: the boot in which a driver was last proven to work; empty if none ever was.
     """
 
-    strategy: Strategy
-    phase: Phase
+    strategy: DriverStrategy
+    phase: DriverPhase
     since: str
     image: str = ""
     tag: str = ""
@@ -105,7 +105,7 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     pool: str = ""
     set: str = ""
     reason: str = ""
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedStrategy, ...] = ()
     leaving: bool = False
     offered: str = ""
     boot: str = ""
@@ -114,9 +114,9 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def shared(self) -> bool:
         """Whether another node in this one's place would be told the same: it is said of the pool, not of the node."""
-        return self.strategy is Strategy.BLOCKED and bool(self.pool)
+        return self.strategy is DriverStrategy.BLOCKED and bool(self.pool)
 
     @property
     def awaits_shared(self) -> bool:
         """Whether it waits for what another node would wait for, too: the one build, an answer of a registry."""
-        return self.shared and self.phase is Phase.WAITING
+        return self.shared and self.phase is DriverPhase.WAITING

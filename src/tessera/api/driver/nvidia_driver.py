@@ -12,22 +12,22 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import shown
+from tessera.api.documents import quote_value
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.field_reader import Read, Reading, identity
+from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
-    base,
-    component,
-    driver_source,
+    apply_annotations,
     judge_precompiled,
-    marks_of,
-    startup_probe,
-    upgrade_policy,
-    with_marks,
+    read_annotations,
+    read_driver_source,
+    read_identity,
+    read_operand,
+    read_startup_probe,
+    read_upgrade_policy,
 )
-from tessera.api.operator_fields.keys import NVIDIA_DRIVER, checked
+from tessera.api.operator_fields.keys import NVIDIA_DRIVER, check_keys
 from tessera.api.operator_fields.without_effect import NVIDIA_DRIVER as UNFOLLOWED
 
 API_VERSION = "nvidia.com/v1alpha1"
@@ -40,7 +40,7 @@ _DEFAULT_IMAGE = "nvcr.io/nvidia/driver"
 _TYPES = ("gpu", "vgpu", "vgpu-host-manager")
 
 
-def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = None) -> Read:
+def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = None) -> ReadPolicy:
     """What an NVIDIADriver asks for.
 
     Args:
@@ -51,45 +51,47 @@ def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = No
         FileRefused: it has mistakes; all of them are listed.
     """
     metadata = identity(obj)
-    reading = Reading()
+    reading = FieldReader()
     spec = obj.get("spec")
-    fields = checked(reading.found, spec, "spec", NVIDIA_DRIVER, reading.notices)
-    marks = marks_of(reading, metadata)
+    fields = check_keys(reading.found, spec, "spec", NVIDIA_DRIVER, reading.notices)
+    marks = read_annotations(reading, metadata)
     raw = spec if isinstance(spec, Mapping) else {}
     found = {**_where(reading, fields), **_what(reading, fields, raw)}
     if cluster is not None:
         found |= {"toolkit": cluster.toolkit, "driver_root": cluster.driver_root}
         found["priority_class"] = found["priority_class"] or cluster.priority_class
     found["priority_class"] = found["priority_class"] or chart.PRIORITY_CLASS
-    found["upgrade"] = upgrade_policy(reading, fields, "spec", marks)
-    return reading.settle(msgspec.structs.replace(base(metadata, KIND), **with_marks(reading, found, marks)))
+    found["upgrade"] = read_upgrade_policy(reading, fields, "spec", marks)
+    return reading.finish(
+        msgspec.structs.replace(read_identity(metadata, KIND), **apply_annotations(reading, found, marks))
+    )
 
 
-def _where(reading: Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _where(reading: FieldReader, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Which nodes it is for."""
     default = fields.get("default", False)
     selector = reading.labels(fields, "nodeSelector", "spec")
     if default and selector:
         text = "cannot be set together with default, which is for the nodes that nothing else selects; remove one"
-        reading.wrong("spec.nodeSelector", text)
+        reading.add_problem("spec.nodeSelector", text)
     if OWNER_LABEL in selector:
-        reading.wrong(
+        reading.add_problem(
             "spec.nodeSelector", f"cannot name {OWNER_LABEL}, which says what was selected; name other labels"
         )
     affinity = reading.found.free_mapping(fields.get("nodeAffinity"), "spec.nodeAffinity")
     return {"default": default, "node_selector": selector, "node_affinity": affinity}
 
 
-def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def _what(reading: FieldReader, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     reading.without_effect(_if_on(fields), "spec", UNFOLLOWED)
-    source = driver_source(reading, _undefaulted(fields), "spec")
+    source = read_driver_source(reading, _undefaulted(fields), "spec")
     precompiled = fields.get("usePrecompiled", False)
     if precompiled:
         gds, gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
         judge_precompiled(reading, source, "spec", gds=gds, gdrcopy=gdrcopy)
     _judge_type(reading, fields)
     rdma = fields.get("rdma", {})
-    manager = component(
+    manager = read_operand(
         reading, fields.get("manager", {}), raw.get("manager"), "spec.manager", otherwise=chart.MANAGER_SOURCE
     )
     return {
@@ -98,7 +100,7 @@ def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -
             fields.get("kernelModuleType") or "auto", "spec.kernelModuleType", KERNEL_MODULE_TYPES
         ),
         "source": source,
-        "startup_probe": startup_probe(reading, fields, "spec"),
+        "startup_probe": read_startup_probe(reading, fields, "spec"),
         "rdma": rdma.get("enabled", False),
         "rdma_host_mofed": rdma.get("useHostMofed", False),
         "env": reading.environment(raw.get("env"), "spec.env"),
@@ -135,18 +137,18 @@ def _if_on(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in fields.items() if k not in parts or v.get("enabled") is True}
 
 
-def _judge_type(reading: Reading, fields: Mapping[str, Any]) -> None:
+def _judge_type(reading: FieldReader, fields: Mapping[str, Any]) -> None:
     kind = fields.get("driverType") or "gpu"
     if kind not in _TYPES:
-        reading.wrong("spec.driverType", f"must be gpu, vgpu or vgpu-host-manager, not {shown(kind)}")
+        reading.add_problem("spec.driverType", f"must be gpu, vgpu or vgpu-host-manager, not {quote_value(kind)}")
     elif kind == "vgpu-host-manager":
         text = (
             "is vgpu-host-manager, the driver of hosts for virtual machines, which Tessera does not install; write gpu"
         )
-        reading.wrong("spec.driverType", text)
+        reading.add_problem("spec.driverType", text)
 
 
-def _config_maps(reading: Reading, fields: Mapping[str, Any]) -> dict[str, str]:
+def _config_maps(reading: FieldReader, fields: Mapping[str, Any]) -> dict[str, str]:
     keys = {
         "repoConfig": "repoConfig",
         "certConfig": "certConfig",

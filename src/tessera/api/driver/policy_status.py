@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import Notice, Problem
-from tessera.api.driver.assignment import Conflict
-from tessera.api.driver.node_status import DriverStatus, Phase
+from tessera.api.driver.assignment import DriverConflict
+from tessera.api.driver.node_status import DriverPhase, DriverStatus
 from tessera.limits import POLICY_MESSAGE
 from tessera.phrasing import count_noun, list_names
 
@@ -31,10 +31,10 @@ _NAMES_MOST = 10
 #: How a notice begins on a field that has no effect; others are on defaults.
 NO_EFFECT = "no effect"
 
-_STUCK = (Phase.FAILED, Phase.BLOCKED)
+_STUCK = (DriverPhase.FAILED, DriverPhase.BLOCKED)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be told of an object.
 
     Attributes:
@@ -54,12 +54,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-def of_nodes(
+def summarize_nodes(
     nodes: Mapping[str, DriverStatus | None],
     notices: Iterable[Notice] = (),
     *,
     nobody: str = "no node has a card",
-) -> Verdict:
+) -> PolicyStatus:
     """The verdict on an object that is followed.
 
     Args:
@@ -70,51 +70,53 @@ def of_nodes(
     told = tuple(notices)
     waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
     if not nodes:
-        return Verdict(state="ready", reason="NoGPUNodes", message=nobody, notices=told)
+        return PolicyStatus(state="ready", reason="NoGPUNodes", message=nobody, notices=told)
     if not waiting:
         text = _all_have(len(nodes))
-        return Verdict(state="ready", reason="Reconciled", message=text, notices=told)
+        return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=told)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
     text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
     if stuck:
-        text = f"{text}, {len(stuck)} of them for good: {_listed(_lines(stuck.items()))}"
-    return Verdict(
+        text = f"{text}, {len(stuck)} of them for good: {_join_within_limit(_lines(stuck.items()))}"
+    return PolicyStatus(
         state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=told
     )
 
 
-def unmanaged(notices: Iterable[Notice] = ()) -> Verdict:
+def unmanaged_status(notices: Iterable[Notice] = ()) -> PolicyStatus:
     """The verdict on a ClusterPolicy whose ``driver.enabled`` is false."""
     text = "driver.enabled is false: nodes have their drivers pre-installed"
-    return Verdict(state="ready", reason="Reconciled", message=text, notices=tuple(notices))
+    return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=tuple(notices))
 
 
-def refused(problems: Sequence[Problem]) -> Verdict:
+def invalid_status(problems: Sequence[Problem]) -> PolicyStatus:
     """The verdict on an object with mistakes: nothing of it is followed, what was followed before stays."""
-    text = f"{count_noun(len(problems), 'mistake')}: {_listed(map(str, problems))}"
-    return Verdict(state="notReady", reason="ReconcileFailed", message=text, error=True)
+    text = f"{count_noun(len(problems), 'mistake')}: {_join_within_limit(map(str, problems))}"
+    return PolicyStatus(state="notReady", reason="ReconcileFailed", message=text, error=True)
 
 
-def ignored(winner: str) -> Verdict:
+def ignored_status(winner: str) -> PolicyStatus:
     """The verdict on a ClusterPolicy beside an older one."""
     text = f"{winner} is older and counts; delete one of the two"
-    return Verdict(state="ignored", reason="Ignored", message=text)
+    return PolicyStatus(state="ignored", reason="Ignored", message=text)
 
 
-def disabled() -> Verdict:
+def disabled_status() -> PolicyStatus:
     """The verdict on an NVIDIADriver that no ClusterPolicy calls for."""
     text = "no effect: no ClusterPolicy in force has driver.useNvidiaDriverCRD"
-    return Verdict(state="disabled", reason="Reconciled", message=text)
+    return PolicyStatus(state="disabled", reason="Reconciled", message=text)
 
 
-def conflicting(conflict: Conflict, rest: Verdict) -> Verdict:
+def conflict_status(conflict: DriverConflict, rest: PolicyStatus) -> PolicyStatus:
     """The verdict on an NVIDIADriver that contradicts others; its other nodes are as ``rest`` has them."""
     return msgspec.structs.replace(
         rest, state="notReady", reason="ConflictingNodeSelector", message=conflict.text, error=True
     )
 
 
-def status_patch(obj: Mapping[str, Any], verdict: Verdict, *, namespace: str, now: str) -> dict[str, Any] | None:
+def make_status_patch(
+    obj: Mapping[str, Any], verdict: PolicyStatus, *, namespace: str, now: str
+) -> dict[str, Any] | None:
     """The JSON merge patch of an object's status, or None if it says all this already.
 
     Args:
@@ -126,7 +128,7 @@ def status_patch(obj: Mapping[str, Any], verdict: Verdict, *, namespace: str, no
     before = obj.get("status") or {}
     generation = (obj.get("metadata") or {}).get("generation")
     old = {each.get("type"): each for each in before.get("conditions") or ()}
-    new = [_dated(each, old.get(each["type"]), generation, now) for each in _conditions(verdict)]
+    new = [_with_transition_time(each, old.get(each["type"]), generation, now) for each in _conditions(verdict)]
     types = {each["type"] for each in new}
     kept = [each for each in before.get("conditions") or () if each.get("type") not in types]
     status = {"state": verdict.state, "namespace": namespace, "conditions": [*new, *kept]}
@@ -140,23 +142,25 @@ def _key(condition: Mapping[str, Any]) -> str:
     return repr(sorted(condition.items(), key=lambda pair: pair[0]))
 
 
-def _conditions(verdict: Verdict) -> Iterator[dict[str, Any]]:
+def _conditions(verdict: PolicyStatus) -> Iterator[dict[str, Any]]:
     ready = verdict.state == "ready"
     yield _condition(READY, ready, verdict.reason, verdict.message)
     yield _condition(
         ERROR, verdict.error, verdict.reason if verdict.error else READY, verdict.message if verdict.error else ""
     )
     fields = _lines((each.path, each.text) for each in verdict.notices if each.text.startswith(NO_EFFECT))
-    yield _condition(WITHOUT_EFFECT, bool(fields), "Reported" if fields else "None", _listed(fields))
+    yield _condition(WITHOUT_EFFECT, bool(fields), "Reported" if fields else "None", _join_within_limit(fields))
     waiting = _lines(verdict.waiting.items())
-    yield _condition(WITHOUT_DRIVER, bool(waiting), "DriverNotReady" if waiting else "None", _listed(waiting))
+    yield _condition(
+        WITHOUT_DRIVER, bool(waiting), "DriverNotReady" if waiting else "None", _join_within_limit(waiting)
+    )
 
 
 def _condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, Any]:
     return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message[:POLICY_MESSAGE]}
 
 
-def _dated(
+def _with_transition_time(
     condition: dict[str, Any], old: Mapping[str, Any] | None, generation: int | None, now: str
 ) -> dict[str, Any]:
     same = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
@@ -168,7 +172,7 @@ def _dated(
 
 
 def _serves(status: DriverStatus) -> bool:
-    return status.phase is Phase.READY
+    return status.phase is DriverPhase.READY
 
 
 def _is_stuck(status: DriverStatus | None) -> bool:
@@ -177,7 +181,7 @@ def _is_stuck(status: DriverStatus | None) -> bool:
 
 def _waits_for(status: DriverStatus | None) -> str:
     if status is None:
-        return Phase.WAITING.value
+        return DriverPhase.WAITING.value
     return f"{status.phase.value}, {status.reason}" if status.reason else status.phase.value
 
 
@@ -193,7 +197,7 @@ def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{list_names(names, _NAMES_MOST)}: {text}" for text, names in by_text.items()]
 
 
-def _listed(lines: Iterable[str]) -> str:
+def _join_within_limit(lines: Iterable[str]) -> str:
     """Lines as one text; as many as there is room for, the others counted."""
     every = list(lines)
     taken: list[str] = []

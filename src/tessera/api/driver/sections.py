@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import join, shown
+from tessera.api.documents import join_path, quote_value
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
@@ -19,15 +19,15 @@ from tessera.api.driver.driver_policy import (
     CANARY_ANNOTATION,
     FAILURE_BUDGET_ANNOTATION,
     MIRRORS_ANNOTATION,
-    Component,
-    Drain,
+    DrainSettings,
     DriverPolicy,
     ImageSource,
-    PodDeletion,
+    OperandSettings,
+    PodDeletionSettings,
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.api.driver.field_reader import Reading
+from tessera.api.driver.field_reader import FieldReader
 from tessera.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
@@ -50,15 +50,19 @@ _DOCKER_HUB = "docker.io/library"
 _PERIOD = 1
 
 
-def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource) -> ImageSource:
+def read_image_source(
+    reading: FieldReader, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource
+) -> ImageSource:
     """The image of a part; the chart's where the object names none, which is noted."""
     before = len(reading.found.problems)
     named = {key: reading.text(fields, key, path) for key in ("repository", "image")}
-    named["version"] = version(reading, fields, path)
+    named["version"] = read_version(reading, fields, path)
     if not any(fields.get(key) for key in named):
         where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
         if otherwise is not chart.MANAGER_SOURCE:  # which serves the driver, and is chosen by nobody
-            reading.note(join(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}")
+            reading.add_notice(
+                join_path(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}"
+            )
         named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
     if len(reading.found.problems) == before:  # what is no text is told already, and is not missing
         _judge_image(reading, named, path)
@@ -67,19 +71,19 @@ def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, othe
         image=named["image"],
         version=named["version"],
         pull_policy=reading.found.choice(
-            fields.get("imagePullPolicy") or _PULL_POLICIES[0], join(path, "imagePullPolicy"), _PULL_POLICIES
+            fields.get("imagePullPolicy") or _PULL_POLICIES[0], join_path(path, "imagePullPolicy"), _PULL_POLICIES
         ),
         pull_secrets=reading.names(fields, "imagePullSecrets", path),
     )
 
 
-def driver_source(reading: Reading, fields: Mapping[str, Any], path: str) -> ImageSource:
+def read_driver_source(reading: FieldReader, fields: Mapping[str, Any], path: str) -> ImageSource:
     """A driver's image; one reference with a tag is taken apart, so that kernel and system complete the tag.
 
     NVIDIA's operator appends ``-ubuntu22.04`` to it as to a version. A digest is one image, and stays as it is; so does
     a reference without a tag, to which nothing can be appended.
     """
-    source = image_source(reading, fields, path, otherwise=chart.DRIVER_SOURCE)
+    source = read_image_source(reading, fields, path, otherwise=chart.DRIVER_SOURCE)
     name, _, tag = source.image.rpartition(":")
     if not source.verbatim or not name or "/" in tag or "@" in source.image:
         return source
@@ -87,22 +91,25 @@ def driver_source(reading: Reading, fields: Mapping[str, Any], path: str) -> Ima
     return msgspec.structs.replace(source, repository=repository or _DOCKER_HUB, image=image, version=tag)
 
 
-def _judge_image(reading: Reading, named: Mapping[str, str], path: str) -> None:
+def _judge_image(reading: FieldReader, named: Mapping[str, str], path: str) -> None:
     if not named["repository"] and not named["version"]:
         if not _fits(_REFERENCE, named["image"]):
-            reading.wrong(
-                join(path, "image"), f"{shown(named['image'])} is no reference of an image{_hint(named['image'])}"
+            reading.add_problem(
+                join_path(path, "image"),
+                f"{quote_value(named['image'])} is no reference of an image{_hint(named['image'])}",
             )
         return
     for key in [key for key, value in named.items() if not value]:
         rule = "repository, image and version belong together, or image alone is a whole reference"
-        reading.wrong(join(path, key), f"missing; {rule}")
+        reading.add_problem(join_path(path, key), f"missing; {rule}")
     for key, form in (("repository", _REPOSITORY), ("image", _IMAGE)):
         if named[key] and not _fits(form, named[key]):
-            reading.wrong(join(path, key), f"{shown(named[key])} is no {key} of an image{_hint(named[key])}")
+            reading.add_problem(
+                join_path(path, key), f"{quote_value(named[key])} is no {key} of an image{_hint(named[key])}"
+            )
     if named["version"] and not (_TAG.fullmatch(named["version"]) or _DIGEST.fullmatch(named["version"])):
         rule = "write a version such as 525.125.06, a branch such as 525, or sha256: and 64 hexadecimal digits"
-        reading.wrong(join(path, "version"), f"{shown(named['version'])} is part of no tag; {rule}")
+        reading.add_problem(join_path(path, "version"), f"{quote_value(named['version'])} is part of no tag; {rule}")
 
 
 def _fits(form: re.Pattern[str], text: str) -> bool:
@@ -115,19 +122,19 @@ def _hint(text: str) -> str:
     return "; write it in lower-case letters, such as nvcr.io/nvidia/driver"
 
 
-def version(reading: Reading, fields: Mapping[str, Any], path: str) -> str:
+def read_version(reading: FieldReader, fields: Mapping[str, Any], path: str) -> str:
     """A version as text. A whole number is a branch (``525``); one with a point has lost its zeros in YAML."""
     value = fields.get("version")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float):
-        text = f"must be text, not the number {shown(value)}, whose zeros are lost; put it in quotes"
-        reading.wrong(join(path, "version"), text)
+        text = f"must be text, not the number {quote_value(value)}, whose zeros are lost; put it in quotes"
+        reading.add_problem(join_path(path, "version"), text)
         return ""
     return reading.text({"version": "" if value is None else value}, "version", path)
 
 
-def judge_precompiled(reading: Reading, source: ImageSource, path: str, *, gds: bool, gdrcopy: bool) -> None:
+def judge_precompiled(reading: FieldReader, source: ImageSource, path: str, *, gds: bool, gdrcopy: bool) -> None:
     """What cannot be together with finished kernel modules."""
     key = "version" if source.version.startswith("sha256:") else "image" if "@sha256:" in source.image else ""
     if key:
@@ -136,40 +143,40 @@ def judge_precompiled(reading: Reading, source: ImageSource, path: str, *, gds: 
             f"{verb} a digest, which is one image, while usePrecompiled needs one for each kernel; write a version or "
             "branch"
         )
-        reading.wrong(join(path, key), text)
+        reading.add_problem(join_path(path, key), text)
     elif source.verbatim and source.image:
         text = "is true, and image is a reference without a tag: it is taken as it is, whatever the kernel"
-        reading.note(join(path, "usePrecompiled"), text)
+        reading.add_notice(join_path(path, "usePrecompiled"), text)
     for name, on in (("gds", gds), ("gdrcopy", gdrcopy)):
         if on:
             text = f"cannot be true together with {name}, whose modules are in no precompiled image; choose one of them"
-            reading.wrong(join(path, "usePrecompiled"), text)
+            reading.add_problem(join_path(path, "usePrecompiled"), text)
 
 
-def startup_probe(reading: Reading, fields: Mapping[str, Any], path: str) -> dict[str, int]:
+def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: str) -> dict[str, int]:
     """How long a driver may take to start, and how often it is looked at.
 
     The chart's delay (60 s) and period (10 s) are in every object that it renders, nobody asked for them, and each
     start of a driver waits for them. They become no delay and one second; the time until a start counts as failed
     stays the same. Any other number is followed.
     """
-    at = join(path, "startupProbe")
+    at = join_path(path, "startupProbe")
     written = fields.get("startupProbe")
     if not isinstance(written, Mapping) or not written:
         return {}
     usual = chart.STARTUP_PROBE
-    delay = reading.whole(written, "initialDelaySeconds", at, 0)
-    period = reading.whole(written, "periodSeconds", at, usual["periodSeconds"], least=1)
-    failures = reading.whole(written, "failureThreshold", at, usual["failureThreshold"], least=1)
-    timeout = reading.whole(written, "timeoutSeconds", at, usual["timeoutSeconds"], least=1)
-    if reading.whole(written, "successThreshold", at, 1, least=1) != 1:
-        reading.wrong(join(at, "successThreshold"), "must be 1: the first success ends the start")
+    delay = reading.integer(written, "initialDelaySeconds", at, 0)
+    period = reading.integer(written, "periodSeconds", at, usual["periodSeconds"], least=1)
+    failures = reading.integer(written, "failureThreshold", at, usual["failureThreshold"], least=1)
+    timeout = reading.integer(written, "timeoutSeconds", at, usual["timeoutSeconds"], least=1)
+    if reading.integer(written, "successThreshold", at, 1, least=1) != 1:
+        reading.add_problem(join_path(at, "successThreshold"), "must be 1: the first success ends the start")
     window = delay + period * failures
     own_delay = 0 if delay == usual["initialDelaySeconds"] else delay
     own_period = _PERIOD if period == usual["periodSeconds"] else period
     if (own_delay, own_period) != (delay, period):
         text = "no effect: the chart's delay of 60 s and period of 10 s, in whose place are none and 1 s"
-        reading.note(at, f"{text}; a driver still has {window} s to start")
+        reading.add_notice(at, f"{text}; a driver still has {window} s to start")
     threshold = max(1, -(-(window - own_delay) // own_period))
     return {
         "initialDelaySeconds": own_delay,
@@ -179,44 +186,48 @@ def startup_probe(reading: Reading, fields: Mapping[str, Any], path: str) -> dic
     }
 
 
-def upgrade_policy(reading: Reading, fields: Mapping[str, Any], path: str, marks: Mapping[str, str]) -> UpgradePolicy:
+def read_upgrade_policy(
+    reading: FieldReader, fields: Mapping[str, Any], path: str, marks: Mapping[str, str]
+) -> UpgradePolicy:
     """How a driver that serves is replaced. Without ``autoUpgrade`` it is not, as with NVIDIA's operator."""
-    at = join(path, "upgradePolicy")
+    at = join_path(path, "upgradePolicy")
     written = fields.get("upgradePolicy") or {}
     waiting, deletion, drain = (written.get(key) or {} for key in ("waitForCompletion", "podDeletion", "drain"))
     if "gpuPodDeletion" in written:
-        reading.note(join(at, "gpuPodDeletion"), "no effect: a key of the chart's values; here it is podDeletion")
+        reading.add_notice(
+            join_path(at, "gpuPodDeletion"), "no effect: a key of the chart's values; here it is podDeletion"
+        )
     if not written.get("autoUpgrade"):
         text = "not true: a driver that serves is not replaced, as with NVIDIA's operator"
-        reading.note(join(at, "autoUpgrade"), text)
+        reading.add_notice(join_path(at, "autoUpgrade"), text)
     return UpgradePolicy(
-        auto_upgrade=reading.flag(written, "autoUpgrade", at),
-        max_parallel=reading.whole(written, "maxParallelUpgrades", at, 1),
-        max_unavailable=_part(reading, written.get("maxUnavailable", "25%"), join(at, "maxUnavailable")),
+        auto_upgrade=reading.boolean(written, "autoUpgrade", at),
+        max_parallel=reading.integer(written, "maxParallelUpgrades", at, 1),
+        max_unavailable=_part(reading, written.get("maxUnavailable", "25%"), join_path(at, "maxUnavailable")),
         wait_for_completion=WaitForCompletion(
-            pod_selector=reading.selector(waiting, "podSelector", join(at, "waitForCompletion")),
-            timeout_seconds=reading.whole(waiting, "timeoutSeconds", join(at, "waitForCompletion"), 0),
+            pod_selector=reading.selector(waiting, "podSelector", join_path(at, "waitForCompletion")),
+            timeout_seconds=reading.integer(waiting, "timeoutSeconds", join_path(at, "waitForCompletion"), 0),
         ),
-        pod_deletion=PodDeletion(**_eviction(reading, deletion, join(at, "podDeletion"))),
-        drain=Drain(
-            **_eviction(reading, drain, join(at, "drain")),
-            enable=reading.flag(drain, "enable", join(at, "drain")),
-            pod_selector=reading.selector(drain, "podSelector", join(at, "drain")),
+        pod_deletion=PodDeletionSettings(**_eviction(reading, deletion, join_path(at, "podDeletion"))),
+        drain=DrainSettings(
+            **_eviction(reading, drain, join_path(at, "drain")),
+            enable=reading.boolean(drain, "enable", join_path(at, "drain")),
+            pod_selector=reading.selector(drain, "podSelector", join_path(at, "drain")),
         ),
         canary=_count(reading, marks, CANARY_ANNOTATION, least=0),
         failure_budget=_count(reading, marks, FAILURE_BUDGET_ANNOTATION, least=1),
     )
 
 
-def _eviction(reading: Reading, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _eviction(reading: FieldReader, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {
-        "force": reading.flag(fields, "force", path),
-        "timeout_seconds": reading.whole(fields, "timeoutSeconds", path, 300),
-        "delete_empty_dir": reading.flag(fields, "deleteEmptyDir", path),
+        "force": reading.boolean(fields, "force", path),
+        "timeout_seconds": reading.integer(fields, "timeoutSeconds", path, 300),
+        "delete_empty_dir": reading.boolean(fields, "deleteEmptyDir", path),
     }
 
 
-def _part(reading: Reading, value: Any, path: str) -> int | str:
+def _part(reading: FieldReader, value: Any, path: str) -> int | str:
     """A number of nodes, or a percentage as it stands."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
         return value
@@ -224,43 +235,49 @@ def _part(reading: Reading, value: Any, path: str) -> int | str:
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}%", value) and int(value[:-1]) <= 100:
         return value
-    reading.wrong(path, f"must be a number of nodes such as 2, or a part of them such as 25%, not {shown(value)}")
+    reading.add_problem(
+        path, f"must be a number of nodes such as 2, or a part of them such as 25%, not {quote_value(value)}"
+    )
     return "25%"
 
 
-def component(reading: Reading, fields: Mapping[str, Any], raw: Any, path: str, *, otherwise: ImageSource) -> Component:
+def read_operand(
+    reading: FieldReader, fields: Mapping[str, Any], raw: Any, path: str, *, otherwise: ImageSource
+) -> OperandSettings:
     """A part with an image of its own; its image is not judged where it is off. The folder is the toolkit's."""
-    enabled = reading.flag(fields, "enabled", path, otherwise=True)
+    enabled = reading.boolean(fields, "enabled", path, otherwise=True)
     variables = raw.get("env") if isinstance(raw, Mapping) else None
-    return Component(
+    return OperandSettings(
         enabled=enabled,
-        source=image_source(reading, fields, path, otherwise=otherwise) if enabled else ImageSource(),
-        env=reading.values_of(fields.get("env", {}), variables, join(path, "env")),
-        install_dir=folder(reading, fields, "installDir", path, chart.INSTALL_DIR),
+        source=read_image_source(reading, fields, path, otherwise=otherwise) if enabled else ImageSource(),
+        env=reading.values_of(fields.get("env", {}), variables, join_path(path, "env")),
+        install_dir=read_folder(reading, fields, "installDir", path, chart.INSTALL_DIR),
     )
 
 
-def folder(reading: Reading, fields: Mapping[str, Any], key: str, path: str, otherwise: str = "") -> str:
+def read_folder(reading: FieldReader, fields: Mapping[str, Any], key: str, path: str, otherwise: str = "") -> str:
     """A folder of the host."""
     found = reading.text(fields, key, path) or otherwise
     if found and (not found.startswith("/") or ".." in found.split("/")):
-        reading.wrong(join(path, key), f"{shown(found)} is no folder of the host; begin it with / and write no ..")
+        reading.add_problem(
+            join_path(path, key), f"{quote_value(found)} is no folder of the host; begin it with / and write no .."
+        )
     return found.rstrip("/") or found
 
 
 # Annotations
 
 
-def marks_of(reading: Reading, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+def read_annotations(reading: FieldReader, metadata: Mapping[str, Any]) -> Mapping[str, str]:
     """Annotations of an object."""
     return reading.labels(metadata, "annotations", "metadata")
 
 
-def with_marks(reading: Reading, policy: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+def apply_annotations(reading: FieldReader, policy: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a policy with those that annotations hold."""
     build = marks.get(BUILD_REPOSITORY_ANNOTATION, "").strip()
     if build and not _fits(_REPOSITORY, build):
-        reading.wrong(_mark(BUILD_REPOSITORY_ANNOTATION), f"{shown(build)} is no repository{_hint(build)}")
+        reading.add_problem(_mark(BUILD_REPOSITORY_ANNOTATION), f"{quote_value(build)} is no repository{_hint(build)}")
     secret = marks.get(BUILD_SECRET_ANNOTATION, "").strip()
     if secret:
         secret = reading.name({BUILD_SECRET_ANNOTATION: secret}, BUILD_SECRET_ANNOTATION, "metadata.annotations")
@@ -272,35 +289,35 @@ def with_marks(reading: Reading, policy: Mapping[str, Any], marks: Mapping[str, 
     }
 
 
-def _mirrors(reading: Reading, text: str) -> tuple[str, ...]:
+def _mirrors(reading: FieldReader, text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if len(found) > IMAGE_MIRRORS:
-        reading.wrong(
+        reading.add_problem(
             _mark(MIRRORS_ANNOTATION), f"names {len(found):,} repositories; {IMAGE_MIRRORS} are asked, remove some"
         )
         return ()
     for each in found:
         if not _fits(_REPOSITORY, each):
-            reading.wrong(_mark(MIRRORS_ANNOTATION), f"{shown(each)} is no repository{_hint(each)}")
+            reading.add_problem(_mark(MIRRORS_ANNOTATION), f"{quote_value(each)} is no repository{_hint(each)}")
     return found
 
 
-def _count(reading: Reading, marks: Mapping[str, str], name: str, *, least: int) -> int:
+def _count(reading: FieldReader, marks: Mapping[str, str], name: str, *, least: int) -> int:
     usual = UpgradePolicy()
     text = marks.get(name, "").strip()
     if not text:
         return usual.canary if name == CANARY_ANNOTATION else usual.failure_budget
     if re.fullmatch(r"[0-9]{1,6}", text) and int(text) >= least:
         return int(text)
-    reading.wrong(_mark(name), f"must be a whole number of {least} or more, not {shown(text)}")
+    reading.add_problem(_mark(name), f"must be a whole number of {least} or more, not {quote_value(text)}")
     return 1
 
 
 def _mark(name: str) -> str:
-    return join("metadata.annotations", name)
+    return join_path("metadata.annotations", name)
 
 
-def base(metadata: Mapping[str, Any], kind: str) -> DriverPolicy:
+def read_identity(metadata: Mapping[str, Any], kind: str) -> DriverPolicy:
     """A policy that knows whose it is."""
     texts = {key: metadata.get(key) for key in ("uid", "creationTimestamp")}
     uid, created = (value if isinstance(value, str) else "" for value in texts.values())

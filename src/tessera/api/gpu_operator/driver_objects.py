@@ -22,11 +22,11 @@ from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.field_reader import Read
+from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.driver.nvidia_driver import API_VERSION as DRIVER_API
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.operator_fields.notices import as_here, asks
+from tessera.api.operator_fields.notices import is_set, is_switched_off
 from tessera.api.operator_fields.without_effect import WITHOUT_DRIVERS
 
 Manifest = dict[str, Any]
@@ -45,7 +45,7 @@ _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _UNNAMED = "the file names no version, repository or usePrecompiled; tessera install --drivers has Tessera install them"
 
 
-class DriverPart(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledDrivers(msgspec.Struct, frozen=True, kw_only=True):
     """What an installation says about drivers.
 
     Attributes:
@@ -59,7 +59,7 @@ class DriverPart(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> DriverPart:
+def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> InstalledDrivers:
     """What values of the Helm chart say about drivers.
 
     Args:
@@ -72,8 +72,8 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
     if wanted is None and not _deployed(values):
         wanted = False
     if not _is_wanted(values, "driver.enabled", wanted):
-        return DriverPart(notices=tuple(_without(values, wanted)))
-    objects = tuple(_rendered(values))
+        return InstalledDrivers(notices=tuple(_without(values, wanted)))
+    objects = tuple(_render(values))
     try:
         found = tuple(
             read_cluster_policy(each) if each["kind"] == KIND else read_nvidia_driver(each) for each in objects
@@ -81,10 +81,10 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
     except FileRefused as refused:
         raise FileRefused([Problem(_in_values(each.path), each.text) for each in refused.problems]) from refused
     notices = tuple(Notice(_in_values(each.path), each.text) for read in found for each in read.notices)
-    return DriverPart(objects=objects, policies=tuple(each.policy for each in found), notices=notices)
+    return InstalledDrivers(objects=objects, policies=tuple(each.policy for each in found), notices=notices)
 
 
-def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> DriverPart:
+def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> InstalledDrivers:
     """What a ClusterPolicy in a file says about drivers. The object to apply is the file's, without its state.
 
     Raises:
@@ -94,11 +94,11 @@ def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> Dri
     fields = spec if isinstance(spec, Mapping) else {}
     if not _is_wanted(fields, "spec.driver.enabled", wanted):
         notices = (Notice(f"spec.{each.path}", each.text) for each in _without(fields, wanted))
-        return DriverPart(notices=tuple(notices))
-    found: Read = read_cluster_policy(obj)
+        return InstalledDrivers(notices=tuple(notices))
+    found: ReadPolicy = read_cluster_policy(obj)
     about = ("metadata", "spec.driver", "spec.toolkit", "spec.daemonsets")
     notices_ = tuple(each for each in found.notices if each.path.startswith(about))
-    return DriverPart(objects=(_cleaned(obj),), policies=(found.policy,), notices=notices_)
+    return InstalledDrivers(objects=(_strip_server_fields(obj),), policies=(found.policy,), notices=notices_)
 
 
 def _is_wanted(fields: Mapping[str, Any], path: str, wanted: bool | None) -> bool:
@@ -117,7 +117,7 @@ def _deployed(values: Mapping[str, Any]) -> bool:
 
 def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]:
     for part, reason in WITHOUT_DRIVERS.items():
-        if asks(fields.get(part)) and not as_here(fields, part):
+        if is_set(fields.get(part)) and not is_switched_off(fields, part):
             more = f": {_UNNAMED}" if part == "driver" and wanted is None else ""
             yield Notice(part, f"no effect: {reason}{more}")
     paths = fields.get("hostPaths")
@@ -131,7 +131,7 @@ def _in_values(path: str) -> str:
     return path.removeprefix("spec.").replace("upgradePolicy.podDeletion", "upgradePolicy.gpuPodDeletion")
 
 
-def _cleaned(obj: Mapping[str, Any]) -> Manifest:
+def _strip_server_fields(obj: Mapping[str, Any]) -> Manifest:
     metadata = obj.get("metadata") or {}
     kept = {key: copy.deepcopy(metadata[key]) for key in _OF_AUTHOR if metadata.get(key)}
     kept.get("annotations", {}).pop(_APPLIED, None)
@@ -147,23 +147,23 @@ def _cleaned(obj: Mapping[str, Any]) -> Manifest:
 # As the chart renders it (templates/clusterpolicy.yaml, templates/nvidiadriver.yaml of chart v26.7.0)
 
 
-def _rendered(values: Mapping[str, Any]) -> Iterator[Manifest]:
+def _render(values: Mapping[str, Any]) -> Iterator[Manifest]:
     known = ("driver", "toolkit", "daemonsets", "hostPaths", "gds", "gdrcopy")
     written = {part: values[part] for part in known if isinstance(values.get(part), Mapping)}
-    merged = _merged(chart.VALUES, written)
+    merged = _merge(chart.VALUES, written)
     driver = dict(merged["driver"])
     crd, upgrade = driver.pop("nvidiaDriverCRD", None) or {}, driver.pop("upgradePolicy", None) or {}
     by_objects = crd.get("enabled") is True
-    rest = _filled(driver, written.get("driver", {}))
+    rest = _fill_in(driver, written.get("driver", {}))
     upgrade = {("podDeletion" if key == "gpuPodDeletion" else key): value for key, value in upgrade.items()}
-    own: Manifest = {"enabled": True, "useNvidiaDriverCRD": by_objects, "upgradePolicy": _filled(upgrade)}
-    features = {part: _filled(merged[part]) for part in ("gds", "gdrcopy") if merged.get(part, {}).get("enabled")}
+    own: Manifest = {"enabled": True, "useNvidiaDriverCRD": by_objects, "upgradePolicy": _fill_in(upgrade)}
+    features = {part: _fill_in(merged[part]) for part in ("gds", "gdrcopy") if merged.get(part, {}).get("enabled")}
     spec = {
         "operator": {},
-        "daemonsets": _filled(merged["daemonsets"]),
-        "hostPaths": _filled(merged["hostPaths"]),
+        "daemonsets": _fill_in(merged["daemonsets"]),
+        "hostPaths": _fill_in(merged["hostPaths"]),
         "driver": own if by_objects else {**rest, **own},
-        "toolkit": _filled(merged["toolkit"]),
+        "toolkit": _fill_in(merged["toolkit"]),
         **_nri(values),
         **features,
         **{part: {"enabled": False} for part in _OWN},
@@ -209,7 +209,7 @@ def _default_driver(
     return {"default": True, "driverType": kind, **spec, **pods, "upgradePolicy": upgrade, **features}
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Values over the chart's: mappings are joined, a null takes a key away."""
     found = copy.deepcopy(dict(under))
     for key, value in over.items():
@@ -217,17 +217,17 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
         if value is None:
             found.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(below, Mapping):
-            found[key] = _merged(below, value)
+            found[key] = _merge(below, value)
         else:
             found[key] = copy.deepcopy(value)
     return found
 
 
-def _filled(fields: Mapping[str, Any], written: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _fill_in(fields: Mapping[str, Any], written: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The keys that have a value, as the template's conditions leave them; versions as text."""
     found = {key: value for key, value in fields.items() if value not in (None, "", [], {})}
     for key in ("repoConfig", "certConfig", "virtualTopology", "kernelModuleConfig"):
-        if key in found and not asks(found[key]):
+        if key in found and not is_set(found[key]):
             del found[key]
     licence = found.get("licensingConfig")
     if isinstance(licence, Mapping) and not any(licence.get(key) for key in ("secretName", "configMapName")):

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
+from tessera.api.documents import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.driver.cluster_policy import API_VERSION, KIND
-from tessera.api.gpu_operator.driver_objects import DriverPart, drivers_of_policy, drivers_of_values
+from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
 from tessera.api.gpu_operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, OperatorSettings
 from tessera.api.mig_layouts.layouts_file import parse_layouts
-from tessera.api.operator_fields.keys import POLICY, VALUES, checked
-from tessera.api.operator_fields.notices import unfollowed
+from tessera.api.operator_fields.keys import POLICY, VALUES, check_keys
+from tessera.api.operator_fields.notices import list_unsupported
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.text import one_line
@@ -50,7 +50,7 @@ _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def settings_from(document: Any, drivers: bool | None = None) -> OperatorSettings:
+def read_settings(document: Any, drivers: bool | None = None) -> OperatorSettings:
     """The settings in a document that is already loaded: values, or a ClusterPolicy if it says that it is one.
 
     Args:
@@ -61,8 +61,8 @@ def settings_from(document: Any, drivers: bool | None = None) -> OperatorSetting
         FileRefused: it has mistakes; all of them are listed.
     """
     problems: list[Problem] = []
-    settings = _kept(problems, lambda: _settings(document))
-    part = _kept(problems, lambda: _drivers(document, drivers))
+    settings = _collect_problems(problems, lambda: _settings(document))
+    part = _collect_problems(problems, lambda: _drivers(document, drivers))
     if settings is None or part is None:
         raise FileRefused(list(dict.fromkeys(problems)))
     return msgspec.structs.replace(
@@ -73,7 +73,7 @@ def settings_from(document: Any, drivers: bool | None = None) -> OperatorSetting
     )
 
 
-def _kept(problems: list[Problem], read: Callable[[], T]) -> T | None:
+def _collect_problems(problems: list[Problem], read: Callable[[], T]) -> T | None:
     try:
         return read()
     except FileRefused as refused:
@@ -81,31 +81,31 @@ def _kept(problems: list[Problem], read: Callable[[], T]) -> T | None:
         return None
 
 
-def _drivers(document: Any, wanted: bool | None) -> DriverPart:
+def _drivers(document: Any, wanted: bool | None) -> InstalledDrivers:
     if not isinstance(document, Mapping):
         return drivers_of_values({}, wanted)
     return drivers_of_policy(document, wanted) if "kind" in document else drivers_of_values(document, wanted)
 
 
 def _settings(document: Any) -> OperatorSettings:
-    found = Gathered()
+    found = ProblemCollector()
     if not isinstance(document, Mapping) or "kind" not in document:
-        fields = checked(found, document, "", VALUES)
-        return _Reading(found, fields, "", CHART_STRATEGY).settings()
+        fields = check_keys(found, document, "", VALUES)
+        return _SettingsReader(found, fields, "", CHART_STRATEGY).settings()
     if (document.get("apiVersion"), document["kind"]) != (POLICY_API, POLICY_KIND):
-        text = f"must be a values file or a {POLICY_KIND} of {POLICY_API}, not a {shown(document['kind'])}"
+        text = f"must be a values file or a {POLICY_KIND} of {POLICY_API}, not a {quote_value(document['kind'])}"
         raise FileRefused([Problem("kind", text)])
-    fields = checked(found, document.get("spec"), "spec", POLICY)
+    fields = check_keys(found, document.get("spec"), "spec", POLICY)
     status = document.get("status")
     namespace = status.get("namespace") if isinstance(status, Mapping) else None
-    settings = _Reading(found, fields, "spec", POLICY_STRATEGY).settings()
+    settings = _SettingsReader(found, fields, "spec", POLICY_STRATEGY).settings()
     return msgspec.structs.replace(settings, namespace=namespace if isinstance(namespace, str) else "")
 
 
-class _Reading:
+class _SettingsReader:
     """One file being read: its mistakes and its notices, wherever they are met."""
 
-    def __init__(self, found: Gathered, fields: Mapping[str, Any], path: str, strategy: MigStrategy) -> None:
+    def __init__(self, found: ProblemCollector, fields: Mapping[str, Any], path: str, strategy: MigStrategy) -> None:
         self.found = found
         self.fields = fields
         self.path = path
@@ -131,8 +131,8 @@ class _Reading:
             kubelet_root=self._folder("hostPaths.kubeletRootDir", self._text("hostPaths", "kubeletRootDir")),
             health={name: plugin_env[name] for name in _HEALTH_ENV if name in plugin_env},
         )
-        self.notices += unfollowed(self.fields, self.path)
-        self.found.settle()
+        self.notices += list_unsupported(self.fields, self.path)
+        self.found.raise_problems()
         return msgspec.structs.replace(settings, notices=tuple(sorted(self.notices)))
 
     # Places
@@ -161,7 +161,7 @@ class _Reading:
 
     def _truth(self, text: str, path: str) -> bool:
         if text not in _TRUTHS:
-            self.found.add(self._at(path), f'must be "true" or "false", not {shown(text)}')
+            self.found.add(self._at(path), f'must be "true" or "false", not {quote_value(text)}')
         return _TRUTHS.get(text, False)
 
     # What is followed
@@ -206,7 +206,7 @@ class _Reading:
         name, default = config.get("name", ""), config.get("default", "")
         if name and not _OBJECT_NAME.fullmatch(name):
             rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
-            self.found.add(self._at(f"{path}.name"), f"{shown(name)} is no name of a ConfigMap: {rule}")
+            self.found.add(self._at(f"{path}.name"), f"{quote_value(name)} is no name of a ConfigMap: {rule}")
         data = dict(self._files(config.get("data"), f"{path}.data"))
         if not config.get("create"):
             if data:
@@ -215,15 +215,15 @@ class _Reading:
         if data and not name:
             self.found.add(self._at(f"{path}.name"), "missing; config.create needs the name of the ConfigMap to make")
         for key, text in data.items():
-            self._judged(text, join(self._at(f"{path}.data"), key), parse)
+            self._judged(text, join_path(self._at(f"{path}.data"), key), parse)
         if data and default and component == "devicePlugin" and default not in data:
             names = one_line(", ".join(sorted(data)))
-            self.found.add(self._at(f"{path}.default"), f"{shown(default)} is none of config.data: {names}")
+            self.found.add(self._at(f"{path}.default"), f"{quote_value(default)} is none of config.data: {names}")
         return NamedConfig(name=name, default=default, data=data or None)
 
     def _files(self, value: Any, path: str) -> Iterator[tuple[str, str]]:
         for key, text in self.found.free_mapping(value, self._at(path)).items():
-            yield key, self.found.text(text, join(self._at(path), key))
+            yield key, self.found.text(text, join_path(self._at(path), key))
 
     def _judged(self, text: str, path: str, parse: Any) -> None:
         try:
@@ -250,7 +250,7 @@ class _Reading:
 
     def _folder(self, path: str, folder: str) -> str | None:
         if folder and not folder.startswith("/"):
-            self.found.add(self._at(path), f"{shown(folder)} is no folder of the host; begin it with /")
+            self.found.add(self._at(path), f"{quote_value(folder)} is no folder of the host; begin it with /")
         return folder or None
 
 

@@ -28,7 +28,7 @@ DISABLED, ENABLED, BALANCED = "all-disabled", "all-enabled", "all-balanced"
 _BALANCED: Mapping[int, Mapping[int, int]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 
 
-class CardKind(msgspec.Struct, frozen=True):
+class LayoutCardModel(msgspec.Struct, frozen=True):
     """Cards of a node that are alike.
 
     Attributes:
@@ -40,7 +40,7 @@ class CardKind(msgspec.Struct, frozen=True):
     geometry: Geometry
 
 
-def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry, ...]]:
+def generated_layouts(kinds: Sequence[LayoutCardModel]) -> dict[str, tuple[LayoutEntry, ...]]:
     """Named layouts for a node with these kinds of cards, small instances before large ones.
 
     Args:
@@ -59,7 +59,7 @@ def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry,
     return {name: tuple(entries) for name, entries in layouts.items()}
 
 
-def spelled_layout(name: str, kinds: Sequence[CardKind]) -> tuple[LayoutEntry, ...] | None:
+def make_named_layout(name: str, kinds: Sequence[LayoutCardModel]) -> tuple[LayoutEntry, ...] | None:
     """The layout that a name spells out, for the cards that have all of its profiles.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import Gathered, Notice, Problem, join, load, shown
+from tessera.api.documents import Notice, Problem, ProblemCollector, join_path, load_document, quote_value
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.limits import MIG_LAYOUTS
 from tessera.mig.models import MODELS, model_by_product
@@ -135,22 +135,22 @@ def parse_layouts(text: str) -> MigLayouts:
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    return layouts_from(load(text))
+    return parse_layouts_document(load_document(text))
 
 
-def layouts_from(document: Any) -> MigLayouts:
+def parse_layouts_document(document: Any) -> MigLayouts:
     """The layouts in a document that is already loaded.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    found = Gathered()
+    found = ProblemCollector()
     notices: list[Notice] = []
     top = found.mapping(document, "", ("version", "mig-configs"))
     if document is not None and top.get("version") is None:
         found.add("version", f'missing; write version: "{VERSION}"')
     elif top.get("version", VERSION) != VERSION:
-        found.add("version", f'{shown(top["version"])} is not known; write "{VERSION}"')
+        found.add("version", f'{quote_value(top["version"])} is not known; write "{VERSION}"')
     named = found.free_mapping(top.get("mig-configs"), "mig-configs")
     if "mig-configs" not in top:
         notices.append(Notice("mig-configs", "missing; the file holds no layout to choose"))
@@ -158,16 +158,16 @@ def layouts_from(document: Any) -> MigLayouts:
         found.add("mig-configs", "is empty; write at least one named layout")
     if len(named) > MIG_LAYOUTS:
         found.add("mig-configs", f"has {len(named):,} layouts; a file has {MIG_LAYOUTS}")
-        found.settle()
+        found.raise_problems()
     layouts = {name: _layout(found, value, name) for name, value in named.items()}
-    found.settle()
+    found.raise_problems()
     for name, entries in layouts.items():
         notices.extend(_name_notices(name))
         notices.extend(_filter_notices(entries))
     return MigLayouts(layouts=layouts, notices=tuple(notices))
 
 
-def targets_of(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> LayoutTargets:
+def resolve_targets(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> LayoutTargets:
     """What a layout wants of a node's cards; cards that no entry names are left as they are.
 
     Args:
@@ -177,7 +177,7 @@ def targets_of(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> Layo
     Raises:
         FileRefused: an entry turns MIG on for a card, by its index, that has no MIG; or wants what is never made.
     """
-    found = Gathered()
+    found = ProblemCollector()
     targets: list[CardTarget] = []
     notices: list[Notice] = []
     every = sorted(cards, key=lambda each: each.index)
@@ -195,7 +195,7 @@ def targets_of(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> Layo
             by = entry.path or "the layout"
             notices.append(Notice(f"GPU {card.index}", f"{card.product} has no MIG; {by} passes it over"))
     found.problems = list(dict.fromkeys(found.problems))
-    found.settle()
+    found.raise_problems()
     indexes = {card.index for card in every}
     for each in entries:
         if missing := sorted(set(each.devices or ()) - indexes):
@@ -225,8 +225,8 @@ def canonical_profile(text: str) -> str:
     return text.partition("c.")[2] if int(match["c"]) == int(match["g"]) else text
 
 
-def _layout(found: Gathered, value: Any, name: str) -> tuple[LayoutEntry, ...]:
-    path = join("mig-configs", name)
+def _layout(found: ProblemCollector, value: Any, name: str) -> tuple[LayoutEntry, ...]:
+    path = join_path("mig-configs", name)
     before = len(found.problems)
     entries = tuple(_entry(found, item, at) for item, at in found.items(value, path))
     if not entries and len(found.problems) == before:
@@ -234,7 +234,7 @@ def _layout(found: Gathered, value: Any, name: str) -> tuple[LayoutEntry, ...]:
     return entries
 
 
-def _entry(found: Gathered, item: Any, path: str) -> LayoutEntry:
+def _entry(found: ProblemCollector, item: Any, path: str) -> LayoutEntry:
     fields = found.mapping(item, path, ("devices", "mig-enabled", "device-filter", "mig-devices"))
     for key in ("devices", "mig-enabled"):
         if key not in fields:
@@ -254,40 +254,40 @@ def _entry(found: Gathered, item: Any, path: str) -> LayoutEntry:
     )
 
 
-def _devices(found: Gathered, value: Any, path: str) -> tuple[int, ...] | None:
+def _devices(found: ProblemCollector, value: Any, path: str) -> tuple[int, ...] | None:
     if value == "all":
         return None
     if not isinstance(value, list):
-        found.add(path, f'must be "all" or a list of indexes, not {shown(value)}')
+        found.add(path, f'must be "all" or a list of indexes, not {quote_value(value)}')
         return None
-    indexes = (found.whole(item, at, 0) for item, at in found.items(value, path))
+    indexes = (found.integer(item, at, 0) for item, at in found.items(value, path))
     return tuple(dict.fromkeys(index for index in indexes if index is not None))
 
 
-def _counts(found: Gathered, value: Any, path: str) -> dict[str, int]:
+def _counts(found: ProblemCollector, value: Any, path: str) -> dict[str, int]:
     counts: Counter[str] = Counter()
     fields = found.free_mapping(value, path)
     for name, item in fields.items():
-        at = join(path, name)
+        at = join_path(path, name)
         try:
             profile = canonical_profile(name)
         except ValueError as error:
             found.add(at, str(error))
             continue
-        counts[profile] += found.whole(item, at, 0) or 0
+        counts[profile] += found.integer(item, at, 0) or 0
     if counts and not any(fields.values()):
         found.add(path, "has only counts of 0; write {} for MIG mode without instances")
     return dict(sorted((+counts).items()))
 
 
-def _filters(found: Gathered, value: Any, path: str) -> tuple[DeviceFilter, ...]:
+def _filters(found: ProblemCollector, value: Any, path: str) -> tuple[DeviceFilter, ...]:
     if value is None or value == "":
         return ()
     items = [(value, path)] if isinstance(value, str) else list(found.items(value, path))
     return tuple(_filter(found, found.text(item, at), at) for item, at in items)
 
 
-def _filter(found: Gathered, text: str, path: str) -> DeviceFilter:
+def _filter(found: ProblemCollector, text: str, path: str) -> DeviceFilter:
     match = _PCI_IDS.fullmatch(text)
     if match is None:
         if ":" in text or text[:2].lower() == "0x":
@@ -297,7 +297,7 @@ def _filter(found: Gathered, text: str, path: str) -> DeviceFilter:
 
 
 def _name_notices(name: str) -> list[Notice]:
-    path = join("mig-configs", name)
+    path = join_path("mig-configs", name)
     if name == MIG_CONFIG_DYNAMIC:
         text = f"cannot be chosen: {MIG_CONFIG_LABEL}={name} gives a node's cards to slices on demand; rename it"
         return [Notice(path, text)]
@@ -320,7 +320,7 @@ def _parts(entry: LayoutEntry) -> list[Problem]:
     """Compute instances that leave a part of their GPU instance unused have no place in Tessera's resources."""
     text = "compute instances smaller than their GPU instance are not made; write {}"
     return [
-        Problem(join(f"{entry.path}.mig-devices", name), text.format(name[part.end() :]))
+        Problem(join_path(f"{entry.path}.mig-devices", name), text.format(name[part.end() :]))
         for name in entry.counts
         if (part := re.match(r"\d+c\.", name))
     ]

@@ -23,7 +23,7 @@ from tessera.limits import OFFERS, OFFERS_TEXT
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.offers.requirements import GIB
-from tessera.offers.selection import CardKind, Kind, Offer
+from tessera.offers.selection import CardProperties, Offer, OfferedKind
 from tessera.text import one_line
 
 OFFERS_ANNOTATION = "tessera.dev/offers"
@@ -45,10 +45,10 @@ class OfferKind(StrEnum):
 
 
 _KINDS = {
-    OfferKind.WHOLE: Kind.WHOLE,
-    OfferKind.SHARE: Kind.SHARE,
-    OfferKind.SLICE: Kind.FIXED_SLICE,
-    OfferKind.DYNAMIC_SLICE: Kind.DYNAMIC_SLICE,
+    OfferKind.WHOLE: OfferedKind.WHOLE,
+    OfferKind.SHARE: OfferedKind.SHARE,
+    OfferKind.SLICE: OfferedKind.FIXED_SLICE,
+    OfferKind.DYNAMIC_SLICE: OfferedKind.DYNAMIC_SLICE,
 }
 
 Text = Annotated[str, msgspec.Meta(max_length=253)]
@@ -176,7 +176,7 @@ def placement_offers(offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
 
 def _placement_offer(offer: NodeOffer) -> Offer:
     major, _, minor = offer.compute_capability.partition(".")
-    card = CardKind(
+    card = CardProperties(
         product=offer.product,
         memory_mib=offer.card_memory_mib,
         compute_capability=(int(major), int(minor)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tessera.api.documents import Gathered, Notice, join, meant, shown
+from tessera.api.documents import Notice, ProblemCollector, join_path, quote_value, suggest
 
 
 class Leaf(Enum):
@@ -173,7 +173,9 @@ VALUES: Mapping[str, Shape] = {
 }
 
 
-def checked(found: Gathered, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None) -> Any:
+def check_keys(
+    found: ProblemCollector, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None
+) -> Any:
     """What is right of a value: keys that are not known, and values of another kind, are noted and left out.
 
     A null counts as a key that is not there, as Helm has it.
@@ -190,23 +192,25 @@ def checked(found: Gathered, value: Any, path: str, shape: Shape, strange: list[
         return _leaf(found, value, path, shape)
     fields = found.mapping(value, path, shape) if strange is None else _familiar(found, value, path, shape, strange)
     return {
-        key: checked(found, item, join(path, key), shape[key], strange)
+        key: check_keys(found, item, join_path(path, key), shape[key], strange)
         for key, item in fields.items()
         if item is not None
     }
 
 
 def _familiar(
-    found: Gathered, value: Any, path: str, shape: Mapping[str, Shape], strange: list[Notice]
+    found: ProblemCollector, value: Any, path: str, shape: Mapping[str, Shape], strange: list[Notice]
 ) -> dict[str, Any]:
     fields = found.free_mapping(value, path)
     for key in [key for key in fields if key not in shape]:
-        strange.append(Notice(join(path, key), f"no effect: unknown, also to NVIDIA's operator; {meant(key, shape)}"))
+        strange.append(
+            Notice(join_path(path, key), f"no effect: unknown, also to NVIDIA's operator; {suggest(key, shape)}")
+        )
         del fields[key]
     return fields
 
 
-def _leaf(found: Gathered, value: Any, path: str, leaf: Leaf) -> Any:
+def _leaf(found: ProblemCollector, value: Any, path: str, leaf: Leaf) -> Any:
     if leaf is Leaf.FLAG:
         return found.boolean(value, path)
     if leaf is Leaf.TEXT:
@@ -214,7 +218,7 @@ def _leaf(found: Gathered, value: Any, path: str, leaf: Leaf) -> Any:
     return dict(_variables(found, value, path)) if leaf is Leaf.ENV else value
 
 
-def _variables(found: Gathered, value: Any, path: str) -> list[tuple[str, str]]:
+def _variables(found: ProblemCollector, value: Any, path: str) -> list[tuple[str, str]]:
     """Environment variables by name; one whose value lies elsewhere (``valueFrom``) is empty."""
     variables = []
     for item, at in found.items(value, path):
@@ -224,6 +228,6 @@ def _variables(found: Gathered, value: Any, path: str) -> list[tuple[str, str]]:
             continue
         text = fields.get("value")
         if text is not None and not isinstance(text, str):
-            found.add(f"{at}.value", f"must be text, not {shown(text)}; put it in quotes")
+            found.add(f"{at}.value", f"must be text, not {quote_value(text)}; put it in quotes")
         variables.append((fields["name"], text if isinstance(text, str) else ""))
     return variables

@@ -33,7 +33,7 @@ MANAGER_FOLLOWED = ("WITH_REBOOT",)
 _ELSEWHERE = ("enabled", "nriPluginEnabled")
 
 
-def unfollowed(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
+def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     """What has no effect of values, or of a ClusterPolicy that is taken over.
 
     Args:
@@ -57,24 +57,24 @@ def unfollowed(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     yield from _variables(fields, path, "migManager", MIG_ENV, MANAGER_FOLLOWED)
 
 
-def in_cluster_policy(fields: Mapping[str, Any], path: str) -> list[Notice]:
+def list_ineffective(fields: Mapping[str, Any], path: str) -> list[Notice]:
     """What has no effect of a ClusterPolicy as it stands in a cluster: the agents do not read it."""
     found = list(_components(fields, path))
     for component, reason in OF_INSTALL.items():
         value = fields.get(component, {})
-        if value.get("enabled") is not False and any(asks(value[key]) for key in value if key not in _ELSEWHERE):
+        if value.get("enabled") is not False and any(is_set(value[key]) for key in value if key not in _ELSEWHERE):
             found.append(Notice(_at(path, component), f"no effect by itself: {reason}"))
     return found
 
 
-def asks(value: Any) -> bool:
+def is_set(value: Any) -> bool:
     """Whether a value asks for anything; empty and false ones, all the way down, do not."""
     if isinstance(value, Mapping):
-        return any(map(asks, value.values()))
+        return any(map(is_set, value.values()))
     return value not in (None, False, "", 0) and value != []
 
 
-def as_here(fields: Mapping[str, Any], component: str) -> bool:
+def is_switched_off(fields: Mapping[str, Any], component: str) -> bool:
     """Whether what is asked for is nothing, by the component's switch or by that of all virtual machines."""
     if component in OF_SANDBOXES and fields.get("sandboxWorkloads", {}).get("enabled") is not True:
         return True
@@ -84,7 +84,7 @@ def as_here(fields: Mapping[str, Any], component: str) -> bool:
 
 def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     for component, value in fields.items():
-        if component in COMPONENTS and asks(value) and not as_here(fields, component):
+        if component in COMPONENTS and is_set(value) and not is_switched_off(fields, component):
             yield Notice(_at(path, component), f"no effect: {COMPONENTS[component]}")
     paths = fields.get("hostPaths", {})
     if any(str(paths.get(key, "")) not in {"", usual} for key, usual in USUAL_PATHS.items()):
@@ -94,7 +94,7 @@ def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
 
 def _groups(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     for keys, reason in GROUPS:
-        there = [key for key in keys if asks(fields.get(key))]
+        there = [key for key in keys if is_set(fields.get(key))]
         if there:
             yield Notice(path, f"no effect: {', '.join(there)}; {reason}")
 

@@ -45,12 +45,12 @@ class PodSize(NamedTuple):
     claims: int = 0
 
 
-def excess(spec: PodSpec) -> str:
+def find_excess(spec: PodSpec) -> str:
     """Names the limit that a pod exceeds, in words for its author; empty if there is none."""
-    return excess_of(_size(spec))
+    return find_size_excess(_size(spec))
 
 
-def excess_of(size: PodSize) -> str:
+def find_size_excess(size: PodSize) -> str:
     """Names the limit that a pod of this size exceeds, in words for its author; empty if there is none."""
     one_label = "label the nodes that you mean by one label"
     counts = (

@@ -151,7 +151,7 @@ def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
     profiles = sorted({profile for container in containers for profile in container.counts})
     if len(profiles) > POD_SLICES:
         raise _too_many(len(profiles))
-    taken = {profile: _taken(containers, profile) for profile in profiles}
+    taken = {profile: _reserved_slices(containers, profile) for profile in profiles}
     total = sum(taken.values())
     if total > POD_SLICES:
         raise _too_many(total)
@@ -165,7 +165,7 @@ def _too_many(slices: int) -> SliceRequestError:
     )
 
 
-def _taken(containers: Sequence[ContainerSlices], profile: str) -> int:
+def _reserved_slices(containers: Sequence[ContainerSlices], profile: str) -> int:
     taken = reusable = 0
     for container in containers:
         need = container.counts.get(profile, 0)

@@ -26,7 +26,7 @@ class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     ci_id: int = -1
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class GpuDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A card that is offered to containers; cards that give slices on demand are not among them.
 
     Attributes:
@@ -46,7 +46,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     mig_devices: tuple[MigDevice, ...] = ()
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class AdvertisedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the device plugin's list: a whole device, or one share of it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind is not SharingKind.NONE
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class AdvertisedResource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of a node.
 
     Attributes:
@@ -83,11 +83,11 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    devices: tuple[Device, ...]
+    devices: tuple[AdvertisedDevice, ...]
     one_per_request: bool = False
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
     """All that a node advertises.
 
     Attributes:
@@ -95,7 +95,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         notices: entries of the profile that concern nothing on this node.
     """
 
-    resources: Mapping[str, Offered]
+    resources: Mapping[str, AdvertisedResource]
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -113,7 +113,7 @@ def device_of(device_id: str) -> str:
     return device_id.partition("::")[0]
 
 
-def check_request(offered: Offered, ids: tuple[str, ...]) -> None:
+def check_request(offered: AdvertisedResource, ids: tuple[str, ...]) -> None:
     """Whether a container can have these entries together.
 
     Raises:

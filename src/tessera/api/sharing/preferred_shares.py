@@ -10,16 +10,16 @@ elsewhere.
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from tessera.api.sharing.devices import Device
+from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy
 
 
-class NotEnough(ValueError):  # noqa: N818 - says what is wrong
+class NotEnoughShares(ValueError):  # noqa: N818 - says what is wrong
     """Fewer entries are free than asked for."""
 
 
-def prefer(
-    devices: Sequence[Device],
+def prefer_shares(
+    devices: Sequence[AdvertisedDevice],
     available: Collection[str],
     must_include: Sequence[str],
     size: int,
@@ -45,13 +45,13 @@ def prefer(
     needed = size - len(must_include)
     if len(free) < needed:
         names = f"{len(free)} are free beside the {len(must_include)} that must be part of it"
-        raise NotEnough(f"not enough available devices: {size} are asked for, {names}")
+        raise NotEnoughShares(f"not enough available devices: {size} are asked for, {names}")
     in_use = Counter(device.uuid for device in devices) - Counter(device.uuid for device in free)
     on_card = Counter(device.gpu for device in devices) - Counter(device.gpu for device in free)
     taken: Counter[str] = Counter()
     sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
 
-    def rank(one: Device) -> tuple[int, int, int, int]:
+    def rank(one: AdvertisedDevice) -> tuple[int, int, int, int]:
         return (sign * in_use[one.uuid], sign * on_card[one.gpu], taken[one.uuid], taken[one.gpu])
 
     chosen = []

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.documents import Gathered, Notice, join, load, shown
+from tessera.api.documents import Notice, ProblemCollector, join_path, load_document, quote_value
 from tessera.api.sharing.profile import (
     DEVICE_LIST_STRATEGIES,
     EXTRAS,
@@ -69,10 +69,10 @@ _PLUGIN = (
     "sharedDevicesAllocationPolicy",
 )
 _GFD_CHECKS = {
-    "oneshot": Gathered.boolean,
-    "noTimestamp": Gathered.boolean,
-    "outputFile": Gathered.text,
-    "machineTypeFile": Gathered.text,
+    "oneshot": ProblemCollector.boolean,
+    "noTimestamp": ProblemCollector.boolean,
+    "outputFile": ProblemCollector.text,
+    "machineTypeFile": ProblemCollector.text,
 }
 _GFD = (*_GFD_CHECKS, "sleepInterval")
 
@@ -83,27 +83,27 @@ def parse_profile(text: str) -> SharingProfile:
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    return profile_from(load(text))
+    return parse_profile_document(load_document(text))
 
 
-def profile_from(document: Any) -> SharingProfile:
+def parse_profile_document(document: Any) -> SharingProfile:
     """The profile in a document that is already loaded.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    found = Gathered()
+    found = ProblemCollector()
     notices: list[Notice] = []
     top = found.mapping(document, "", ("version", "flags", "resources", "sharing", "imex"))
     if top.get("version") not in (None, "", VERSION):
-        found.add("version", f'{shown(top["version"])} is not known; write "{VERSION}" or leave it out')
+        found.add("version", f'{quote_value(top["version"])} is not known; write "{VERSION}" or leave it out')
     flags = _flags(found, top.get("flags"), notices)
     flags = msgspec.structs.replace(flags, imex_channels=_imex(found, top.get("imex"), notices))
     gpus, mig = _resources(found, top.get("resources"))
     sharing = found.mapping(top.get("sharing"), "sharing", ("timeSlicing", "mps"))
     time_slicing = _block(found, sharing.get("timeSlicing"), "sharing.timeSlicing", SharingKind.TIME_SLICING)
     mps = _block(found, sharing.get("mps"), "sharing.mps", SharingKind.MPS)
-    found.settle()
+    found.raise_problems()
     if time_slicing and mps:
         notices.append(Notice("sharing.timeSlicing", "where sharing.mps names the same device, MPS counts"))
     return SharingProfile(
@@ -111,7 +111,7 @@ def profile_from(document: Any) -> SharingProfile:
     )
 
 
-def resource_name(found: Gathered, value: Any, path: str) -> str:
+def resource_name(found: ProblemCollector, value: Any, path: str) -> str:
     """A resource's name with its domain: ``gpu`` is ``nvidia.com/gpu``."""
     text = found.text(value, path)
     if not isinstance(value, str):
@@ -127,7 +127,7 @@ def resource_name(found: Gathered, value: Any, path: str) -> str:
     return name
 
 
-def _flags(found: Gathered, value: Any, notices: list[Notice]) -> Flags:
+def _flags(found: ProblemCollector, value: Any, notices: list[Notice]) -> Flags:
     path = "flags"
     flags = _present(found.mapping(value, path, _FLAGS))
     plugin_path = f"{path}.plugin"
@@ -162,19 +162,21 @@ def _flags(found: Gathered, value: Any, notices: list[Notice]) -> Flags:
     )
 
 
-def _check_gfd(found: Gathered, gfd: Mapping[str, Any]) -> None:
+def _check_gfd(found: ProblemCollector, gfd: Mapping[str, Any]) -> None:
     for key, check in _GFD_CHECKS.items():
         if key in gfd:
             check(found, gfd[key], f"flags.gfd.{key}")
     interval = gfd.get("sleepInterval", "")
     if isinstance(interval, bool) or not isinstance(interval, str | int | float):
-        found.add("flags.gfd.sleepInterval", f'must be a duration such as "60s" or "infinite", not {shown(interval)}')
+        found.add(
+            "flags.gfd.sleepInterval", f'must be a duration such as "60s" or "infinite", not {quote_value(interval)}'
+        )
 
 
-def _imex(found: Gathered, value: Any, notices: list[Notice]) -> tuple[int, ...]:
+def _imex(found: ProblemCollector, value: Any, notices: list[Notice]) -> tuple[int, ...]:
     imex = _present(found.mapping(value, "imex", ("channelIDs", "required")))
     if imex.get("channelIDs", []) not in ([], [0]):
-        found.add("imex.channelIDs", f"must be [] or [0], not {shown(imex['channelIDs'])}")
+        found.add("imex.channelIDs", f"must be [] or [0], not {quote_value(imex['channelIDs'])}")
     _read(imex, "required", "imex", found.boolean)
     notices.extend(_without_effect(imex, "imex"))
     if imex.get("channelIDs") != [0]:
@@ -183,7 +185,7 @@ def _imex(found: Gathered, value: Any, notices: list[Notice]) -> tuple[int, ...]
     return (0,)
 
 
-def _strategies(found: Gathered, value: Any, path: str) -> tuple[str, ...] | None:
+def _strategies(found: ProblemCollector, value: Any, path: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -194,14 +196,14 @@ def _strategies(found: Gathered, value: Any, path: str) -> tuple[str, ...] | Non
     return tuple(dict.fromkeys(chosen))
 
 
-def _resources(found: Gathered, value: Any) -> tuple[tuple[ResourcePattern, ...], tuple[ResourcePattern, ...]]:
+def _resources(found: ProblemCollector, value: Any) -> tuple[tuple[ResourcePattern, ...], tuple[ResourcePattern, ...]]:
     resources = found.mapping(value, "resources", ("gpus", "mig"))
     return _patterns(found, resources.get("gpus"), "resources.gpus"), _patterns(
         found, resources.get("mig"), "resources.mig"
     )
 
 
-def _patterns(found: Gathered, value: Any, path: str) -> tuple[ResourcePattern, ...]:
+def _patterns(found: ProblemCollector, value: Any, path: str) -> tuple[ResourcePattern, ...]:
     patterns = []
     for item, at in found.items(value, path):
         fields = found.mapping(item, at, ("pattern", "name"))
@@ -213,7 +215,7 @@ def _patterns(found: Gathered, value: Any, path: str) -> tuple[ResourcePattern, 
     return tuple(patterns)
 
 
-def _block(found: Gathered, value: Any, path: str, kind: SharingKind) -> SharedBlock | None:
+def _block(found: ProblemCollector, value: Any, path: str, kind: SharingKind) -> SharedBlock | None:
     if value is None:
         return None
     fields = _present(found.mapping(value, path, ("renameByDefault", "failRequestsGreaterThanOne", "resources")))
@@ -231,14 +233,14 @@ def _block(found: Gathered, value: Any, path: str, kind: SharingKind) -> SharedB
     return SharedBlock(kind=kind, one_per_request=only_one, resources=tuple(resources))
 
 
-def _shared(found: Gathered, item: Any, path: str, *, rename: bool) -> SharedResource | None:
+def _shared(found: ProblemCollector, item: Any, path: str, *, rename: bool) -> SharedResource | None:
     fields = _present(found.mapping(item, path, ("name", "rename", "devices", "replicas")))
     before = len(found.problems)
     if "name" not in fields:
         found.add(f"{path}.name", "no resource name specified; write the resource to share, such as nvidia.com/gpu")
     if "replicas" not in fields:
         found.add(f"{path}.replicas", "no replicas specified; write into how many shares each device is divided")
-    replicas = _read(fields, "replicas", path, lambda value, at: found.whole(value, at, 2))
+    replicas = _read(fields, "replicas", path, lambda value, at: found.integer(value, at, 2))
     if replicas is not None and replicas > SHARING_REPLICAS:
         found.add(f"{path}.replicas", f"is {replicas:,}; {SHARING_REPLICAS} of one device are allowed")
     name = _read(fields, "name", path, lambda value, at: resource_name(found, value, at)) or ""
@@ -257,7 +259,7 @@ def _shared(found: Gathered, item: Any, path: str, *, rename: bool) -> SharedRes
     return SharedResource(name=name, advertised=advertised, replicas=replicas, devices=devices, path=path)
 
 
-def _selection(found: Gathered, value: Any, path: str) -> Selection:
+def _selection(found: ProblemCollector, value: Any, path: str) -> Selection:
     if value is None or value == "all":
         return Selection()
     if isinstance(value, str):
@@ -269,11 +271,11 @@ def _selection(found: Gathered, value: Any, path: str) -> Selection:
         if value < 1:
             found.add(path, f"is {value}, but a count of devices must be > 0")
         return Selection(count=value)
-    found.add(path, f'must be "all", a count, or a list of indexes and UUIDs, not {shown(value)}')
+    found.add(path, f'must be "all", a count, or a list of indexes and UUIDs, not {quote_value(value)}')
     return Selection()
 
 
-def _references(found: Gathered, value: list[Any], path: str) -> Selection:
+def _references(found: ProblemCollector, value: list[Any], path: str) -> Selection:
     if not value:
         found.add(path, 'names no device; write "all", or at least one index or UUID')
     refs = []
@@ -283,7 +285,7 @@ def _references(found: Gathered, value: list[Any], path: str) -> Selection:
             refs.append(text)
         else:
             rule = "an index 0, a MIG index 0:1, GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/<gi>/<ci>"
-            found.add(f"{path}[{number}]", f"{shown(item)} names no device; write {rule}")
+            found.add(f"{path}[{number}]", f"{quote_value(item)} names no device; write {rule}")
     return Selection(refs=tuple(dict.fromkeys(refs)))
 
 
@@ -293,10 +295,10 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(fields: Mapping[str, Any], key: str, path: str, read: Callable[[Any, str], T]) -> T | None:
-    return read(fields[key], join(path, key)) if key in fields else None
+    return read(fields[key], join_path(path, key)) if key in fields else None
 
 
-def _one_of(found: Gathered, *allowed: str) -> Callable[[Any, str], str]:
+def _one_of(found: ProblemCollector, *allowed: str) -> Callable[[Any, str], str]:
     return lambda value, path: found.choice(value, path, allowed)
 
 

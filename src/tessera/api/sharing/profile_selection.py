@@ -29,7 +29,7 @@ class ChosenProfile(msgspec.Struct, frozen=True):
     reason: str
 
 
-class NoSuchProfile(LookupError):  # noqa: N818 - says what is wrong
+class UnknownSharingProfile(LookupError):  # noqa: N818 - says what is wrong
     """A label or a default names a profile that does not exist.
 
     Attributes:
@@ -56,7 +56,7 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
         if name:
             if name not in profiles:
                 there = ", ".join(sorted(profiles)) or "none"
-                raise NoSuchProfile(
+                raise UnknownSharingProfile(
                     f'{reason} names the profile "{name}", which does not exist; there are: {there}',
                     next(iter(get_close_matches(name[:63], profiles, n=1, cutoff=0.6)), ""),
                 )

@@ -82,10 +82,10 @@ def _spec(file: Path | None) -> Mapping[str, Any]:
 
     if file is None:
         return WORKLOAD
-    from tessera.api.documents import load
+    from tessera.api.documents import load_document
     from tessera.cli.base.input_files import named, text_of
 
-    loaded = load(text_of(file))
+    loaded = load_document(text_of(file))
     if not isinstance(loaded, Mapping) or loaded.get("kind") != "Pod" or not isinstance(loaded.get("spec"), Mapping):
         raise Failure(f"error: {named(file)} is no Pod; write kind: Pod with a spec that asks for a card")
     spec: Mapping[str, Any] = loaded["spec"]

@@ -90,12 +90,12 @@ def command(
 def _policy(path: Path) -> Mapping[str, Any]:
     import yaml
 
-    from tessera.api.documents import FileRefused, load
+    from tessera.api.documents import FileRefused, load_document
     from tessera.api.driver.cluster_policy import read_cluster_policy
     from tessera.cli.base.input_files import named, text_of
 
     try:
-        loaded = load(text_of(path))
+        loaded = load_document(text_of(path))
         if not isinstance(loaded, Mapping) or loaded.get("kind") != "ClusterPolicy":
             raise Failure(f"error: {named(path)} is no ClusterPolicy; kind must be ClusterPolicy of nvidia.com/v1")
         read_cluster_policy(loaded)

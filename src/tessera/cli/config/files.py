@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import FileRefused, join, load, load_all, shown
+from tessera.api.documents import FileRefused, join_path, load_document, load_documents, quote_value
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.operator_fields.keys import VALUES
 from tessera.cli.config import other_files
@@ -46,7 +46,7 @@ def check(text: str, nodes: Sequence[Node]) -> list[Part]:
     if none is not None:
         return [none]
     try:
-        documents = load_all(text) or [None]
+        documents = load_documents(text) or [None]
     except FileRefused as refused:
         return [refused_part("file", "settings", refused)]
     parts = [part for document in documents for part in _document(document, "file", nodes)]
@@ -78,7 +78,7 @@ def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]
 
 def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
     if not isinstance(kind, str):
-        yield Part(name=name, kind="manifest", problems=(f"kind: must be text, not {shown(kind)}",))
+        yield Part(name=name, kind="manifest", problems=(f"kind: must be text, not {quote_value(kind)}",))
     elif kind.endswith("List"):
         yield from _list(document, kind, name, nodes)
     elif kind == "Status":
@@ -99,16 +99,16 @@ def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Nod
     """A List as kubectl prints it, of objects that are no Lists themselves."""
     items, problem = document.get("items"), ""
     if not isinstance(items, list):
-        problem = f"items: must be a list of objects, not {shown(items)}"
+        problem = f"items: must be a list of objects, not {quote_value(items)}"
     elif not items:
         problem = "items: is empty; kubectl found no object: see whether name and namespace are right"
     if problem:
-        yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+        yield Part(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
         return
     for number, item in enumerate(items or ()):
         if not isinstance(item, Mapping) or str(item.get("kind", "List")).endswith("List"):
             problem = f"items[{number}]: must be an object with its kind, and no List"
-            yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+            yield Part(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
         else:
             yield from _document(item, name, nodes)
 
@@ -132,11 +132,11 @@ def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[
     for key, text in data.items():
         name = f"{own}/{key}"
         if not isinstance(text, str):
-            problem = f"{join('data', str(key))}: must be text; begin it with '{key}: |'"
+            problem = f"{join_path('data', str(key))}: must be text; begin it with '{key}: |'"
             yield Part(name=name, kind="ConfigMap", problems=(problem,))
             continue
         try:
-            document = load(text)
+            document = load_document(text)
             yield from [check_sharing(None, name, nodes)] if document is None else _document(document, name, nodes)
         except FileRefused as refused:
             yield refused_part(name, "settings", refused)

@@ -15,8 +15,8 @@ from tessera.api.mig_layouts.layouts_file import (
     LayoutEntry,
     MigCard,
     MigLayouts,
-    layouts_from,
-    targets_of,
+    parse_layouts_document,
+    resolve_targets,
 )
 from tessera.api.names import resource_of
 from tessera.cli.base.tiles import layout_row
@@ -33,7 +33,7 @@ _NVIDIA = 0x10DE
 def check_layouts(document: Any, name: str, nodes: Sequence[Node]) -> Part:
     """Judges a file of MIG layouts that is loaded already."""
     try:
-        found = layouts_from(document)
+        found = parse_layouts_document(document)
     except FileRefused as refused:
         return refused_part(name, "MIG layouts", refused)
     problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _problems(entry)]
@@ -71,7 +71,7 @@ def _takes(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
 
 def _layout_on(name: str, entries: Sequence[LayoutEntry], node: Node) -> Iterator[str]:
     try:
-        targets = targets_of(entries, _cards(node.model, node.count)).targets
+        targets = resolve_targets(entries, _cards(node.model, node.count)).targets
     except FileRefused as refused:
         told = {problem for entry in entries for problem in _never_made(entry)}
         texts = [str(problem) for problem in refused.problems if problem not in told]
@@ -148,7 +148,7 @@ def _never_made(entry: LayoutEntry) -> Sequence[Problem]:
     """What every node refuses that has cards for the entry, as compute instances that are a part of theirs."""
     card = MigCard(uuid="", index=0, product="", pci_device_id=0)
     try:
-        targets_of([msgspec.structs.replace(entry, devices=None, filters=())], [card])
+        resolve_targets([msgspec.structs.replace(entry, devices=None, filters=())], [card])
     except FileRefused as refused:
         return refused.problems
     return ()

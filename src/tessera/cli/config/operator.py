@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.agent.health.policy import unknown_words
-from tessera.api.documents import FileRefused, load
+from tessera.api.documents import FileRefused, load_document
 from tessera.api.driver.chart_defaults import DRIVER_ROOT
-from tessera.api.driver.driver_policy import Component, DriverPolicy, ImageSource
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
-from tessera.api.gpu_operator.settings_reader import POLICY_KIND, settings_from
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND, read_settings
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.config.judgement import Node, Part, refused_part
@@ -30,15 +30,15 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Node]
     """Judges a document that is loaded already, and the profiles and layouts that stand in it."""
     kind = POLICY_CHECKED_AS if document.get("kind") == POLICY_KIND else CHECKED_AS
     try:
-        settings = settings_from(document)
+        settings = read_settings(document)
     except FileRefused as refused:
         yield refused_part(name, kind, refused)
         return
     yield Part(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
     for key, text in (settings.sharing.data or {}).items():
-        yield check_sharing(load(text), f"{settings.sharing.name}/{key}", nodes)
+        yield check_sharing(load_document(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
-        yield check_layouts(load(text), f"{settings.layouts.name}/{key}", nodes)
+        yield check_layouts(load_document(text), f"{settings.layouts.name}/{key}", nodes)
 
 
 def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Part:
@@ -118,7 +118,7 @@ def _image(policy: DriverPolicy) -> str:
     return f"{path}:{source.version}-<os>, whose kernel modules are built on the node"
 
 
-def _toolkit(toolkit: Component) -> str:
+def _toolkit(toolkit: OperandSettings) -> str:
     return f"{_reference(toolkit.source)} below {toolkit.install_dir}" if toolkit.enabled else "the hosts have it"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import FileRefused, load, shown
+from tessera.api.documents import FileRefused, load_document, quote_value
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.cli.config.judgement import Node, Part, refused_part
@@ -73,7 +73,7 @@ def empty(name: str) -> Part:
 
 def status(document: Mapping[str, Any], name: str) -> Part:
     """The judgement on what an API server answers instead of an object."""
-    said = shown(document.get("message") or document.get("reason"))
+    said = quote_value(document.get("message") or document.get("reason"))
     problem = f"is an answer of the API server instead of an object: {said}; correct the command that asked it"
     return Part(name=name, kind="Status", problems=(problem,))
 
@@ -91,7 +91,7 @@ def manifest(kind: str, name: str) -> Part:
     """A manifest of a kind that is not judged."""
     close = get_close_matches(kind[:100], (*JUDGED_KINDS, CLUSTER_KIND), n=1, cutoff=0.75)
     if close:
-        return Part(name=name, kind="manifest", problems=(f"kind {shown(kind)}: did you mean {close[0]}?",))
+        return Part(name=name, kind="manifest", problems=(f"kind {quote_value(kind)}: did you mean {close[0]}?",))
     return Part(name=name, kind="manifest", notices=(f"is a {one_line(kind)}, which is not checked",), used=False)
 
 
@@ -121,6 +121,6 @@ def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[N
     for key, text in profiles.items() if isinstance(profiles, Mapping) else ():
         part = f"{name}/config.map/{key}"
         try:
-            yield check_sharing(load(text) if isinstance(text, str) else text, part, nodes)
+            yield check_sharing(load_document(text) if isinstance(text, str) else text, part, nodes)
         except FileRefused as refused:
             yield refused_part(part, "sharing profile", refused)

@@ -9,18 +9,18 @@ from typing import Any
 
 from tessera.api.documents import FileRefused, Problem
 from tessera.api.names import profile_of
-from tessera.api.sharing.devices import Gpu, Offer
+from tessera.api.sharing.advertisement import GPU_RESOURCE, make_advertisement
+from tessera.api.sharing.devices import Advertisement, GpuDescription
 from tessera.api.sharing.mps_limits import client_share
-from tessera.api.sharing.offer import GPU_RESOURCE, make_offer
 from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
-from tessera.api.sharing.profile_parser import profile_from
+from tessera.api.sharing.profile_parser import parse_profile_document
 from tessera.cli.config.judgement import Node, Part, refused_part
 
 
 def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
     """Judges a sharing profile that is loaded already."""
     try:
-        profile = profile_from(document)
+        profile = parse_profile_document(document)
     except FileRefused as refused:
         return refused_part(name, "sharing profile", refused)
     on_mig = list(_mps_on_mig(profile))
@@ -28,7 +28,7 @@ def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
     notices = list(map(str, profile.notices))
     for node in nodes:
         try:
-            offer = make_offer(_gpus(node), profile, profile.flags.mig_strategy or MigStrategy.MIXED)
+            offer = make_advertisement(_gpus(node), profile, profile.flags.mig_strategy or MigStrategy.MIXED)
         except FileRefused as refused:
             others = (problem for problem in refused.problems if not _within(problem.path, on_mig))
             problems.extend(f"on {node}: {problem}" for problem in others)
@@ -109,7 +109,7 @@ def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
     return f"{how}: {which} becomes {entry.replicas} of {entry.advertised}{most}"
 
 
-def _client_shares(offer: Offer, node: Node) -> Iterator[str]:
+def _client_shares(offer: Advertisement, node: Node) -> Iterator[str]:
     """What a client of each resource gets that the node shares by MPS; of several numbers of replicas, for each."""
     for resource, offered in offer.resources.items():
         divided = {device.replicas for device in offered.devices if device.kind is SharingKind.MPS}
@@ -119,9 +119,11 @@ def _client_shares(offer: Offer, node: Node) -> Iterator[str]:
             yield f"on {node}, each client of {resource}: {part}"
 
 
-def _gpus(node: Node) -> list[Gpu]:
+def _gpus(node: Node) -> list[GpuDescription]:
     model = node.model
     return [
-        Gpu(uuid=f"GPU-{n}", index=n, product=model.product_name, compute_capability=model.compute_capability)
+        GpuDescription(
+            uuid=f"GPU-{n}", index=n, product=model.product_name, compute_capability=model.compute_capability
+        )
         for n in range(node.count)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.api.driver.node_status import Phase, Rejected
+from tessera.api.driver.node_status import DriverPhase, RejectedStrategy
 from tessera.cli.base.connection import cluster_options, connected, reported
 from tessera.cli.base.console import say, say_json
 from tessera.cli.driver.registry_access import output_option
@@ -94,7 +94,7 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: str = ""
     seconds: int | None = None
     reason: str = ""
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedStrategy, ...] = ()
     leaving: bool = False
     offered: str = ""
 
@@ -113,7 +113,7 @@ def node_drivers(nodes: Iterable[Node], *, now: float | None, named: bool = Fals
 
 def is_stuck(driver: NodeDriver) -> bool:
     """Whether somebody has to do something."""
-    return driver.phase in {Phase.FAILED.value, Phase.BLOCKED.value}
+    return driver.phase in {DriverPhase.FAILED.value, DriverPhase.BLOCKED.value}
 
 
 def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
@@ -127,7 +127,7 @@ def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
     yield _line(head, widths)
     for driver, row in zip(drivers, rows, strict=True):
         yield _line(row, widths)
-        if verbose or driver.leaving or driver.phase != Phase.READY.value:
+        if verbose or driver.leaving or driver.phase != DriverPhase.READY.value:
             yield from _reasons(driver, verbose=verbose)
         elif driver.offered:
             yield f"  offered: {driver.offered}"

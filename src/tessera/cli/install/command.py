@@ -228,12 +228,12 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
-    from tessera.api.documents import FileRefused, load
-    from tessera.api.gpu_operator.settings_reader import settings_from
+    from tessera.api.documents import FileRefused, load_document
+    from tessera.api.gpu_operator.settings_reader import read_settings
     from tessera.cli.base.input_files import named, text_of
 
     try:
-        return settings_from(_single(load(text_of(file))), drivers)
+        return read_settings(_single(load_document(text_of(file))), drivers)
     except FileRefused as refused:
         wrong = [f"  {problem}" for problem in refused.problems]
         raise Failure(f"error: {named(file)} has mistakes, nothing was changed:", *wrong) from refused

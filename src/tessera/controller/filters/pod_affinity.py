@@ -29,7 +29,7 @@ from tessera.controller.objects.pod_relations import (
     TopologySpread,
 )
 from tessera.limits import NEIGHBOUR_STEPS
-from tessera.placement.work import Work
+from tessera.placement.step_budget import StepBudget
 
 NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
 NO_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
@@ -55,7 +55,7 @@ class HostPorts:
 
     freed_with_cards = False
 
-    def __init__(self, pods: PodIndex, work: Work) -> None:
+    def __init__(self, pods: PodIndex, work: StepBudget) -> None:
         self._pods = pods
         self._work = work
         self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
@@ -124,7 +124,7 @@ class PodAffinityFilter:
 
     freed_with_cards = False
 
-    def __init__(self, pods: PodIndex, nodes: NodeIndex, work: Work) -> None:
+    def __init__(self, pods: PodIndex, nodes: NodeIndex, work: StepBudget) -> None:
         self._pods = pods
         self._nodes = nodes
         self._work = work

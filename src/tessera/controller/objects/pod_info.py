@@ -15,7 +15,7 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.agent_pod import is_agent, is_ready
-from tessera.api.pods.size_limits import excess
+from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
 from tessera.controller.objects.pod_relations import (
@@ -149,7 +149,7 @@ def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints,
     held: Amounts = {}
     try:
         profiles = pod_slices(slices_of(pod))
-        fault = excess(pod.spec) if profiles else ""
+        fault = find_excess(pod.spec) if profiles else ""
         if fault and not pod.spec.node_name:
             return profiles, {}, ANYWHERE, fault
         held = pod_amounts(pod.spec)

@@ -43,8 +43,8 @@ from tessera.api.instaslice import (
     PodRef,
     RequestedResources,
     Slice,
+    make_result,
     recorded_slices,
-    result_of,
 )
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.objects.pod_info import PodInfo
@@ -173,7 +173,7 @@ def make_request(allocation: Allocation) -> AllocationRequest:
 def make_deleting_result(allocation: Allocation) -> AllocationResult:
     """A new entry of ``status.podAllocationResults`` by which the agent learns that the pod loses its slices."""
     status = AllocationStatus(allocation_status_controller="deleting")
-    return result_of(allocation.uid, allocation.node, allocation.slices, status)
+    return make_result(allocation.uid, allocation.node, allocation.slices, status)
 
 
 def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | None = None) -> Allocation:

@@ -22,8 +22,8 @@ from tessera.limits import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
-from tessera.placement.reasons import Reason, Refusal
-from tessera.placement.work import Work
+from tessera.placement.reasons import NodeRefusal, Reason
+from tessera.placement.step_budget import StepBudget
 
 #: Share of a batch's work that judging constraints may take, and comparisons that cost as much as asking one node.
 _JUDGING_SHARE, _COMPARISONS_A_STEP = 0.5, 4
@@ -88,7 +88,7 @@ def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
     return batch
 
 
-def place(pods: Sequence[PodInfo], within: PlacementContext, work: Work) -> Sequence[Placed | Unplaced]:
+def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> Sequence[Placed | Unplaced]:
     """Plans all of them together, as far as the work suffices.
 
     Args:
@@ -191,7 +191,7 @@ class _BatchFilters:
         kinds: by UID, equal for pods that every node treats alike.
     """
 
-    def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: Work) -> None:
+    def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> None:
         self._nodes = within.nodes
         self._index = within.index
         self._judges = within.judges
@@ -199,7 +199,7 @@ class _BatchFilters:
         self._ledger = within.ledger
         self._grown_since = within.grown_since
         self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
-        self._closed: dict[tuple[int, str], Refusal] = {}
+        self._closed: dict[tuple[int, str], NodeRefusal] = {}
         self.kinds: dict[PodUid, Hashable] = {}
         self._shared: dict[NodeConstraints, int] = {}
         self._kinds: dict[PodUid, int] = {}
@@ -207,7 +207,7 @@ class _BatchFilters:
         self._pods = {pod.key: pod for pod in self._judge(ordered, work)}
         self.judged = len(self._pods)
 
-    def _judge(self, ordered: Sequence[PodInfo], work: Work) -> Iterator[PodInfo]:
+    def _judge(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
         for pod in ordered:
             if self._kinds and work.spent:
                 return
@@ -229,15 +229,15 @@ class _BatchFilters:
             nodes = self._index.names(mask)
         return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
 
-    def allows(self, demand: Demand, node: str) -> Refusal | None:
+    def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Placement's question."""
         return self._judged_by(self._judges, demand, node)
 
-    def allows_when_empty(self, demand: Demand, node: str) -> Refusal | None:
+    def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
         """The same about a node without room, if its cards had it."""
         return self._judged_by(self._lasting, demand, node)
 
-    def _judged_by(self, judges: Sequence[Filter], demand: Demand, node: str) -> Refusal | None:
+    def _judged_by(self, judges: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
@@ -248,7 +248,7 @@ class _BatchFilters:
         if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
         why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
-        return Refusal(why) if why else None
+        return NodeRefusal(why) if why else None
 
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
@@ -265,14 +265,14 @@ class _BatchFilters:
         for judge in self._judges:
             judge.unreserve(self._pods[demand.key], NodeName(node))
 
-    def _closure(self, pod: PodInfo, node: NodeName) -> Refusal:
+    def _closure(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
         key = (self._kinds[pod.uid], node)
         if key not in self._closed:
             facts = self._nodes.get(node)
             why = "node(s) were gone" if facts is None else first_closed_because(pod.constraints, facts) or MISMATCH
-            self._closed[key] = Refusal(why)
+            self._closed[key] = NodeRefusal(why)
         return self._closed[key]
 
 
-_NOT_HOME = Refusal("node(s) are not the one that the pod is pinned to")
-RELEASING = Refusal("node(s) still take back the pod's former slices")
+_NOT_HOME = NodeRefusal("node(s) are not the one that the pod is pinned to")
+RELEASING = NodeRefusal("node(s) still take back the pod's former slices")

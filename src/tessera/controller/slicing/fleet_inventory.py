@@ -16,7 +16,7 @@ from tessera.controller.slicing.allocation import Allocation
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import placement_mask
-from tessera.placement.fleet import CardPlacement, Fleet, NoSuchCard, Occupied
+from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
 
 _Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
 
@@ -113,7 +113,7 @@ class FleetInventory:
         placements = [_placement(allocation.node, item) for item in allocation.slices]
         try:
             self.fleet.occupy_all(placements, allocation.owner)
-        except (NoSuchCard, ValueError):
+        except (UnknownCard, ValueError):
             return False
         return True
 
@@ -132,7 +132,7 @@ class FleetInventory:
     def _is_foreign(self, placement: CardPlacement) -> bool:
         try:
             card = self.fleet.card(placement.node, placement.gpu)
-        except NoSuchCard:
+        except UnknownCard:
             return False
         row = card.table.geometry.find(placement.profile)
         if row is None or row.size != placement.size or placement.start not in row.starts:
@@ -152,7 +152,7 @@ class FleetInventory:
             return False
         try:
             held = self.fleet.card(allocation.node, item.gpu_uuid).allocations.get(item.start)
-        except NoSuchCard:
+        except UnknownCard:
             return False
         if held is None or held.owner != allocation.owner:
             return False
@@ -170,7 +170,7 @@ class FleetInventory:
     def _try(self, placement: CardPlacement) -> bool:
         try:
             self.fleet.occupy(placement, FOREIGN)
-        except (NoSuchCard, Occupied, ValueError):
+        except (UnknownCard, PlaceOccupied, ValueError):
             return False
         return True
 

@@ -23,7 +23,7 @@ from tessera.controller.objects.resource_amounts import Amounts, NodeUsage, add_
 from tessera.controller.slicing.allocation_table import AllocationTable
 from tessera.controller.slicing.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
 from tessera.controller.slicing.fleet_inventory import FleetInventory
-from tessera.placement.work import Work
+from tessera.placement.step_budget import StepBudget
 
 
 class Planner(Observed):
@@ -58,14 +58,14 @@ class Planner(Observed):
 
     def placed(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
         """Plans these pods as if no other pod waited. Promises nothing."""
-        work = Work(sys.maxsize)
+        work = StepBudget(sys.maxsize)
         with self._judging(work) as judges:
             return place(pods, self._surroundings({}, judges), work)
 
     def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
         """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
         nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
-        with self._judging(Work(sys.maxsize)) as judges:
+        with self._judging(StepBudget(sys.maxsize)) as judges:
             return {
                 node.name: objections(pod, node, judges=judges, used=self.used.get(node.name, {}), ledger=self.ledger)
                 for node in nodes
@@ -85,7 +85,7 @@ class Planner(Observed):
         )
 
     @contextmanager
-    def _judging(self, work: Work) -> Iterator[Sequence[Filter]]:
+    def _judging(self, work: StepBudget) -> Iterator[Sequence[Filter]]:
         """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
         neighbours = PodAffinityFilter(self.neighbours, self.index, work)
         volumes = (VolumeFilter(self.storage, self.neighbours, self.index),) if self.storage_listed else ()

@@ -9,7 +9,7 @@ Three rules:
   instance), if that is what the pod asks for.
 """
 
-from tessera.api.instaslice import Instaslice, NodeResources, misfit
+from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
@@ -85,7 +85,7 @@ class Promises(Planner):
         error = self.unreadable.get(node)
         if error is not None or item is None:
             return error or ""
-        return misfit(item) or self.inventory.geometries.fault(item.status.node_resources)
+        return find_misfit(item) or self.inventory.geometries.fault(item.status.node_resources)
 
     def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
         """Takes over an object's entries; returns whether one of them is new to this process."""

@@ -43,7 +43,7 @@ from tessera.controller.slicing.promises import Promises
 from tessera.kube.resources import Node, Pod
 from tessera.limits import DECISION_STEPS
 from tessera.placement.reasons import Reason
-from tessera.placement.work import Work
+from tessera.placement.step_budget import StepBudget
 
 
 class Slicer(Promises):
@@ -198,7 +198,7 @@ class Slicer(Promises):
 
     def _plan(self, pods: Sequence[PodInfo]) -> None:
         since = {pod.uid: self.growth.nodes_changed_since_refusal(pod.uid) for pod in pods}
-        work = Work(DECISION_STEPS)
+        work = StepBudget(DECISION_STEPS)
         with self._judging(work) as judges:
             found = place(pods, self._surroundings(since, judges), work)
             dependent = {

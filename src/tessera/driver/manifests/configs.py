@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import Strategy
+from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 
 Json = dict[str, Any]
@@ -83,7 +83,7 @@ def extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> list[Extra]:
 
 def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]:
     """ConfigMap and folder."""
-    builds = made.strategy is Strategy.BUILT
+    builds = made.strategy is DriverStrategy.BUILT
     for purpose, folders in ((REPOSITORIES, _REPOSITORY_FOLDERS), (CERTIFICATES, _CERTIFICATE_FOLDERS)):
         name = policy.config_maps.get(purpose, "")
         if name and builds:
@@ -111,7 +111,7 @@ def _keyed(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]
 
 def _subscriptions(policy: DriverPolicy, made: DriverSet) -> Iterator[Extra]:
     """RHCOS has none of its own: there the Driver Toolkit builds, and CRI-O mounts what entitlements there are."""
-    if made.strategy is not Strategy.BUILT or made.pool.ostree:
+    if made.strategy is not DriverStrategy.BUILT or made.pool.ostree:
         return
     if made.pool.os_id == "rhel" and policy.config_maps.get(REPOSITORIES):
         return
@@ -125,7 +125,7 @@ def _subscriptions(policy: DriverPolicy, made: DriverSet) -> Iterator[Extra]:
 
 def _modules(made: DriverSet) -> Iterator[Extra]:
     """Precompiled containers of SUSE look at the host's modules."""
-    if made.strategy is not Strategy.BUILT and made.pool.os_id in {"sles", "sl-micro"}:
+    if made.strategy is not DriverStrategy.BUILT and made.pool.os_id in {"sles", "sl-micro"}:
         yield Extra(
             {"name": "lib-modules", "hostPath": {"path": "/lib/modules", "type": "Directory"}},
             ({"name": "lib-modules", "mountPath": "/run/host/lib/modules", "readOnly": True},),

@@ -7,8 +7,8 @@ pods yet. They are replaced by moving a node's label only: the update strategy i
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.driver.driver_policy import Component, DriverPolicy
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings
+from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import Keys, extras
@@ -49,7 +49,7 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: P
     """
     labels = {
         **policy.labels,
-        "nvidia.com/precompiled": "false" if made.strategy is Strategy.BUILT else "true",
+        "nvidia.com/precompiled": "false" if made.strategy is DriverStrategy.BUILT else "true",
         **set_labels(made),
     }
     return {
@@ -137,7 +137,7 @@ def _environment(policy: DriverPolicy, made: DriverSet, proxy: Proxy) -> list[Js
     ]
     if policy.kernel_module_type == "open":
         ours.append(_value("OPEN_KERNEL_MODULES_ENABLED", "true"))  # read by containers older than R560
-    if made.strategy is Strategy.BUILT and made.pool.ostree and not made.toolkit:
+    if made.strategy is DriverStrategy.BUILT and made.pool.ostree and not made.toolkit:
         ours += [_value("RHCOS_IMAGE_MISSING", "true"), _value("RHCOS_VERSION", made.pool.ostree)]
     written = [dict(each) for each in policy.env if each.get("name") not in _OURS]
     names = {each["name"] for each in written}
@@ -229,7 +229,7 @@ def _peermem(policy: DriverPolicy, made: DriverSet) -> Json:
     }
 
 
-def image_of(part: Component) -> str:
+def image_of(part: OperandSettings) -> str:
     """The image of the driver manager or the toolkit, as gpu-operator writes it; empty if none is named."""
     source = part.source
     if source.verbatim:
@@ -238,13 +238,13 @@ def image_of(part: Component) -> str:
     return f"{source.repository}/{source.image}{separator}{source.version}"
 
 
-def _has_manager(manager: Component) -> bool:
+def _has_manager(manager: OperandSettings) -> bool:
     return manager.enabled and bool(image_of(manager))
 
 
 def _builds_apart(made: DriverSet) -> bool:
     """RHCOS has no compiler: a second container builds there."""
-    return made.strategy is Strategy.BUILT and bool(made.pool.ostree)
+    return made.strategy is DriverStrategy.BUILT and bool(made.pool.ostree)
 
 
 def _mounts(mounts: list[host.Mount]) -> list[Json]:

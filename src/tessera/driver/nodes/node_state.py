@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.node_status import DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
@@ -107,33 +107,37 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
         told = self.status
         if told is None or told.set != self.facts.driver_set or self.rebooted:
             return False
-        return told.phase in {Phase.READY, Phase.UPGRADING}
+        return told.phase in {DriverPhase.READY, DriverPhase.UPGRADING}
 
 
-def driver_progress(state: NodeState, current: DriverSet) -> tuple[Phase, str]:
+def driver_progress(state: NodeState, current: DriverSet) -> tuple[DriverPhase, str]:
     """How far the driver of a set is on the node, and what is awaited."""
     driver = state.pods.driver_pod(current.id)
     if driver is None:
-        return Phase.PULLING, "Its pod is not there yet."
+        return DriverPhase.PULLING, "Its pod is not there yet."
     if driver.progress is DriverPodProgress.FAILED:
-        return Phase.FAILED, driver_fault(state)
+        return DriverPhase.FAILED, driver_fault(state)
     if driver.fault:
-        return Phase.FAILED, f"{driver.fault}."
+        return DriverPhase.FAILED, f"{driver.fault}."
     if driver.progress is DriverPodProgress.PULLING:
-        return Phase.PULLING, ""
+        return DriverPhase.PULLING, ""
     if driver.progress is DriverPodProgress.STARTING:
-        what = "It is built and loaded." if current.strategy is Strategy.BUILT else "It is loaded."
-        return Phase.STARTING, what
+        what = "It is built and loaded." if current.strategy is DriverStrategy.BUILT else "It is loaded."
+        return DriverPhase.STARTING, what
     if state.pods.validated(current.id):
-        return Phase.READY, ""
+        return DriverPhase.READY, ""
     toolkit = state.pods.toolkit_of(current.id)
     if state.toolkit and (toolkit is None or not toolkit.ready):
         fault = toolkit.fault if toolkit is not None else ""
-        return (Phase.FAILED, f"{fault}.") if fault else (Phase.STARTING, "The container toolkit is not ready yet.")
+        return (
+            (DriverPhase.FAILED, f"{fault}.")
+            if fault
+            else (DriverPhase.STARTING, "The container toolkit is not ready yet.")
+        )
     proof = state.pods.validation
     if proof is not None and proof.set == current.id and proof.fault:
-        return Phase.FAILED, f"{proof.fault}."
-    return Phase.STARTING, "No program has run on its cards yet."
+        return DriverPhase.FAILED, f"{proof.fault}."
+    return DriverPhase.STARTING, "No program has run on its cards yet."
 
 
 def can_validate(state: NodeState, current: DriverSet) -> bool:

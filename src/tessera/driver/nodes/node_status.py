@@ -4,20 +4,20 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_CONDITION, DriverStatus, Phase
+from tessera.api.driver.node_status import DRIVER_CONDITION, DriverPhase, DriverStatus
 from tessera.clock import rfc3339
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE, DRIVER_STATUS
 from tessera.text import one_line
 
 _REASONS = {
-    Phase.WAITING: "Waiting",
-    Phase.PULLING: "Pulling",
-    Phase.STARTING: "Starting",
-    Phase.READY: "Ready",
-    Phase.UPGRADING: "Upgrading",
-    Phase.FAILED: "Failed",
-    Phase.BLOCKED: "Blocked",
+    DriverPhase.WAITING: "Waiting",
+    DriverPhase.PULLING: "Pulling",
+    DriverPhase.STARTING: "Starting",
+    DriverPhase.READY: "Ready",
+    DriverPhase.UPGRADING: "Upgrading",
+    DriverPhase.FAILED: "Failed",
+    DriverPhase.BLOCKED: "Blocked",
 }
 
 
@@ -66,14 +66,14 @@ def add_dates(status: DriverStatus, before: DriverStatus | None, now: float) -> 
 
 
 def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
-    if status.phase is Phase.READY:
+    if status.phase is DriverPhase.READY:
         return status.boot
     return before.proven if before is not None else ""
 
 
 def status_condition(status: DriverStatus) -> Condition:
     """The node's condition; its time is that of the change."""
-    ready = status.phase is Phase.READY
+    ready = status.phase is DriverPhase.READY
     return Condition(
         type=DRIVER_CONDITION,
         status="True" if ready else "False",

@@ -21,7 +21,7 @@ from tessera.api.driver.assignment import NVIDIA_DRIVERS
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.policy_status import status_patch
+from tessera.api.driver.policy_status import make_status_patch
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import DriverChoice, DriverSet, settings_digest
 from tessera.driver.manifests.names import NAMESPACE
@@ -302,7 +302,7 @@ def _policy_status_writes(
     snapshot: ClusterSnapshot, statuses: Mapping[str, DriverStatus | None]
 ) -> Iterator[Instruction]:
     for told, verdict in snapshot.selection.verdicts(statuses):
-        patch = status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(snapshot.now))
+        patch = make_status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(snapshot.now))
         if patch is not None:
             metadata = told.obj["metadata"]
             yield WritePolicyStatus(

@@ -20,7 +20,7 @@ gets that set at once, through the rollout, or later. Rules:
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, DriverSet
 from tessera.driver.nodes.node_state import NodeState, can_validate, driver_fault, driver_progress
 from tessera.driver.nodes.pod_facts import DriverPodProgress
@@ -30,20 +30,20 @@ from tessera.driver.rollout.node_view import WantedDriver
 
 #: Orders of strategies, best first; the second is that of a policy that wants built drivers.
 _PRECOMPILED_FIRST = (
-    Strategy.PREINSTALLED,
-    Strategy.PRECOMPILED,
-    Strategy.PRECOMPILED_BRANCH,
-    Strategy.MIRROR,
-    Strategy.BUILT,
-    Strategy.BLOCKED,
+    DriverStrategy.PREINSTALLED,
+    DriverStrategy.PRECOMPILED,
+    DriverStrategy.PRECOMPILED_BRANCH,
+    DriverStrategy.MIRROR,
+    DriverStrategy.BUILT,
+    DriverStrategy.BLOCKED,
 )
 _BUILT_FIRST = (
-    Strategy.PREINSTALLED,
-    Strategy.BUILT,
-    Strategy.PRECOMPILED,
-    Strategy.PRECOMPILED_BRANCH,
-    Strategy.MIRROR,
-    Strategy.BLOCKED,
+    DriverStrategy.PREINSTALLED,
+    DriverStrategy.BUILT,
+    DriverStrategy.PRECOMPILED,
+    DriverStrategy.PRECOMPILED_BRANCH,
+    DriverStrategy.MIRROR,
+    DriverStrategy.BLOCKED,
 )
 
 
@@ -74,7 +74,7 @@ def plan_unmanaged(state: NodeState) -> NodePlan:
 
 def plan_without_driver(state: NodeState, reason: str) -> NodePlan:
     """Plan for a managed node without a driver of ours; ``reason`` is the administrator's."""
-    return _keep_while_in_use(state, reason) or _plan_no_set(state, Strategy.BLOCKED, Phase.BLOCKED, reason)
+    return _keep_while_in_use(state, reason) or _plan_no_set(state, DriverStrategy.BLOCKED, DriverPhase.BLOCKED, reason)
 
 
 def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
@@ -102,16 +102,16 @@ def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) ->
     if choice is None and result.lookups and state.status is not None:
         return _keep_status(state, policy, state.status)
     if choice is None:
-        return _keep_without_choice(state, policy, Phase.WAITING, result.waiting)
-    if choice.strategy is Strategy.PREINSTALLED:
-        phase = Phase.READY if state.facts.offers_gpus else Phase.WAITING
+        return _keep_without_choice(state, policy, DriverPhase.WAITING, result.waiting)
+    if choice.strategy is DriverStrategy.PREINSTALLED:
+        phase = DriverPhase.READY if state.facts.offers_gpus else DriverPhase.WAITING
         waits = "" if state.facts.offers_gpus else " The node offers no cards yet."
         ours = (
             _keep_while_in_use(state, choice.reason) if state.serves else None
         )  # else the pods use the host's already
-        return ours or _plan_no_set(state, Strategy.PREINSTALLED, phase, choice.reason + waits)
+        return ours or _plan_no_set(state, DriverStrategy.PREINSTALLED, phase, choice.reason + waits)
     if choice.set is None:
-        return _keep_without_choice(state, policy, Phase.BLOCKED, choice.reason, choice)
+        return _keep_without_choice(state, policy, DriverPhase.BLOCKED, choice.reason, choice)
     return _plan_target(state, policy, choice, choice.set)
 
 
@@ -155,7 +155,7 @@ def _is_broken(state: NodeState) -> bool:
     return driver is not None and (driver.progress is DriverPodProgress.FAILED or bool(driver.fault))
 
 
-def _rank(policy: DriverPolicy, strategy: Strategy) -> int:
+def _rank(policy: DriverPolicy, strategy: DriverStrategy) -> int:
     return (_PRECOMPILED_FIRST if policy.use_precompiled else _BUILT_FIRST).index(strategy)
 
 
@@ -168,7 +168,7 @@ def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, ta
     named = state.current_set is not None and state.current_set.id != target.id
     label = CHANGING if others or named else target.id
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
-    phase, more = (Phase.STARTING, "") if label == CHANGING else driver_progress(state, target)
+    phase, more = (DriverPhase.STARTING, "") if label == CHANGING else driver_progress(state, target)
     status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
     left_alone = WantedDriver(policy=_name(policy))  # what the rollout began with another kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
@@ -188,13 +188,13 @@ def _keep_status(state: NodeState, policy: DriverPolicy, status: DriverStatus) -
 
 
 def _keep_without_choice(
-    state: NodeState, policy: DriverPolicy, phase: Phase, reason: str, choice: DriverChoice | None = None
+    state: NodeState, policy: DriverPolicy, phase: DriverPhase, reason: str, choice: DriverChoice | None = None
 ) -> NodePlan:
     """Nothing better is known: what fits stays, and what does not is taken away."""
     current = state.upgrading_set or state.fitting_set
     rejected = choice.rejected if choice is not None else ()
     if current is None:
-        strategy = Strategy.BLOCKED
+        strategy = DriverStrategy.BLOCKED
         status = DriverStatus(
             strategy=strategy,
             phase=phase,
@@ -209,7 +209,7 @@ def _keep_without_choice(
     begun = state.upgrade_target if state.upgrading_set is not None else None
     wanted = _wanted_current(state, policy, current) if begun is None else _wanted(policy, begun)
     if state.record is None and _is_broken(state):
-        status = _status(state, current, Phase.FAILED, f"{driver_fault(state)} {reason}", rejected)
+        status = _status(state, current, DriverPhase.FAILED, f"{driver_fault(state)} {reason}", rejected)
         return NodePlan(label=current.id, status=status, wanted=wanted)
     return _plan_with_set(state, current, wanted, choice=choice, more=reason)
 
@@ -227,7 +227,7 @@ def _plan_with_set(
     """A node that has a set, which goes on."""
     phase, progress = driver_progress(state, current)
     if state.record is not None:
-        phase = Phase.UPGRADING
+        phase = DriverPhase.UPGRADING
     progress = " ".join(each for each in (_sentence(state.rollout_note), progress) if each)
     same = choice is not None and choice.set is not None and choice.set.strategy is current.strategy
     chosen = choice.reason if choice is not None and same else more
@@ -241,7 +241,7 @@ def _plan_with_set(
     return NodePlan(label=state.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
 
 
-def _plan_no_set(state: NodeState, strategy: Strategy, phase: Phase, reason: str) -> NodePlan:
+def _plan_no_set(state: NodeState, strategy: DriverStrategy, phase: DriverPhase, reason: str) -> NodePlan:
     status = DriverStatus(
         strategy=strategy,
         phase=phase,
@@ -253,7 +253,9 @@ def _plan_no_set(state: NodeState, strategy: Strategy, phase: Phase, reason: str
     return NodePlan(label="", status=status, wanted=WantedDriver(policy=""))
 
 
-def _status(state: NodeState, of: DriverSet, phase: Phase, reason: str, rejected: tuple[Rejected, ...]) -> DriverStatus:
+def _status(
+    state: NodeState, of: DriverSet, phase: DriverPhase, reason: str, rejected: tuple[RejectedStrategy, ...]
+) -> DriverStatus:
     return DriverStatus(
         strategy=of.strategy,
         phase=phase,

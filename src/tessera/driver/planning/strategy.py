@@ -21,7 +21,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import Rejected, Strategy
+from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, make_set
 from tessera.driver.image_tags import mirrored
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -87,7 +87,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
 class _Option(msgspec.Struct, frozen=True):
     """One way to a driver, in order."""
 
-    strategy: Strategy
+    strategy: DriverStrategy
     query: ImageQuery
 
 
@@ -109,11 +109,11 @@ def choose_strategy(
     host = facts.preinstalled or situation.foreign
     if host:
         return _chosen(
-            DriverChoice(strategy=Strategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}.")
+            DriverChoice(strategy=DriverStrategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}.")
         )
     if facts.pool is None:
         reason = f"Which image fits is not known: {'; '.join(facts.missing)}."
-        return _chosen(DriverChoice(strategy=Strategy.BLOCKED, set=None, reason=reason))
+        return _chosen(DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason))
     return _StrategySearch(policy, facts.pool, answers, situation).result()
 
 
@@ -131,8 +131,8 @@ def version_branch(version: str) -> str:
 
 def _options(policy: DriverPolicy, pool: PoolKey) -> list[_Option]:
     if policy.source.verbatim:
-        first = Strategy.PRECOMPILED if policy.use_precompiled else Strategy.BUILT
-        other = Strategy.MIRROR if policy.use_precompiled else Strategy.BUILT
+        first = DriverStrategy.PRECOMPILED if policy.use_precompiled else DriverStrategy.BUILT
+        other = DriverStrategy.MIRROR if policy.use_precompiled else DriverStrategy.BUILT
         sources = [(first, policy.source), *((other, each) for each in mirrored(policy.source, policy.mirrors))]
         return [
             _Option(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
@@ -145,19 +145,19 @@ def _options(policy: DriverPolicy, pool: PoolKey) -> list[_Option]:
 def _precompiled(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     kinds = [ImageKind.PRECOMPILED] + [ImageKind.PRECOMPILED_BRANCH] * bool(version_branch(policy.source.version))
     named = {
-        ImageKind.PRECOMPILED: Strategy.PRECOMPILED,
-        ImageKind.PRECOMPILED_BRANCH: Strategy.PRECOMPILED_BRANCH,
+        ImageKind.PRECOMPILED: DriverStrategy.PRECOMPILED,
+        ImageKind.PRECOMPILED_BRANCH: DriverStrategy.PRECOMPILED_BRANCH,
     }
     for kind in kinds:
         yield _Option(named[kind], ImageQuery(source=policy.source, pool=pool, kind=kind))
     for source in _other_sources(policy):
         for kind in kinds:
-            yield _Option(Strategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
+            yield _Option(DriverStrategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
 
 
 def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     for source in (policy.source, *mirrored(policy.source, policy.mirrors)):
-        yield _Option(Strategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
+        yield _Option(DriverStrategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
 
 
 def _other_sources(policy: DriverPolicy) -> tuple[ImageSource, ...]:
@@ -178,14 +178,16 @@ class _StrategySearch:
         self._pool = pool
         self._answers = answers
         self._inputs = situation
-        self._rejected = [Rejected(strategy=Strategy.PREINSTALLED, reason="Nothing says that the host has a driver.")]
+        self._rejected = [
+            RejectedStrategy(strategy=DriverStrategy.PREINSTALLED, reason="Nothing says that the host has a driver.")
+        ]
         self._silent: list[str] = []
         self._build_wanted = False
 
     def result(self) -> StrategyResult:
         steps = _options(self._policy, self._pool)
-        ready = [step for step in steps if step.strategy is not Strategy.BUILT]
-        built = [step for step in steps if step.strategy is Strategy.BUILT]
+        ready = [step for step in steps if step.strategy is not DriverStrategy.BUILT]
+        built = [step for step in steps if step.strategy is DriverStrategy.BUILT]
         if not self._policy.use_precompiled:
             return self._try(built) or self._try(ready) or self._blocked()
         return (
@@ -211,9 +213,9 @@ class _StrategySearch:
         return None
 
     def _take(self, step: _Option, answer: Resolution, ask: tuple[ImageQuery, ...]) -> StrategyResult:
-        if step.strategy is Strategy.BUILT and not self._policy.use_precompiled:
-            self._reject(Strategy.PRECOMPILED, "The policy says usePrecompiled: false.")
-        toolkit = self._inputs.toolkit if step.strategy is Strategy.BUILT else ""
+        if step.strategy is DriverStrategy.BUILT and not self._policy.use_precompiled:
+            self._reject(DriverStrategy.PRECOMPILED, "The policy says usePrecompiled: false.")
+        toolkit = self._inputs.toolkit if step.strategy is DriverStrategy.BUILT else ""
         made = make_set(
             self._policy,
             self._pool,
@@ -239,7 +241,7 @@ class _StrategySearch:
         if not self._policy.build_repository or self._policy.source.verbatim:
             return None
         if build.state in {PoolBuildState.FAILED, PoolBuildState.OVERDUE}:
-            self._reject(Strategy.MIRROR, build.reason)
+            self._reject(DriverStrategy.MIRROR, build.reason)
             self._build_wanted = build.state is PoolBuildState.OVERDUE
             return None
         where = f"{self._policy.build_repository}/{self._policy.source.image}"
@@ -263,25 +265,27 @@ class _StrategySearch:
             )
         last = self._rejected[-1].reason
         reason = f"No image fits {self._pool.text}. {last}"
-        choice = DriverChoice(strategy=Strategy.BLOCKED, set=None, reason=reason, rejected=self._merge_rejected())
+        choice = DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason, rejected=self._merge_rejected())
         return StrategyResult(choice=choice, build_wanted=self._build_wanted)
 
-    def _reject(self, strategy: Strategy, reason: str) -> None:
-        self._rejected.append(Rejected(strategy=strategy, reason=reason))
+    def _reject(self, strategy: DriverStrategy, reason: str) -> None:
+        self._rejected.append(RejectedStrategy(strategy=strategy, reason=reason))
 
-    def _merge_rejected(self) -> tuple[Rejected, ...]:
+    def _merge_rejected(self) -> tuple[RejectedStrategy, ...]:
         """One reason for each strategy, the first; mirrors keep theirs together."""
-        by_strategy: dict[Strategy, list[str]] = {}
+        by_strategy: dict[DriverStrategy, list[str]] = {}
         for each in self._rejected:
             by_strategy.setdefault(each.strategy, []).append(each.reason)
-        return tuple(Rejected(strategy=strategy, reason=" ".join(texts)) for strategy, texts in by_strategy.items())
+        return tuple(
+            RejectedStrategy(strategy=strategy, reason=" ".join(texts)) for strategy, texts in by_strategy.items()
+        )
 
 
-_WHY: Mapping[Strategy, str] = {
-    Strategy.PRECOMPILED: "{reference} has modules for this kernel.",
-    Strategy.PRECOMPILED_BRANCH: "{reference} has modules of the version's branch for this kernel.",
-    Strategy.MIRROR: "{reference} has modules for this kernel, in another repository than the policy's own.",
-    Strategy.BUILT: "{reference} compiles its modules on the node.",
+_WHY: Mapping[DriverStrategy, str] = {
+    DriverStrategy.PRECOMPILED: "{reference} has modules for this kernel.",
+    DriverStrategy.PRECOMPILED_BRANCH: "{reference} has modules of the version's branch for this kernel.",
+    DriverStrategy.MIRROR: "{reference} has modules for this kernel, in another repository than the policy's own.",
+    DriverStrategy.BUILT: "{reference} compiles its modules on the node.",
 }
 
 

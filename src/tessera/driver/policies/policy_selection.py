@@ -15,12 +15,26 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, Notice
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS, Assignment, assign, governing
-from tessera.api.driver.cluster_policy import left_to, read_cluster_policy
+from tessera.api.driver.assignment import (
+    CLUSTER_POLICIES,
+    NVIDIA_DRIVERS,
+    DriverAssignment,
+    assign_drivers,
+    find_governing_policy,
+)
+from tessera.api.driver.cluster_policy import find_other_manager, read_cluster_policy
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy_status import Verdict, conflicting, disabled, ignored, of_nodes, refused, unmanaged
+from tessera.api.driver.policy_status import (
+    PolicyStatus,
+    conflict_status,
+    disabled_status,
+    ignored_status,
+    invalid_status,
+    summarize_nodes,
+    unmanaged_status,
+)
 from tessera.driver.nodes.node_facts import opt_out_reason
 from tessera.kube.resources.meta import Resource
 
@@ -55,7 +69,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     resource: Resource[dict[str, Any]]
     obj: Obj
-    verdict: Verdict | None = None
+    verdict: PolicyStatus | None = None
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -84,7 +98,7 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     unassigned: Mapping[str, str] = {}
     opted_out: frozenset[str] = frozenset()
     reports: tuple[PolicyReport, ...] = ()
-    assignment: Assignment = Assignment()
+    assignment: DriverAssignment = DriverAssignment()
     last_valid: Mapping[str, DriverPolicy] = {}
 
     @property
@@ -92,11 +106,11 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         """The policies that govern a node, by ``kind/name``."""
         return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
 
-    def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, Verdict]]:
+    def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, PolicyStatus]]:
         """What is to be told of each object, now that each node's status is known."""
         return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.reports]
 
-    def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> Verdict:
+    def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
         mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
         nobody = "it selects no node that has a card"
         if told.resource is CLUSTER_POLICIES:  # also the nodes of the NVIDIADriver objects that it calls for, or lacks
@@ -104,10 +118,10 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
         if mine and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
-        verdict = of_nodes(counted, told.notices, nobody=nobody)
+        verdict = summarize_nodes(counted, told.notices, nobody=nobody)
         conflict = self.assignment.conflict_of(told.obj["metadata"]["name"])
         if told.resource is NVIDIA_DRIVERS and conflict is not None:
-            return conflicting(conflict, verdict)
+            return conflict_status(conflict, verdict)
         return verdict
 
 
@@ -120,13 +134,13 @@ def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
     """
     if objects.cluster_policies is None:
         return PolicySelection(frozen="The API server has no ClusterPolicy objects.", last_valid=objects.last_valid)
-    winner, others = governing(objects.cluster_policies)
+    winner, others = find_governing_policy(objects.cluster_policies)
     if winner is None:
         return PolicySelection(reports=_disabled_reports(objects))
     left = frozenset(name for name, labels in nodes.items() if opt_out_reason(labels))
     name = winner["metadata"]["name"]
-    late = tuple(PolicyReport(resource=CLUSTER_POLICIES, obj=each, verdict=ignored(name)) for each in others)
-    other = left_to(winner)
+    late = tuple(PolicyReport(resource=CLUSTER_POLICIES, obj=each, verdict=ignored_status(name)) for each in others)
+    other = find_other_manager(winner)
     if other:
         return PolicySelection(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", reports=late)
     return msgspec.structs.replace(_select_under(winner, late, objects, nodes), opted_out=left)
@@ -142,7 +156,7 @@ def _select_under(
             frozen="The ClusterPolicy has mistakes.", reports=(told, *late), last_valid=objects.last_valid
         )
     if not cluster.enabled:
-        verdict = told.verdict or unmanaged(told.notices)
+        verdict = told.verdict or unmanaged_status(told.notices)
         told = msgspec.structs.replace(told, verdict=verdict)
         return PolicySelection(reports=(told, *late, *_disabled_reports(objects)), last_valid=followed)
     if not cluster.use_driver_crd:
@@ -169,7 +183,7 @@ def _select_by_nvidia_drivers(
             last_valid=objects.last_valid,
         )
     drivers = [policy for policy, _ in read if policy is not None]
-    found = assign(drivers, nodes)
+    found = assign_drivers(drivers, nodes)
     contested = {node: each.text for each in found.conflicts for node in each.nodes}
     unassigned = {
         node: contested.get(node, "no NVIDIADriver selects it; add one, or one with default: true")
@@ -190,7 +204,7 @@ def _read_cluster(obj: Obj, objects: PolicyObjects) -> tuple[DriverPolicy | None
     try:
         read = read_cluster_policy(obj)
     except FileRefused as error:
-        told = PolicyReport(resource=CLUSTER_POLICIES, obj=obj, verdict=refused(error.problems))
+        told = PolicyReport(resource=CLUSTER_POLICIES, obj=obj, verdict=invalid_status(error.problems))
         return objects.last_valid.get(told.name), told
     return read.policy, PolicyReport(resource=CLUSTER_POLICIES, obj=obj, notices=read.notices)
 
@@ -199,14 +213,14 @@ def _read_driver(obj: Obj, cluster: DriverPolicy, objects: PolicyObjects) -> tup
     try:
         read = read_nvidia_driver(obj, cluster)
     except FileRefused as error:
-        told = PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, verdict=refused(error.problems))
+        told = PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, verdict=invalid_status(error.problems))
         return objects.last_valid.get(told.name), told
     return read.policy, PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, notices=read.notices)
 
 
 def _disabled_reports(objects: PolicyObjects) -> tuple[PolicyReport, ...]:
     drivers = objects.nvidia_drivers or ()
-    return tuple(PolicyReport(resource=NVIDIA_DRIVERS, obj=each, verdict=disabled()) for each in drivers)
+    return tuple(PolicyReport(resource=NVIDIA_DRIVERS, obj=each, verdict=disabled_status()) for each in drivers)
 
 
 def _is_being_deleted(obj: Obj) -> bool:

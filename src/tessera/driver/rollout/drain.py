@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.driver_policy import Drain, UpgradePolicy
+from tessera.api.driver.driver_policy import DrainSettings, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod
 from tessera.driver.rollout.node_patches import NodeStep, advance, fail, patch_node
@@ -48,7 +48,7 @@ def gpu_pods_to_evict(view: NodeView, policy: UpgradePolicy) -> PodsToEvict:
     )
 
 
-def pods_to_drain(view: NodeView, drain: Drain) -> PodsToEvict:
+def pods_to_drain(view: NodeView, drain: DrainSettings) -> PodsToEvict:
     """The pods that a drain takes away: all but those of DaemonSets, static ones and those that people keep.
 
     Raises:

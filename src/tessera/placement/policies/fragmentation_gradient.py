@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from tessera.mig.geometry import Placement
 from tessera.placement.card_table import Candidate, CardTable, Pending
-from tessera.placement.fleet import Card, Fleet, Node
+from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.policy import Policy
-from tessera.placement.work import Work
+from tessera.placement.step_budget import StepBudget
 
 _FEW_NODES = 64
 # Up to so many nodes, a demand's own nodes are looked at one by one instead of all groups of alike cards.
@@ -34,7 +34,9 @@ class FragmentationGradient:
         """
         return (self, FragmentationGradient(spread=True))
 
-    def rank_cards(self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: Work) -> Iterator[Card]:
+    def rank_cards(
+        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
+    ) -> Iterator[FleetCard]:
         """Cards that lose least by one slice, then the fullest card, then the fullest node."""
         if nodes is not None and len(nodes) <= _FEW_NODES:
             yield from self._rank_few(fleet, profile, nodes, work)
@@ -43,7 +45,7 @@ class FragmentationGradient:
             for alike in group.nodes():
                 yield next(iter(alike.values()))
 
-    def rank_nodes(self, fleet: Fleet) -> Iterator[Node]:
+    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
         """Nodes with a free slot, fullest first."""
         return fleet.fullest_nodes()
 
@@ -55,9 +57,9 @@ class FragmentationGradient:
         """The starts that leave the card least fragmented."""
         return table.arrangement(occupancy, pending)
 
-    def _rank_few(self, fleet: Fleet, profile: str, nodes: frozenset[str], work: Work) -> Iterator[Card]:
+    def _rank_few(self, fleet: Fleet, profile: str, nodes: frozenset[str], work: StepBudget) -> Iterator[FleetCard]:
         """The same order, where few nodes come into question."""
-        found: list[tuple[int, Candidate, int, str, str, Card]] = []
+        found: list[tuple[int, Candidate, int, str, str, FleetCard]] = []
         for card in (card for name in sorted(nodes) if name in fleet for card in fleet.cards(name)):
             work.spend()
             name = card.table.name_of(profile)

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Gathered
+from tessera.api.documents import FileRefused, ProblemCollector
 from tessera.limits import ECHOED, SAMPLE_ROWS, SAMPLE_TIME
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
@@ -73,15 +73,15 @@ def from_file(text: str) -> tuple[GroupTimes, ...]:
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    found = Gathered()
+    found = ProblemCollector()
     rows = [row for row in (_checked(found, row, at) for at, row in _rows(found, text)) if row]
     if not found.problems and not rows:
         found.add("", f"has no rows; write one row a node with group and any of {', '.join(DURATIONS)}, in seconds")
-    found.settle()
+    found.raise_problems()
     return _grouped(rows)
 
 
-def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
+def _rows(found: ProblemCollector, text: str) -> Iterable[tuple[str, Any]]:
     if text.lstrip()[:1] in {"[", "{"}:
         try:
             loaded = msgspec.json.decode(text)
@@ -102,7 +102,7 @@ def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
     return rows
 
 
-def _checked(found: Gathered, row: Any, at: str) -> dict[str, Any]:
+def _checked(found: ProblemCollector, row: Any, at: str) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         found.add(at, f"must be an object with group and any of {', '.join(DURATIONS)}")
         return {}
@@ -119,7 +119,7 @@ def _checked(found: Gathered, row: Any, at: str) -> dict[str, Any]:
     return made
 
 
-def _seconds(found: Gathered, value: Any, at: str) -> float:
+def _seconds(found: ProblemCollector, value: Any, at: str) -> float:
     try:
         seconds = float(value)
     except (TypeError, ValueError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, load
+from tessera.api.documents import FileRefused, load_document
 from tessera.limits import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
@@ -131,7 +131,7 @@ def _line(value: Any, name: str) -> str:
 
 def _yaml(text: str, name: str) -> Any:
     try:
-        return load(text, limited=False)
+        return load_document(text, limited=False)
     except FileRefused as error:
         raise ValueError(f"{name}: {' '.join(str(error).split())[:200]}") from None
 

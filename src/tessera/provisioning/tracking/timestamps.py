@@ -10,7 +10,14 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverStatus, Phase, Strategy
+from tessera.api.driver.node_status import (
+    DRIVER_APP,
+    TOOLKIT_APP,
+    VALIDATION_APP,
+    DriverPhase,
+    DriverStatus,
+    DriverStrategy,
+)
 from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
 from tessera.api.nodes.gpu_labels import labels_say_gpu
@@ -130,7 +137,7 @@ def read_node(node: Node) -> NodeTimestamps:
     """What a Node says."""
     labels, told = node.metadata.labels, driver_status(node)
     sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
-    preinstalled = told is not None and told.strategy is Strategy.PREINSTALLED
+    preinstalled = told is not None and told.strategy is DriverStrategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
     managed = told is not None and not preinstalled and not _is_left_alone(told)
     wanted = managed and told is not None and not told.leaving
@@ -161,7 +168,7 @@ def read_node(node: Node) -> NodeTimestamps:
 
 def _is_left_alone(told: DriverStatus) -> bool:
     """Whether people or policies leave a node alone: it is blocked, no version is named and no image was looked for."""
-    return told.phase is Phase.BLOCKED and not told.version and not told.rejected
+    return told.phase is DriverPhase.BLOCKED and not told.version and not told.rejected
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ from tessera.api.nodes.product_labels import count_label
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
 from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
-from tessera.offers.selection import Choice, Impossible, KeptBy, Nodes, choose
+from tessera.offers.selection import NodeRestriction, Nodes, NoOfferFits, OfferChoice, choose_offer
 from tessera.webhook.admission.json_patch import Operation, add_operation
 from tessera.webhook.base.budget import PodRefused, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -75,8 +75,8 @@ def _asked(spec: Json) -> list[str]:
     return [name for field in fields for name in field or ()]
 
 
-def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> Choice:
-    choice = choose(
+def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> OfferChoice:
+    choice = choose_offer(
         requirements,
         capabilities.offers,
         nodes,
@@ -84,7 +84,7 @@ def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities
         undescribed=capabilities.undescribed,
         where=where,
     )
-    if isinstance(choice, Impossible):
+    if isinstance(choice, NoOfferFits):
         raise PodRefused(choice.text)
     return choice
 
@@ -103,14 +103,14 @@ def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
     ]
 
 
-def _expressions(choice: Choice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
+def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
     """The tests of which one must hold on a pod's node; none if every node will do."""
-    if choice.kept_by is KeptBy.NOTHING:
+    if choice.kept_by is NodeRestriction.NOTHING:
         return ()
     chosen = frozenset(choice.nodes)
     meant = [node for node in capabilities.nodes(nodes) if node.name in chosen]
     keys = [count_label(product) for product in choice.products]
-    if choice.kept_by is KeptBy.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
+    if choice.kept_by is NodeRestriction.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
         return [{"key": key, "operator": "Exists"} for key in keys]
     names = sorted(node.labels.get(HOSTNAME_LABEL, node.name) for node in meant)
     return [{"key": HOSTNAME_LABEL, "operator": "In", "values": names}]
@@ -148,7 +148,7 @@ def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
     return [{**term, "matchExpressions": [*written, expression]} for expression in ours]
 
 
-def _record(choice: Choice) -> list[Operation]:
+def _record(choice: OfferChoice) -> list[Operation]:
     """The pod has annotations: its requirements stand there."""
     return [
         add_operation(("metadata", "annotations", key), value)

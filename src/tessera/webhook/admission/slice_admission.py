@@ -18,7 +18,7 @@ Pure: the verdict follows from the pod's JSON and the known capabilities alone.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, meant_resource
+from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, suggest_resource
 from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
@@ -196,7 +196,7 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
         Refused: the text names container, resource and the right name.
     """
     for container, resource in _asked(spec):
-        meant = meant_resource(resource)
+        meant = suggest_resource(resource)
         if meant and resource not in capabilities.foreign:
             raise PodRefused(
                 f'container "{one_line(container)}": {one_line(resource)} is a name of another slicer, and no node has '

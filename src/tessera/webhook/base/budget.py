@@ -7,7 +7,7 @@ container and alternative in it, checks the time first. A review that has used i
 import time
 from collections.abc import Callable
 
-from tessera.api.pods.size_limits import PodSize, excess_of
+from tessera.api.pods.size_limits import PodSize, find_size_excess
 from tessera.limits import REVIEW_TIME
 
 
@@ -53,5 +53,5 @@ def refuse_oversized(size: PodSize) -> None:
     Raises:
         Refused: the text names what, the count and the limit.
     """
-    if why := excess_of(size):
+    if why := find_size_excess(size):
         raise PodRefused(why)

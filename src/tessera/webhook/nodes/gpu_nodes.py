@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, meant_resource, profile_of, resource_of
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, profile_of, resource_of, suggest_resource
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
@@ -80,7 +80,7 @@ def read_gpu_node(
         instaslice: the object of its on-demand cards, if there is one.
     """
     allocatable = node.status.allocatable if node is not None else {}
-    advertised, foreign = frozenset(_advertised(allocatable)), frozenset(filter(meant_resource, allocatable))
+    advertised, foreign = frozenset(_advertised(allocatable)), frozenset(filter(suggest_resource, allocatable))
     said = {kind: {each.resource for each in offers if each.kind is kind} for kind in OfferKind}
     described = frozenset[str]().union(*said.values())
     on_demand = frozenset(said[OfferKind.DYNAMIC_SLICE])

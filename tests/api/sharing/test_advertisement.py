@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tessera.api.sharing.devices import Gpu, Offer, RequestRefused, check_request, device_of
-from tessera.api.sharing.offer import OfferImpossible, make_offer
+from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
+from tessera.api.sharing.devices import Advertisement, GpuDescription, RequestRefused, check_request, device_of
 from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile
 
-MakeCards = Callable[..., list[Gpu]]
+MakeCards = Callable[..., list[GpuDescription]]
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
 
 
@@ -22,38 +22,38 @@ def profile(*entries: dict[str, Any], mps: bool = False, rename: bool = False, *
     return parse_profile(json.dumps({"sharing": sharing, **rest}))
 
 
-def refusal(gpus: list[Gpu], given: SharingProfile, strategy: MigStrategy = NONE) -> list[str]:
-    with pytest.raises(OfferImpossible) as error:
-        make_offer(gpus, given, strategy)
+def refusal(gpus: list[GpuDescription], given: SharingProfile, strategy: MigStrategy = NONE) -> list[str]:
+    with pytest.raises(AdvertisementImpossible) as error:
+        make_advertisement(gpus, given, strategy)
     return [str(each) for each in error.value.problems]
 
 
 def test_four_cards_in_four_shares_each_renamed(cards: MakeCards) -> None:
-    offer = make_offer(cards(4), profile({}, rename=True), MIXED)
+    offer = make_advertisement(cards(4), profile({}, rename=True), MIXED)
     assert offer.counts == {"nvidia.com/gpu.shared": 16}
 
 
 def test_four_cards_in_four_shares_each_under_the_old_name(cards: MakeCards) -> None:
-    assert make_offer(cards(4), profile({}), NONE).counts == {"nvidia.com/gpu": 16}
+    assert make_advertisement(cards(4), profile({}), NONE).counts == {"nvidia.com/gpu": 16}
 
 
 def test_a_share_is_named_after_its_device(cards: MakeCards) -> None:
     (card,) = cards(1)
-    (offered,) = make_offer([card], profile({"replicas": 2}), NONE).resources.values()
+    (offered,) = make_advertisement([card], profile({"replicas": 2}), NONE).resources.values()
     assert [each.id for each in offered.devices] == [f"{card.uuid}::0", f"{card.uuid}::1"]
     assert {device_of(each.id) for each in offered.devices} == {each.uuid for each in offered.devices} == {card.uuid}
     assert all(each.replicas == 2 and each.kind is SharingKind.TIME_SLICING for each in offered.devices)
 
 
 def test_more_entries_than_kubelet_takes_in_one_message_are_refused(cards: MakeCards) -> None:
-    assert make_offer(cards(5), profile({"replicas": 10_000}), NONE).counts == {"nvidia.com/gpu": 50_000}
+    assert make_advertisement(cards(5), profile({"replicas": 10_000}), NONE).counts == {"nvidia.com/gpu": 50_000}
     assert refusal(cards(6), profile({"replicas": 10_000})) == [
         "nvidia.com/gpu: has 60,000 devices; kubelet takes at most 50,000 entries of a resource; use fewer replicas"
     ]
 
 
 def test_without_a_profile_cards_are_whole(cards: MakeCards) -> None:
-    (offered,) = make_offer(cards(2), parse_profile(""), NONE).resources.values()
+    (offered,) = make_advertisement(cards(2), parse_profile(""), NONE).resources.values()
     assert [(each.id, each.index, each.shared) for each in offered.devices] == [
         (card.uuid, str(card.index), False) for card in cards(2)
     ]
@@ -69,12 +69,12 @@ def test_without_a_profile_cards_are_whole(cards: MakeCards) -> None:
 )
 def test_cards_cut_into_seven_by_strategy(cards: MakeCards, strategy: MigStrategy, counts: dict[str, int]) -> None:
     gpus = cards(4, mig={index: ["1g.5gb"] * 7 for index in range(4)})
-    assert make_offer(gpus, parse_profile(""), strategy).counts == counts
+    assert make_advertisement(gpus, parse_profile(""), strategy).counts == counts
 
 
 def test_the_layout_of_the_article(cards: MakeCards) -> None:
     gpus = cards(4, mig={index: ["2g.10gb"] * 2 + ["1g.5gb"] * 3 for index in range(4)})
-    assert make_offer(gpus, parse_profile(""), MIXED).counts == {
+    assert make_advertisement(gpus, parse_profile(""), MIXED).counts == {
         "nvidia.com/mig-1g.5gb": 12,
         "nvidia.com/mig-2g.10gb": 8,
     }
@@ -82,7 +82,7 @@ def test_the_layout_of_the_article(cards: MakeCards) -> None:
 
 def test_whole_and_cut_cards_side_by_side(cards: MakeCards) -> None:
     gpus = cards(3, mig={1: ["3g.20gb", "1g.5gb+me"], 2: []})
-    assert make_offer(gpus, parse_profile(""), MIXED).counts == {
+    assert make_advertisement(gpus, parse_profile(""), MIXED).counts == {
         "nvidia.com/gpu": 1,
         "nvidia.com/mig-1g.5gb.me": 1,
         "nvidia.com/mig-3g.20gb": 1,
@@ -90,7 +90,7 @@ def test_whole_and_cut_cards_side_by_side(cards: MakeCards) -> None:
 
 
 def test_without_mig_the_strategy_single_is_as_none(cards: MakeCards) -> None:
-    assert make_offer(cards(2), parse_profile(""), SINGLE).counts == {"nvidia.com/gpu": 2}
+    assert make_advertisement(cards(2), parse_profile(""), SINGLE).counts == {"nvidia.com/gpu": 2}
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,22 @@ def test_single_refuses_nodes_that_are_not_uniform(cards: MakeCards, mig: dict[i
 
 
 def test_names_follow_the_first_pattern_that_matches(cards: MakeCards) -> None:
-    t4 = [Gpu(uuid="GPU-t4", index=9, product="Tesla T4", compute_capability=(7, 5))]
+    t4 = [GpuDescription(uuid="GPU-t4", index=9, product="Tesla T4", compute_capability=(7, 5))]
     gpus = [{"pattern": "*A100*", "name": "gpu-a100"}, {"pattern": "*", "name": "gpu-other"}]
-    offer = make_offer([*cards(2), *t4], profile(resources={"gpus": gpus}), NONE)
+    offer = make_advertisement([*cards(2), *t4], profile(resources={"gpus": gpus}), NONE)
     assert offer.counts == {"nvidia.com/gpu-a100": 2, "nvidia.com/gpu-other": 1}
 
 
 def test_replicas_by_model_follow_from_names(cards: MakeCards) -> None:
-    t4 = [Gpu(uuid="GPU-t4", index=9, product="Tesla T4", compute_capability=(7, 5))]
+    t4 = [GpuDescription(uuid="GPU-t4", index=9, product="Tesla T4", compute_capability=(7, 5))]
     gpus = [{"pattern": "*T4*", "name": "gpu-t4"}, {"pattern": "*", "name": "gpu"}]
     given = profile({"replicas": 10}, {"name": "gpu-t4", "replicas": 2}, resources={"gpus": gpus})
-    assert make_offer([*cards(2), *t4], given, NONE).counts == {"nvidia.com/gpu": 20, "nvidia.com/gpu-t4": 2}
+    assert make_advertisement([*cards(2), *t4], given, NONE).counts == {"nvidia.com/gpu": 20, "nvidia.com/gpu-t4": 2}
 
 
 def test_mig_devices_are_named_by_pattern_too(cards: MakeCards) -> None:
     mig = [{"pattern": "1g.*", "name": "small"}, {"pattern": "*", "name": "large"}]
-    offer = make_offer(cards(1, mig={0: ["1g.5gb", "3g.20gb"]}), profile(resources={"mig": mig}), MIXED)
+    offer = make_advertisement(cards(1, mig={0: ["1g.5gb", "3g.20gb"]}), profile(resources={"mig": mig}), MIXED)
     assert offer.counts == {"nvidia.com/large": 1, "nvidia.com/small": 1}
 
 
@@ -136,7 +136,7 @@ def test_a_part_of_a_gpu_instance_needs_a_pattern(cards: MakeCards) -> None:
     (problem,) = refusal(gpus, parse_profile(""), MIXED)
     assert "MIG device 0:0 (1c.3g.20gb)" in problem
     named = profile(resources={"mig": [{"pattern": "1c.*", "name": "part"}]})
-    assert make_offer(gpus, named, MIXED).counts == {"nvidia.com/part": 1}
+    assert make_advertisement(gpus, named, MIXED).counts == {"nvidia.com/part": 1}
 
 
 GPU1 = "GPU-00000001-0000-0000-0000-000000000000"
@@ -150,26 +150,26 @@ def test_only_the_devices_named_are_shared(cards: MakeCards, devices: Any, share
     if shared is None:
         devices = ["GPU" + devices[0]]
         shared = {"1"}
-    offer = make_offer(cards(3), profile({"devices": devices}, rename=True), NONE)
+    offer = make_advertisement(cards(3), profile({"devices": devices}, rename=True), NONE)
     assert {each.index for each in offer.resources["nvidia.com/gpu.shared"].devices} == shared
     assert offer.counts.get("nvidia.com/gpu", 0) == 3 - len(shared)
 
 
 def test_four_shares_of_the_first_card_and_the_others_whole(cards: MakeCards) -> None:
-    offer = make_offer(cards(4), profile({"devices": [0]}), NONE)
+    offer = make_advertisement(cards(4), profile({"devices": [0]}), NONE)
     assert offer.counts == {"nvidia.com/gpu": 4 + 3}
     assert sorted(each.shared for each in offer.resources["nvidia.com/gpu"].devices) == [False] * 3 + [True] * 4
 
 
 def test_a_later_entry_is_an_exception_from_an_earlier_one(cards: MakeCards) -> None:
     given = profile({"replicas": 2}, {"devices": [1], "replicas": 8, "rename": "gpu.small"})
-    assert make_offer(cards(3), given, NONE).counts == {"nvidia.com/gpu": 4, "nvidia.com/gpu.small": 8}
+    assert make_advertisement(cards(3), given, NONE).counts == {"nvidia.com/gpu": 4, "nvidia.com/gpu.small": 8}
 
 
 @pytest.mark.parametrize("ref", ["0:1", "MIG-00000000-0000-0000-0000-000000000001"])
 def test_mig_devices_are_shared_by_index_and_by_uuid(cards: MakeCards, ref: str) -> None:
     gpus = cards(1, mig={0: ["1g.5gb"] * 3})
-    offer = make_offer(gpus, profile({"name": "mig-1g.5gb", "devices": [ref]}, rename=True), MIXED)
+    offer = make_advertisement(gpus, profile({"name": "mig-1g.5gb", "devices": [ref]}, rename=True), MIXED)
     assert offer.counts == {"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-1g.5gb.shared": 4}
     assert {each.index for each in offer.resources["nvidia.com/mig-1g.5gb.shared"].devices} == {"0:1"}
 
@@ -177,7 +177,7 @@ def test_mig_devices_are_shared_by_index_and_by_uuid(cards: MakeCards, ref: str)
 def test_mig_devices_are_shared_by_their_old_name(cards: MakeCards) -> None:
     gpus = cards(1, mig={0: ["1g.5gb"] * 3})
     ref = f"MIG-{gpus[0].uuid}/9/0"
-    offer = make_offer(gpus, profile({"name": "mig-1g.5gb", "devices": [ref]}, rename=True), MIXED)
+    offer = make_advertisement(gpus, profile({"name": "mig-1g.5gb", "devices": [ref]}, rename=True), MIXED)
     assert {each.index for each in offer.resources["nvidia.com/mig-1g.5gb.shared"].devices} == {"0:2"}
 
 
@@ -195,7 +195,7 @@ def test_devices_that_are_not_there_are_told(cards: MakeCards, devices: Any, wor
 
 
 def test_an_entry_for_a_resource_that_a_node_lacks_is_passed_over_and_told(cards: MakeCards) -> None:
-    offer = make_offer(cards(1), profile({"name": "mig-1g.5gb"}), MIXED)
+    offer = make_advertisement(cards(1), profile({"name": "mig-1g.5gb"}), MIXED)
     assert offer.counts == {"nvidia.com/gpu": 1}
     assert [str(each) for each in offer.notices] == [
         "sharing.timeSlicing.resources[0].name: nothing here is nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu"
@@ -211,7 +211,7 @@ def test_mps_serves_as_many_clients_as_the_hardware_allows(
 ) -> None:
     gpus, given = cards(1, cc=cc), profile({"replicas": replicas}, mps=True)
     if fits:
-        assert make_offer(gpus, given, NONE).counts == {"nvidia.com/gpu": replicas}
+        assert make_advertisement(gpus, given, NONE).counts == {"nvidia.com/gpu": replicas}
     else:
         (problem,) = refusal(gpus, given)
         assert problem.startswith(f"sharing.mps.resources[0].replicas: {replicas} is more than the")
@@ -231,7 +231,9 @@ def test_a_rule_that_several_cards_break_is_told_once(cards: MakeCards) -> None:
 def test_mps_goes_before_time_slices_card_by_card(cards: MakeCards) -> None:
     mps = {"resources": [{"name": "gpu", "replicas": 2, "devices": [0], "rename": "gpu.mps"}]}
     slices = {"resources": [{"name": "gpu", "replicas": 3}]}
-    offer = make_offer(cards(2), parse_profile(json.dumps({"sharing": {"mps": mps, "timeSlicing": slices}})), NONE)
+    offer = make_advertisement(
+        cards(2), parse_profile(json.dumps({"sharing": {"mps": mps, "timeSlicing": slices}})), NONE
+    )
     assert offer.counts == {"nvidia.com/gpu": 3, "nvidia.com/gpu.mps": 2}
     assert {each.kind for each in offer.resources["nvidia.com/gpu.mps"].devices} == {SharingKind.MPS}
 
@@ -239,18 +241,18 @@ def test_mps_goes_before_time_slices_card_by_card(cards: MakeCards) -> None:
 def test_the_order_in_which_cards_are_listed_does_not_matter(cards: MakeCards) -> None:
     gpus = cards(8, mig={index: ["1g.5gb", "2g.10gb"] for index in (1, 4)})
     given = profile({"devices": 2}, {"name": "mig-1g.5gb", "replicas": 2})
-    expected = make_offer(gpus, given, MIXED)
+    expected = make_advertisement(gpus, given, MIXED)
     for seed in range(20):
         random.Random(seed).shuffle(gpus)
-        assert make_offer(gpus, given, MIXED) == expected
+        assert make_advertisement(gpus, given, MIXED) == expected
 
 
 def request(kind: str | None, *ids: str, fail: bool | None = None) -> None:
     """Asks two cards, shared by two or not at all, for the devices."""
-    gpus = [Gpu(uuid=f"device{n}", index=n, product="x", compute_capability=(8, 0)) for n in range(2)]
+    gpus = [GpuDescription(uuid=f"device{n}", index=n, product="x", compute_capability=(8, 0)) for n in range(2)]
     block = {"resources": [{"name": "gpu", "replicas": 2}], "failRequestsGreaterThanOne": fail}
     given = parse_profile(json.dumps({"sharing": {kind: block}} if kind else {}))
-    offer: Offer = make_offer(gpus, given, NONE)
+    offer: Advertisement = make_advertisement(gpus, given, NONE)
     check_request(offer.resources["nvidia.com/gpu"], ids)
 
 

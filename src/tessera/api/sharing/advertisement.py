@@ -20,7 +20,7 @@ import msgspec
 
 from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.names import resource_of
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.api.sharing.mps_limits import most_clients
 from tessera.api.sharing.profile import (
     MigStrategy,
@@ -39,7 +39,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 _ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
 
 
-class OfferImpossible(FileRefused):
+class AdvertisementImpossible(FileRefused):
     """The profile cannot be followed on these cards; the paths are those of the profile, or name the node's cards."""
 
 
@@ -47,12 +47,14 @@ class _Whole(msgspec.Struct, frozen=True):
     """A device under its own resource name, before any sharing."""
 
     resource: str
-    device: Device
-    gpu: Gpu
+    device: AdvertisedDevice
+    gpu: GpuDescription
     old_form: str
 
 
-def make_offer(gpus: Iterable[Gpu], profile: SharingProfile, mig_strategy: MigStrategy) -> Offer:
+def make_advertisement(
+    gpus: Iterable[GpuDescription], profile: SharingProfile, mig_strategy: MigStrategy
+) -> Advertisement:
     """What a node with these cards advertises.
 
     Args:
@@ -61,26 +63,26 @@ def make_offer(gpus: Iterable[Gpu], profile: SharingProfile, mig_strategy: MigSt
         mig_strategy: the one in force; the installation's, unless the profile's flags name one.
 
     Raises:
-        OfferImpossible: the cards break the strategy's rules, or the profile names what they do not have.
+        AdvertisementImpossible: the cards break the strategy's rules, or the profile names what they do not have.
     """
     cards = sorted(gpus, key=lambda gpu: gpu.index)
     problems = list(_strategy_problems(cards, mig_strategy))
-    whole = list(_named(cards, profile, mig_strategy, problems))
+    whole = list(_name_devices(cards, profile, mig_strategy, problems))
     notices: list[Notice] = []
     shares: dict[str, tuple[SharedBlock, SharedResource]] = {}
     for block in reversed(profile.blocks):
         for entry in block.resources:
-            for each in _picked(whole, entry, problems, notices):
+            for each in _pick_devices(whole, entry, problems, notices):
                 shares[each.device.uuid] = (block, entry)
     problems.extend(_mps_problems(whole, shares))
     resources = _resources(whole, shares)
     problems.extend(_list_problems(resources.values()))
     if problems:
-        raise OfferImpossible(list(dict.fromkeys(problems)))
-    return Offer(resources=resources, notices=tuple(notices))
+        raise AdvertisementImpossible(list(dict.fromkeys(problems)))
+    return Advertisement(resources=resources, notices=tuple(notices))
 
 
-def _strategy_problems(cards: Sequence[Gpu], strategy: MigStrategy) -> Iterator[Problem]:
+def _strategy_problems(cards: Sequence[GpuDescription], strategy: MigStrategy) -> Iterator[Problem]:
     """What the strategy ``single`` asks of a node: cut all cards or none, and all into the same."""
     enabled = [card for card in cards if card.mig_enabled]
     if strategy is not MigStrategy.SINGLE or not enabled:
@@ -103,8 +105,8 @@ def _strategy_problems(cards: Sequence[Gpu], strategy: MigStrategy) -> Iterator[
         )
 
 
-def _named(
-    cards: Sequence[Gpu], profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
+def _name_devices(
+    cards: Sequence[GpuDescription], profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
 ) -> Iterator[_Whole]:
     for card in cards:
         if strategy is not MigStrategy.NONE and card.mig_enabled:
@@ -115,11 +117,13 @@ def _named(
             text = f"no pattern matches {_at(card)} ({card.product}); add one, such as {{pattern: '*', name: gpu}}"
             problems.append(Problem("resources.gpus", text))
             continue
-        yield _Whole(name, Device(id=card.uuid, uuid=card.uuid, gpu=card.uuid, index=str(card.index)), card, "")
+        yield _Whole(
+            name, AdvertisedDevice(id=card.uuid, uuid=card.uuid, gpu=card.uuid, index=str(card.index)), card, ""
+        )
 
 
 def _mig_devices(
-    card: Gpu, profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
+    card: GpuDescription, profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
 ) -> Iterator[_Whole]:
     for device in sorted(card.mig_devices, key=lambda each: each.index):
         if profile.mig:
@@ -133,7 +137,7 @@ def _mig_devices(
             text = f"no pattern matches MIG device {index} ({device.profile}); add one with its profile"
             problems.append(Problem("resources.mig", text))
             continue
-        entry = Device(id=device.uuid, uuid=device.uuid, gpu=card.uuid, index=index, profile=device.profile)
+        entry = AdvertisedDevice(id=device.uuid, uuid=device.uuid, gpu=card.uuid, index=index, profile=device.profile)
         yield _Whole(name, entry, card, f"MIG-{card.uuid}/{device.gi_id}/{device.ci_id}")
 
 
@@ -146,7 +150,7 @@ def _first_match(patterns: Sequence[ResourcePattern], text: str) -> str | None:
     return next((each.name for each in patterns if each.matches(text)), None)
 
 
-def _picked(
+def _pick_devices(
     whole: Sequence[_Whole], entry: SharedResource, problems: list[Problem], notices: list[Notice]
 ) -> Sequence[_Whole]:
     """The devices that an entry divides."""
@@ -155,10 +159,10 @@ def _picked(
         there = ", ".join(sorted({each.resource for each in whole})) or "no resource"
         notices.append(Notice(f"{entry.path}.name", f"nothing here is {entry.name}; this node has {there}"))
         return ()
-    return _selected(of_resource, entry.devices, entry, problems)
+    return _select_devices(of_resource, entry.devices, entry, problems)
 
 
-def _selected(
+def _select_devices(
     devices: Sequence[_Whole], selection: Selection, entry: SharedResource, problems: list[Problem]
 ) -> Sequence[_Whole]:
     path = f"{entry.path}.devices"
@@ -187,13 +191,13 @@ def _mps_problems(
     for each in whole:
         block, entry = shares.get(each.device.uuid, (None, None))
         if block is not None and entry is not None and block.kind is SharingKind.MPS:
-            for name, rule in _broken(each, entry):
+            for name, rule in _broken_limit(each, entry):
                 found.setdefault(rule, []).append(name)
     for (path, before, after), names in found.items():
         yield Problem(path, f"{before} {', '.join(names)}{after}")
 
 
-def _broken(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[str, str, str]]]:
+def _broken_limit(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """A device's name and the rule that it breaks: the path, and the text before and after the name."""
     if each.gpu.mig_enabled:
         name, where = (
@@ -211,15 +215,17 @@ def _broken(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[st
         yield _at(each.gpu), (f"{entry.path}.replicas", before, f", compute capability {major}.{minor}")
 
 
-def _list_problems(resources: Iterable[Offered]) -> Iterator[Problem]:
+def _list_problems(resources: Iterable[AdvertisedResource]) -> Iterator[Problem]:
     for each in resources:
         if len(each.devices) > RESOURCE_ENTRIES:
             text = f"has {len(each.devices):,} devices; kubelet takes {RESOURCE_ENTRIES} of a resource"
             yield Problem(each.name, f"{text}; use fewer replicas")
 
 
-def _resources(whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, SharedResource]]) -> dict[str, Offered]:
-    devices: dict[str, list[Device]] = {}
+def _resources(
+    whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, SharedResource]]
+) -> dict[str, AdvertisedResource]:
+    devices: dict[str, list[AdvertisedDevice]] = {}
     one_per_request: set[str] = set()
     for each in whole:
         share = shares.get(each.device.uuid)
@@ -231,15 +237,15 @@ def _resources(whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, Sha
         if block.one_per_request:
             one_per_request.add(entry.advertised)
     return {
-        name: Offered(name=name, devices=tuple(devices[name]), one_per_request=name in one_per_request)
+        name: AdvertisedResource(name=name, devices=tuple(devices[name]), one_per_request=name in one_per_request)
         for name in sorted(devices)
     }
 
 
-def _replicas(device: Device, replicas: int, kind: SharingKind) -> Iterator[Device]:
+def _replicas(device: AdvertisedDevice, replicas: int, kind: SharingKind) -> Iterator[AdvertisedDevice]:
     for number in range(replicas):
         yield msgspec.structs.replace(device, id=f"{device.uuid}::{number}", replicas=replicas, kind=kind)
 
 
-def _at(card: Gpu) -> str:
+def _at(card: GpuDescription) -> str:
     return f"GPU {card.index}"

@@ -1,7 +1,7 @@
 """Bounds the cost of a batch in steps instead of time, so that the same batch always ends at the same demand."""
 
 
-class Work:
+class StepBudget:
     """A number of steps to spend. A step is what asking one node about one demand costs, some microseconds.
 
     Whoever spends looks at :attr:`spent` before it begins something new; what has begun may overdraw a little.
@@ -24,13 +24,13 @@ class Work:
         """Tells if no steps are left."""
         return self.left <= 0
 
-    def part(self, share: float) -> "Work":
+    def part(self, share: float) -> "StepBudget":
         """A part of what is left. Whatever is spent from now on, on the part or on the whole, counts on both."""
-        return _Part(self, int(self.left * share))
+        return _PartialBudget(self, int(self.left * share))
 
 
-class _Part(Work):
-    def __init__(self, whole: Work, steps: int) -> None:
+class _PartialBudget(StepBudget):
+    def __init__(self, whole: StepBudget, steps: int) -> None:
         super().__init__(steps)
         self._whole = whole
         self._rest = whole.left - steps

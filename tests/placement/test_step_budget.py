@@ -4,8 +4,8 @@ from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
-from tessera.placement.reasons import Refusal
-from tessera.placement.work import Work
+from tessera.placement.reasons import NodeRefusal
+from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 
@@ -17,12 +17,12 @@ def fleet(nodes: int) -> Fleet:
     return made
 
 
-def never(_demand: Demand, _node: str) -> Refusal:
-    return Refusal("node(s) did not want it")
+def never(_demand: Demand, _node: str) -> NodeRefusal:
+    return NodeRefusal("node(s) did not want it")
 
 
 def test_a_part_is_charged_to_the_whole() -> None:
-    whole = Work(100)
+    whole = StepBudget(100)
     part = whole.part(0.4)
     part.spend(50)
     assert (part.spent, whole.left) == (True, 50)
@@ -32,7 +32,7 @@ def test_what_the_work_does_not_suffice_for_is_postponed_and_comes_next() -> Non
     demands = [Demand(f"d{number:02}", ("1g.5gb",), arrival=number) for number in range(20)]
     left, steps = demands, 0
     while left:
-        found = plan(fleet(50), left, never, work=Work(1000))
+        found = plan(fleet(50), left, never, work=StepBudget(1000))
         decided = [demand.key for demand in left if demand.key in found.refusals]
         assert decided == [demand.key for demand in left[: len(decided)]]
         assert decided
@@ -42,13 +42,13 @@ def test_what_the_work_does_not_suffice_for_is_postponed_and_comes_next() -> Non
 
 
 def test_the_first_demand_is_decided_whatever_it_costs() -> None:
-    found = plan(fleet(50), [Demand("a", ("1g.5gb",)), Demand("b", ("1g.5gb",))], never, work=Work(0))
+    found = plan(fleet(50), [Demand("a", ("1g.5gb",)), Demand("b", ("1g.5gb",))], never, work=StepBudget(0))
     assert (list(found.refusals), found.postponed) == (["a"], frozenset({"b"}))
 
 
 def test_what_fits_is_placed_even_if_packing_all_costs_too_much() -> None:
     demands = [Demand(f"d{number:02}", ("1g.5gb",), arrival=number) for number in range(20)]
-    found = plan(fleet(50), demands, work=Work(300))
+    found = plan(fleet(50), demands, work=StepBudget(300))
     assert found.assignments
     assert found.assignments.keys() | found.postponed == {demand.key for demand in demands}
     assert list(found.assignments) == [demand.key for demand in demands[: len(found.assignments)]]
@@ -65,5 +65,5 @@ def test_a_demand_that_is_refused_again_has_a_new_reason_only_while_work_is_left
     again = Demand("a", ("1g.5gb",), nodes=frozenset({"n1"}), again=True)
     found = plan(fleet(3), [again], never)
     assert (found.assignments, list(found.refusals), found.postponed) == ({}, ["a"], frozenset())
-    found = plan(fleet(3), [again], never, work=Work(0))
+    found = plan(fleet(3), [again], never, work=StepBudget(0))
     assert (found.assignments, found.refusals, found.postponed) == ({}, {}, frozenset())
