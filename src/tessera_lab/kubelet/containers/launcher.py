@@ -4,12 +4,12 @@ import asyncio
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.clock import Clock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.runtime import CreatedContainer
-from tessera_lab.kubelet.context import ContainerContext, Entrypoint, GrpcPlugins, InProcessPlugins
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
 from tessera_lab.kubelet.images.node_images import NodeImages
@@ -18,49 +18,50 @@ from tessera_lab.simulation.virtual_time import CountedClock
 Json = Mapping[str, Any]
 
 
-class Launcher:
-    """Starts the containers of one node that do something.
+class LauncherNode(Protocol):
+    """The node on which a launcher starts containers.
 
-    Args:
-        node: the node's name.
-        entrypoint: runs Tessera's own containers; None leaves them to their image.
-        images: the node's images.
-        machine: the node's cards.
-        plugins: how device plugins join.
-        markers: the node's ``/run/nvidia/validations``.
-        clock: the node's time.
-        waits: the same, for waits over which a lab may leap.
-        architecture: the node's.
-        kernel: what runs now.
-        reboot: reboots the node.
+    Attributes:
+        name: the node's name.
+        machine: its cards; None for a node without.
+        plugins: how device plugins join it.
+        options: for its architecture.
+        kernel: ``uname -r`` of the running kernel.
+        waits: its time, for waits over which a lab may leap.
     """
 
-    def __init__(
-        self,
-        node: str,
-        *,
-        entrypoint: Entrypoint | None,
-        images: NodeImages,
-        machine: SimulatedMachine | None,
-        plugins: InProcessPlugins | GrpcPlugins,
-        markers: Path | None,
-        clock: Clock,
-        waits: CountedClock,
-        architecture: str,
-        kernel: Callable[[], str],
-        reboot: Callable[[], None],
-    ) -> None:
+    name: str
+    machine: SimulatedMachine | None
+    plugins: InProcessPlugins | GrpcPlugins
+    options: KubeletOptions
+    kernel: str
+    waits: CountedClock
+
+    @property
+    def markers(self) -> Path | None:
+        """The node's ``/run/nvidia/validations``; None if it has no folders."""
+        ...
+
+    def reboot(self) -> None:
+        """Reboots the node."""
+        ...
+
+
+class Launcher:
+    """Starts the containers of one node that run a process or a program.
+
+    Args:
+        node: the node.
+        entrypoint: runs Tessera's own containers; None leaves them to their image.
+        images: the node's images.
+        clock: the node's time.
+    """
+
+    def __init__(self, node: LauncherNode, *, entrypoint: Entrypoint | None, images: NodeImages, clock: Clock) -> None:
         self._node = node
         self._entrypoint = entrypoint
         self._images = images
-        self._machine = machine
-        self._plugins = plugins
-        self._markers = markers
         self._clock = clock
-        self._waits = waits
-        self._architecture = architecture
-        self._kernel = kernel
-        self._reboot = reboot
 
     def start_real(
         self, pod: Json, pod_ip: str, container: str, created: CreatedContainer, log: Callable[[str], None]
@@ -77,13 +78,13 @@ class Launcher:
             pod_uid=metadata["uid"],
             container=container,
             service_account=pod["spec"].get("serviceAccountName") or "default",
-            node=self._node,
+            node=self._node.name,
             pod_ip=pod_ip,
-            machine=self._machine,
-            plugins=self._plugins,
-            markers=self._markers,
+            machine=self._node.machine,
+            plugins=self._node.plugins,
+            markers=self._node.markers,
             clock=self._clock,
-            reboot=self._reboot,
+            reboot=self._node.reboot,
             log=log,
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
@@ -101,13 +102,13 @@ class Launcher:
             image=created.image,
             namespace=pod["metadata"]["namespace"],
             pod=pod["metadata"]["name"],
-            node=self._node,
-            kernel=self._kernel(),
-            architecture=self._architecture,
-            machine=self._machine,
-            markers=self._markers,
-            plugins=self._plugins,
-            clock=RunClock(self._waits),
+            node=self._node.name,
+            kernel=self._node.kernel,
+            architecture=self._node.options.architecture,
+            machine=self._node.machine,
+            markers=self._node.markers,
+            plugins=self._node.plugins,
+            clock=RunClock(self._node.waits),
             log=log,
         )
         return image.program, context

@@ -28,10 +28,10 @@ from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.devices.plugin_endpoints import PluginEndpoints
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.kubelet.images.node_images import NodeImages
-from tessera_lab.kubelet.node.addresses import PodAddresses
 from tessera_lab.kubelet.node.node_object import NodeObject
 from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import NodePods
+from tessera_lab.kubelet.pods.pod_addresses import PodAddresses
 from tessera_lab.kubelet.pods.pod_worker import NodeServices
 from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
@@ -100,7 +100,6 @@ class SimulatedNode:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._addresses = PodAddresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
         self._reboot_requested = asyncio.Event()
         self._once_ready = once_ready
@@ -144,19 +143,6 @@ class SimulatedNode:
             gpu_memory=self.options.gpu_memory,
             images=images,
         )
-        launcher = Launcher(
-            name,
-            entrypoint=entrypoint,
-            images=images,
-            machine=machine,
-            plugins=plugins,
-            markers=self.markers,
-            clock=clock,
-            waits=self.waits,
-            architecture=self.options.architecture,
-            kernel=lambda: self.kernel,
-            reboot=self.reboot,
-        )
         services = NodeServices(
             client=client,
             clock=clock,
@@ -166,14 +152,9 @@ class SimulatedNode:
             runtime=self._runtime,
             host_ip=address,
             admission=asyncio.Lock(),
-            admit=self._admit,
-            allocatable=self._allocatable,
-            data=self._data,
-            real=launcher.start_real,
-            program=launcher.start_program,
-            network=self._object.wait_for_network,
-            take_address=self._addresses.take,
-            put_back_address=self._addresses.release,
+            node=self,
+            launcher=Launcher(self, entrypoint=entrypoint, images=images, clock=clock),
+            addresses=PodAddresses(self.options.pod_network),
         )
         self.pods = NodePods(name, services)
 
@@ -309,32 +290,38 @@ class SimulatedNode:
         await self._endpoints.shut()
         await self.devices.stop()
 
-    # What workers ask
+    # Questions of the pods' workers (tessera_lab.kubelet.pods.pod_worker.WorkerNode)
 
-    def _admit(self, pod: PodInfo) -> AdmissionRejection | None:
+    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
+        """See :meth:`.WorkerNode.admit_pod`."""
         node = self._nodes.cache.get(self.name) or {}
         return check_admission(
             pod,
             name=self.name,
             labels=(node.get("metadata") or {}).get("labels") or {},
             taints=(node.get("spec") or {}).get("taints") or (),
-            allocatable=parse_amounts(self._allocatable()),
+            allocatable=parse_amounts(self.allocatable()),
             others=self.pods.needs_beside(pod.uid),
         )
 
-    def _allocatable(self) -> Mapping[str, str]:
+    def allocatable(self) -> Mapping[str, str]:
         """The node's allocatable resources now; devices as the device manager counts them, published or not."""
         node = self._nodes.cache.get(self.name) or {}
         allocatable = dict((node.get("status") or {}).get("allocatable") or {})
         return allocatable | {name: str(count) for name, count in self.devices.ledger.counts()[1].items()}
 
-    async def _data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+    async def read_data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """See :meth:`.WorkerNode.read_data`."""
         resource = CONFIGMAPS if plural == "configmaps" else SECRETS
         try:
             found = await self._client.get(resource.untyped(), name, namespace)
         except NotFound:
             return None
         return found.get("data") or {}
+
+    async def wait_for_network(self) -> None:
+        """Returns once the node has its network."""
+        await self._object.wait_for_network()
 
     # Small parts
 

@@ -7,9 +7,9 @@ deletion with a delete of grace zero, as kubelet does.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -19,13 +19,12 @@ from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
-from tessera_lab.kubelet.containers.environment import DataSource, PodFieldValues, environment
+from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
+from tessera_lab.kubelet.containers.launcher import Launcher
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import ProgramContext
 from tessera_lab.kubelet.pod_status import (
     ContainerRecord,
     container_records,
@@ -34,6 +33,7 @@ from tessera_lab.kubelet.pod_status import (
     rejected_status,
 )
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
+from tessera_lab.kubelet.pods.pod_addresses import PodAddresses
 from tessera_lab.scheduler.state.node_cache import PodInfo, build_pod_info
 
 Json = Mapping[str, Any]
@@ -52,16 +52,35 @@ REJECTION = 0.01
 _WRITE_AGAIN = 1.0
 
 
+class WorkerNode(Protocol):
+    """The node as the workers of its pods see it."""
+
+    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
+        """Checks the node's rules, devices excepted; None admits the pod."""
+        ...
+
+    def allocatable(self) -> Mapping[str, str]:
+        """The node's allocatable resources now."""
+        ...
+
+    async def read_data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """The data of a ConfigMap or Secret; None if there is none."""
+        ...
+
+    async def wait_for_network(self) -> None:
+        """Returns once the node has its network."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeServices:
     """Services of a node for the workers of its pods.
 
     Attributes:
-        admit: the node's rules without devices; None admits.
-        real: starts a container that is run for real, None for one that is simulated.
-        program: what a program of the container's image is given; None if the image has no program.
-        network: returns when the node's network is there.
-        take_address: a free pod address; put_back_address returns it.
+        admission: held while a pod is admitted; one pod at a time on the whole node.
+        node: the node itself.
+        launcher: starts containers that run a process or a program.
+        addresses: the node's pod addresses.
     """
 
     client: Client
@@ -72,14 +91,9 @@ class NodeServices:
     runtime: ContainerRuntime
     host_ip: str
     admission: asyncio.Lock
-    admit: Callable[[PodInfo], AdmissionRejection | None]
-    allocatable: Callable[[], Mapping[str, str]]
-    data: DataSource
-    real: Callable[[Json, str, str, CreatedContainer, Callable[[str], None]], asyncio.Task[int] | None]
-    program: Callable[[Json, CreatedContainer, Callable[[str], None]], tuple[ImageProgram, ProgramContext] | None]
-    network: Callable[[], Awaitable[None]]
-    take_address: Callable[[], str]
-    put_back_address: Callable[[str], None]
+    node: WorkerNode
+    launcher: Launcher
+    addresses: PodAddresses
 
 
 class PodWorker:
@@ -94,21 +108,21 @@ class PodWorker:
 
     Args:
         pod: the API object.
-        node: what the node does for it.
+        services: of its node.
         before: who lived the pod's life until the node rebooted.
     """
 
-    def __init__(self, pod: Json, node: NodeServices, before: "PodWorker | None" = None) -> None:
+    def __init__(self, pod: Json, services: NodeServices, before: "PodWorker | None" = None) -> None:
         self.pod = pod
         self.records: list[ContainerRecord] = container_records(pod["spec"]) if before is None else before.records
         self.needs = build_pod_info(key_of(pod), uid_of(pod), 0.0, pod["spec"])
         self.active = True
-        self._node = node
+        self._services = services
         self._uid = PodUid(pod["metadata"]["uid"])
-        self.started: float = node.clock.now() if before is None else before.started
+        self.started: float = services.clock.now() if before is None else before.started
         self._rebooted = before is not None
         self._down = False
-        self._started_monotonic = node.clock.monotonic()
+        self._started_monotonic = services.clock.monotonic()
         self._own_address: str | None = None
         self._pod_ip = ""
         self._rejected: AdmissionRejection | None = None
@@ -164,30 +178,30 @@ class PodWorker:
 
     async def _run_pod(self) -> None:
         if self._rebooted:
-            mark_after_reboot(self.pod["spec"], self.records, self._node.clock.now())
+            mark_after_reboot(self.pod["spec"], self.records, self._services.clock.now())
             if self._deleted.is_set():
                 return
-        async with self._node.admission:
+        async with self._services.admission:
             if not self._deleted.is_set():
                 self._rejected = await self._admit()
         if self._rejected is not None:
             self._return_resources()
-            await self._node.clock.sleep(REJECTION)
+            await self._services.clock.sleep(REJECTION)
             self.record_event(self._rejected.reason, self._rejected.message, type="Warning")
             await self._write()
             return
-        self._started_monotonic = self._node.clock.monotonic()
-        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
-        self._pod_ip = self._own_address or self._node.host_ip
+        self._started_monotonic = self._services.clock.monotonic()
+        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._services.addresses.take()
+        self._pod_ip = self._own_address or self._services.host_ip
         if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
             self.record_event("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
         containers = PodContainers(
             self.pod,
             self.records,
             host=self,
-            runtime=self._node.runtime,
-            clock=self._node.clock,
-            rng=self._node.rng,
+            runtime=self._services.runtime,
+            clock=self._services.clock,
+            rng=self._services.rng,
         )
         life = asyncio.create_task(self._run_containers(containers))
         stop = asyncio.create_task(self._deleted.wait())
@@ -210,18 +224,18 @@ class PodWorker:
 
     async def _run_containers(self, containers: PodContainers) -> None:
         if not self.pod["spec"].get("hostNetwork"):
-            await self._node.network()
+            await self._services.node.wait_for_network()
         await containers.run()
 
     async def _admit(self) -> AdmissionRejection | None:
         # A pod that has its devices from before the boot is asked about them first, as by kubelet.
         if self._rebooted:
-            return await self._allocate_devices() or self._node.admit(self.needs)
-        return self._node.admit(self.needs) or await self._allocate_devices()
+            return await self._allocate_devices() or self._services.node.admit_pod(self.needs)
+        return self._services.node.admit_pod(self.needs) or await self._allocate_devices()
 
     async def _allocate_devices(self) -> AdmissionRejection | None:
         try:
-            await self._node.devices.allocate(self.pod, self._uid)
+            await self._services.devices.allocate(self.pod, self._uid)
         except DeviceRefusal as refusal:
             text = f"Allocate failed due to {refusal}, which is unexpected"
             return AdmissionRejection("UnexpectedAdmissionError", text)
@@ -246,23 +260,23 @@ class PodWorker:
         """Returns what the pod holds of the node, its address too."""
         self._release_devices()
         if self._own_address is not None:
-            self._node.put_back_address(self._own_address)
+            self._services.addresses.release(self._own_address)
             self._own_address = None
 
     def _release_devices(self) -> None:
         """Returns what admission counts."""
         self.active = False
         if not self._down:
-            self._node.devices.release(self._uid)
+            self._services.devices.release(self._uid)
 
     async def _confirm_deletion(self) -> None:
         while not self._gone and not await self._try_confirm_deletion():
-            await self._node.clock.sleep(_WRITE_AGAIN)
+            await self._services.clock.sleep(_WRITE_AGAIN)
 
     async def _try_confirm_deletion(self) -> bool:
         name, namespace = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"]
         try:
-            await self._node.client.delete(PODS, name, namespace, uid=self._uid, grace_seconds=0)
+            await self._services.client.delete(PODS, name, namespace, uid=self._uid, grace_seconds=0)
         except (NotFound, Conflict):
             return True
         except (ApiError, ConnectionError, TimeoutError):
@@ -274,28 +288,28 @@ class PodWorker:
     async def environment(self, container: Json) -> dict[str, str]:
         """The variables of the container's spec."""
         facts = PodFieldValues(
-            self.pod, pod_ip=self._pod_ip, host_ip=self._node.host_ip, allocatable=self._node.allocatable()
+            self.pod, pod_ip=self._pod_ip, host_ip=self._services.host_ip, allocatable=self._services.node.allocatable()
         )
         own = {"HOSTNAME": str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])}
-        return own | await environment(container, facts, self._node.data)
+        return own | await environment(container, facts, self._services.node.read_data)
 
     async def pre_start(self, container: str) -> None:
         """PreStartContainer of the container's devices."""
-        await self._node.devices.pre_start(self._uid, container)
+        await self._services.devices.pre_start(self._uid, container)
 
     def allocations(self, container: str) -> Sequence[ContainerAllocateResponse]:
         """The Allocate responses of device plugins for the container."""
-        return self._node.devices.allocations(self._uid, container)
+        return self._services.devices.allocations(self._uid, container)
 
     def start_real(
         self, container: str, created: CreatedContainer, log: Callable[[str], None]
     ) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
-        return self._node.real(self.pod, self._pod_ip, container, created, log)
+        return self._services.launcher.start_real(self.pod, self._pod_ip, container, created, log)
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of the image's program, with the container's probes."""
-        given = self._node.program(self.pod, created, record.log.append)
+        given = self._services.launcher.start_program(self.pod, created, record.log.append)
         if given is None:
             return None
         program, context = given
@@ -319,7 +333,7 @@ class PodWorker:
         type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
     ) -> None:
         """Records an event about the pod."""
-        self._node.events.record(self._reference, reason, note, type=type)
+        self._services.events.record(self._reference, reason, note, type=type)
 
     def status_changed(self) -> None:
         """The status is due."""
@@ -337,12 +351,12 @@ class PodWorker:
         async with self._writing:
             self._status_due.clear()
             while not self._gone and not await self._try_write():
-                await self._node.clock.sleep(_WRITE_AGAIN)
+                await self._services.clock.sleep(_WRITE_AGAIN)
 
     async def _try_write(self) -> bool:
         metadata, patch = self.pod["metadata"], {"status": self._status()}
         try:
-            await self._node.client.merge_patch(
+            await self._services.client.merge_patch(
                 PODS, metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
             )
         except (NotFound, Conflict):
@@ -357,8 +371,8 @@ class PodWorker:
         return pod_status(
             self.pod,
             self.records,
-            now=self._node.clock.now(),
+            now=self._services.clock.now(),
             started=self.started,
-            host_ip=self._node.host_ip,
+            host_ip=self._services.host_ip,
             pod_ip=self._pod_ip,
         )
