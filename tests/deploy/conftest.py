@@ -38,7 +38,7 @@ class Installation(msgspec.Struct, frozen=True):
 @cache
 def rendered(name: str) -> Installation:
     done = subprocess.run(["kubectl", "kustomize", str(ROOT / name)], capture_output=True, text=True, check=True)
-    return Installation(name, list(yaml.safe_load_all(done.stdout)))
+    return Installation(name, list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
 
 
 @pytest.fixture(params=INSTALLATIONS)

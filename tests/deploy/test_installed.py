@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-import kubernetes_validate
 import pytest
 import yaml
 from tests.deploy.conftest import ROOT, Installation, Obj
 from tests.deploy.test_objects import SUPPORTED
 from tests.deploy.test_rights import SOURCE, granted
+from tests.support.kubernetes_schemas import validate
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
@@ -54,7 +54,7 @@ def changed() -> Sequence[Obj]:
 @pytest.mark.parametrize("version", SUPPORTED)
 @pytest.mark.parametrize("manifest", changed(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_every_object_that_differs_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
-    kubernetes_validate.validate(manifest, version, strict=True)
+    validate(manifest, version)
 
 
 def test_every_binding_joins_a_role_and_an_account_that_exist() -> None:

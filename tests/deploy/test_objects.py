@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-import kubernetes_validate
 import pytest
 import yaml
 from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, rendered
+from tests.support.kubernetes_schemas import validate
 
 from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import make_order
@@ -31,13 +31,13 @@ ORDER = make_order(
     ids=lambda each: f"{each['kind']}-{each['metadata']['name']}",
 )
 def test_every_object_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
-    kubernetes_validate.validate(manifest, version, strict=True)
+    validate(manifest, version)
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_the_example_is_valid(version: str) -> None:
     for manifest in yaml.safe_load_all((ROOT / "examples" / "vllm.yaml").read_text()):
-        kubernetes_validate.validate(manifest, version, strict=True)
+        validate(manifest, version)
 
 
 def test_no_object_is_there_twice(installation: Installation) -> None:

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-import kubernetes_validate
 import pytest
+from tests.support.kubernetes_schemas import validate
 
 from tessera.driver.build import containerfiles
 from tessera.driver.build.containerfiles import (
@@ -130,8 +130,8 @@ def test_the_api_server_s_own_schema_takes_both_objects(
     made = manifest(JOBS.untyped(), build_job(order, 1))
     if version == "1.29.0":  # which reads the annotation instead, and drops what it does not know
         del made["spec"]["template"]["spec"]["containers"][0]["securityContext"]["appArmorProfile"]
-    kubernetes_validate.validate(made, version, strict=True)
-    kubernetes_validate.validate(manifest(CONFIGMAPS.untyped(), build_config_map(family)), version, strict=True)
+    validate(made, version)
+    validate(manifest(CONFIGMAPS.untyped(), build_config_map(family)), version)
 
 
 def test_the_pod_is_not_root_and_has_no_credentials_of_the_cluster(ordered: Ordered) -> None:

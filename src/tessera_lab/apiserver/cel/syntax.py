@@ -6,6 +6,7 @@ name, correct CEL that it cannot compute.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -144,8 +145,9 @@ def _string(text: str) -> str:
     return body if raw else _ESCAPE.sub(_unescape, body)
 
 
+@lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
-    """The tree of an expression.
+    """The tree of an expression. Trees are immutable, and each lab in a process compiles the same policies.
 
     Raises:
         CelError: the text is none.
