@@ -24,9 +24,9 @@ MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),
     "tessera-controller": (
         "controller",
-        *(f"driver/{room}" for room in ("acting.py", "policies.py", "run.py", "registry/pullsecrets.py")),
+        *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/pull_secrets.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
-        *(f"provisioning/{room}.py" for room in ("run", "annotating", "workloads", "gate", "store")),
+        *(f"provisioning/{room}" for room in ("run.py", "recording", "tracking", "startup/startup_taints.py")),
         "kube/event_recorder.py",
         "kube/leader_election.py",
     ),
@@ -45,7 +45,7 @@ VERBS = {
     "apply": ("patch",),
     "delete": ("delete",),
     "Informer": ("list", "watch"),
-    "Followed": ("list", "watch"),
+    "OptionalKind": ("list", "watch"),
 }
 
 
