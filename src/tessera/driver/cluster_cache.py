@@ -51,8 +51,12 @@ class ClusterCache:
         self._sets = sets
         self._changed = changed
         self._pods_changed = pods_changed
+        #: All pods by node and ``namespace/name``. A node without pods has no entry.
         self._on_node: dict[str, dict[str, Pod]] = {}
+        #: What was read from ``_on_node``; an entry goes when a driver-related pod of the node changes.
         self._pod_facts: dict[str, NodePods] = {}
+        #: Likewise, empty for none; an entry goes when any pod of the node changes.
+        self._gpu_pods: dict[str, str] = {}
 
     def start(self) -> list[Callable[[], None]]:
         """Looks from now on; returns what ends that."""
@@ -86,10 +90,16 @@ class ClusterCache:
                 pods = list(self._on_node.get(name, {}).values())
                 yield read_node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
 
-    def gpu_pod_on(self, name: str) -> str:
-        """A pod that uses a node's cards and can be asked to go, ``namespace/name``; empty if there is none."""
-        pods = live_pods(self._on_node.get(name, {}).values())
-        return next((each.text for each in pods if each.gpu and not each.stays), "")
+    def gpu_pods(self) -> dict[str, str]:
+        """A pod that uses the node's GPUs and can be evicted, ``namespace/name``, by node; only nodes with a set."""
+        return {name: pod for name, facts in self.facts.items() if facts.driver_set and (pod := self._gpu_pod_on(name))}
+
+    def _gpu_pod_on(self, name: str) -> str:
+        found = self._gpu_pods.get(name)
+        if found is None:
+            pods = live_pods(self._on_node.get(name, {}).values())
+            found = self._gpu_pods[name] = next((each.text for each in pods if each.gpu and not each.stays), "")
+        return found
 
     @property
     def has_toolkit(self) -> bool:
@@ -113,6 +123,7 @@ class ClusterCache:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
             self.facts.pop(name, None)
+            self._gpu_pods.pop(name, None)
             self._changed(())
             return
         facts, before = read_node_facts(event.object), self.facts.get(name)
@@ -125,6 +136,7 @@ class ClusterCache:
         if not pod.spec.node_name:
             return
         name, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._gpu_pods.pop(name, None)
         pods = self._on_node.setdefault(name, {})
         if event.kind is EventKind.DELETED:
             pods.pop(key, None)

@@ -1,8 +1,7 @@
-"""Carries out the machine's instructions, each as one request, and remembers which are under way.
+"""Carries out the planner's instructions: one request each, except for objects that need another object first.
 
-Nothing is written twice at a time, and the next write comes when the last was seen: what is decided meanwhile is
-decided from an old view. Nor is anything begun again that failed a moment ago. All of that may be lost: whoever starts
-anew decides from what is seen.
+One write per object is in flight. The next one follows once a watch has shown the last, since the planner decided from
+an older view until then. A failed write is repeated after a pause, if the planner still asks for it.
 """
 
 import asyncio
@@ -17,7 +16,6 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.clock import Clock
 from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
@@ -39,39 +37,37 @@ from tessera.driver.planning.instructions import (
     WriteStatus,
     instruction_key,
 )
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_seen
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
 
 _log = logging.getLogger(__name__)
 
 #: Seconds in which what was written is seen in a watch; what is not seen by then changed nothing.
 SEEN_SECONDS = 2.0
+#: Seconds after which an instruction that needs Tessera's own image is tried again.
+_IMAGE_UNKNOWN_SECONDS = 30.0
 #: Owner of the condition and of the toolkit's DaemonSet: of each it owns all that it applies.
 CONDITIONS_MANAGER = "tessera-drivers"
 
 
 class DriverExecutor:
-    """The hands.
+    """Carries out the planner's instructions; see :mod:`tessera.kube.executor` for what is in flight and what rests.
 
     Args:
         client: the API server.
         clock: the time.
         rng: for jitter.
         may_act: whether this process still leads; asked before each write.
-        wake: called when something may be due that no watch will tell.
+        wake: called when an answer came or a pause ended.
         image: Tessera's own image; empty while it is not known.
-        toolkit_spec: what the toolkit's DaemonSet was made from, as its annotation says; empty if there is none.
-
-    Attributes:
-        problems: why a set's DaemonSet cannot be made, by the set's id.
+        toolkit_spec: digest of the spec of the toolkit's DaemonSet, from its annotation; empty if there is none.
     """
 
     def __init__(
         self,
         client: Client,
-        clock: Clock,
         *,
         rng: random.Random,
         may_act: Callable[[], bool],
@@ -79,100 +75,82 @@ class DriverExecutor:
         image: Callable[[], str],
         toolkit_spec: Callable[[], str],
     ) -> None:
+        #: Why a set's DaemonSet cannot be created, by the set's id. An entry goes when the creation succeeds.
         self.problems: dict[str, str] = {}
         self._client = client
         self._condition_writer = client.with_field_manager(CONDITIONS_MANAGER)
-        self._clock = clock
-        self._rng = rng
         self._may_act = may_act
-        self._wake = wake
         self._image = image
         self._toolkit_spec = toolkit_spec
-        self._running: set[str] = set()
-        self._overtaken: set[str] = set()  # what runs, and was seen before its answer came
-        self._unseen: dict[str, float] = {}  # what was answered and not seen, and until when that is waited for
-        self._pauses: dict[str, float] = {}
-        self._backoffs: dict[str, Backoff] = {}
+        self._executor: Executor[Instruction] = Executor(self, wake=wake, rng=rng)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
-        """Begins an instruction unless that would be in vain now."""
-        key, now = instruction_key(instruction), self._clock.monotonic()
-        if key in self._running or max(self._pauses.get(key, now), self._unseen.get(key, now)) > now:
-            return
-        if self._waits_for_other_write(instruction):
+        """Starts an instruction, unless its object is busy or another write of the same node has to come first."""
+        key = instruction_key(instruction)
+        if self._executor.busy(key) or self._waits_for_other_write(instruction):
             return
         if isinstance(instruction, CreateValidationPod | ApplyToolkit) and not self._image():
             _log.info("Tessera's own image is not known: no pod of its controller is seen")
-            self._pauses[key] = now + 30.0
+            self._executor.postpone(key, _IMAGE_UNKNOWN_SECONDS)
             return
         if isinstance(instruction, ApplyToolkit) and self._toolkit_is_current(instruction):
             return
-        self._running.add(key)
-        group.create_task(self._do(key, instruction))
+        self._executor.start(key, instruction, group)
 
     def observe_change(self, *keys: str) -> None:
-        """An object changed: what was written to it lately may be judged anew."""
-        for key in keys:
-            self._unseen.pop(key, None)
-        self._overtaken |= self._running.intersection(keys)
+        """A watch showed a change of these objects: they may be written again."""
+        self._executor.seen(keys)
 
-    def seconds_until_due(self) -> float | None:
-        """Seconds until something that was put off may be begun; None if nothing was."""
-        now = self._clock.monotonic()
-        self._pauses = {key: when for key, when in self._pauses.items() if when > now}
-        self._unseen = {key: when for key, when in self._unseen.items() if when > now}
-        times = [*self._pauses.values(), *self._unseen.values()]
-        return min(times) - now if times else None
+    def stop(self) -> None:
+        """Forgets all pauses."""
+        self._executor.stop()
 
     def _waits_for_other_write(self, instruction: Instruction) -> bool:
         """Whether another write of the same node has to come first.
 
-        A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
-        is told while it is under way.
+        A label patch holds only for the node's resourceVersion that the planner saw. So the label waits until the
+        node's status writes are seen, and no status is written while the label patch is in flight.
         """
         match instruction:
             case LabelNode(node=node):
-                told = (f"told/{node}", f"condition/{node}")
-                return any(key in self._running or key in self._unseen for key in told)
+                status = (f"told/{node}", f"condition/{node}")
+                return any(self._executor.in_flight(key) or self._executor.unseen(key) for key in status)
             case WriteStatus(node=node) | WriteCondition(node=node):
-                return f"label/{node}" in self._running
+                return self._executor.in_flight(f"label/{node}")
         return False
 
-    async def _do(self, key: str, instruction: Instruction) -> None:
+    # Called by the executor
+
+    async def perform(self, instruction: Instruction) -> Hold:
+        """Sends an instruction's writes; its key is held until a watch shows the change."""
         try:
             if self._may_act():
                 await self._send(instruction)
-        except Conflict:
-            self._pause(key)  # what is seen is old; a newer state is on its way
         except ConfigError as error:
             self._note_problem(instruction, str(error))
-            self._pause(key)
-        except NotFound as error:
-            if not isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
-                _log.info("%s: %s", key, error)
-                self._pause(key)
-        except (ApiError, ConnectionError, TimeoutError) as error:
+            return self._executor.back_off(instruction_key(instruction))
+        if isinstance(instruction, CreateSet):
+            self.problems.pop(instruction.set.id, None)
+        return until_seen(SEEN_SECONDS)
+
+    def failed(self, instruction: Instruction, error: RequestError) -> Hold:
+        """Backs off, except where the object to delete is gone already."""
+        key = instruction_key(instruction)
+        if isinstance(error, NotFound):
+            if isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
+                return FREE
+            _log.info("%s: %s", key, error)
+        elif not isinstance(error, Conflict):  # after a conflict the watch will show a newer state
             _log.warning("%s: %s", key, error)
             self._note_problem(instruction, str(error))
-            self._pause(key)
-        else:
-            self._backoffs.pop(key, None)
-            if key not in self._overtaken:
-                self._unseen[key] = self._clock.monotonic() + SEEN_SECONDS
-            if isinstance(instruction, CreateSet):
-                self.problems.pop(instruction.set.id, None)
-        finally:
-            self._running.discard(key)
-            self._overtaken.discard(key)
-        self._wake()
+        return self._executor.back_off(key)
+
+    def released(self, instruction: Instruction, hold: Hold) -> None:
+        """Nothing follows: the planner decides anew."""
 
     def _note_problem(self, instruction: Instruction, text: str) -> None:
         if isinstance(instruction, CreateSet):
             self.problems[instruction.set.id] = f"DaemonSet {instruction.set.name} cannot be made: {text}"
-
-    def _pause(self, key: str) -> None:
-        pause = self._backoffs.setdefault(key, Backoff(self._rng)).next()
-        self._pauses[key] = self._clock.monotonic() + pause
 
     async def _send(self, instruction: Instruction) -> None:
         match instruction:

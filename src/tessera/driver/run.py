@@ -136,7 +136,6 @@ class Drivers:
         self._pull_failures = ImagePullFailures(clock)
         self._executor = DriverExecutor(
             client,
-            clock,
             rng=rng,
             may_act=may_act,
             wake=self._woken.set,
@@ -163,6 +162,7 @@ class Drivers:
         with contextlib.ExitStack() as stack:
             for end in self._cache.start():
                 stack.callback(end)
+            stack.callback(self._executor.stop)
             async with asyncio.TaskGroup() as group:
                 for part in (self._policies.run(), self._sets.run(), self._builds.run()):
                     group.create_task(part)
@@ -208,21 +208,32 @@ class Drivers:
 
     def _snapshot(self, governance: PolicySelection) -> ClusterSnapshot:
         return ClusterSnapshot(
-            nodes=self._cache.facts,
+            nodes=dict(self._cache.facts),
             pods={name: self._cache.pods_of(name) for name in self._cache.facts},
             selection=governance,
             sets=self._cache.existing_sets(),
-            answers=self._lookups.answer,
-            situation=self._strategy_inputs,
+            answers=self._lookups.answers,
+            strategy_inputs=self._strategy_inputs(governance),
             unpullable=self._pull_failures.reasons,
             failed_sets=self._rollout_adapter.failed_sets(),
             rollout_notes=self._rollout_adapter.notes(self._plan.wanted),
-            user=self._cache.gpu_pod_on,
+            gpu_pods=self._cache.gpu_pods(),
             has_toolkit=self._cache.has_toolkit,
             now=self._clock.now(),
         )
 
-    def _strategy_inputs(self, policy: DriverPolicy, pool: PoolKey) -> StrategyInputs:
+    def _strategy_inputs(self, selection: PolicySelection) -> dict[tuple[str, PoolKey], StrategyInputs]:
+        """Inputs of each policy for each pool of its nodes."""
+        found: dict[tuple[str, PoolKey], StrategyInputs] = {}
+        for name, policy in selection.nodes.items():
+            facts = self._cache.facts.get(name)
+            if facts is not None and facts.pool is not None:
+                key = (f"{policy.kind}/{policy.name}", facts.pool)
+                if key not in found:
+                    found[key] = self._inputs_for(policy, facts.pool)
+        return found
+
+    def _inputs_for(self, policy: DriverPolicy, pool: PoolKey) -> StrategyInputs:
         toolkit = toolkit_image(pool)
         return StrategyInputs(
             build=self._build_requests.progress(policy, pool),
@@ -245,10 +256,7 @@ class Drivers:
 
     def _deadlines(self) -> Iterator[float | None]:
         """Seconds until something may be begun, or patience with something ends."""
-        yield from (
-            each.seconds_until_due()
-            for each in (self._executor, self._lookups, self._pull_failures, self._build_requests)
-        )
+        yield from (each.seconds_until_due() for each in (self._lookups, self._pull_failures, self._build_requests))
         for policy in self._plan.policies.values():
             for pool in {facts.pool for facts in self._cache.facts.values() if facts.pool is not None}:
                 silent = self._lookups.unanswered_for(image_queries(policy, pool))

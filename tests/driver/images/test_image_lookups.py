@@ -60,7 +60,7 @@ def test_a_question_is_asked_once_and_its_answer_kept() -> None:
             scene.asking.start([QUERY, QUERY], group)
             scene.asking.start([QUERY], group)
         assert len(scene.registry.asked) == 1
-        assert scene.asking.answer(QUERY) == FOUND
+        assert scene.asking.answers.get(QUERY) == FOUND
         await scene.ask(QUERY)
         assert len(scene.registry.asked) == 1
         assert scene.answers == 1
@@ -124,7 +124,7 @@ def test_questions_that_nobody_has_any_more_are_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY, OTHER)
         scene.asking.retain([OTHER])
-        assert scene.asking.answer(QUERY) is None
-        assert scene.asking.answer(OTHER) == FOUND
+        assert scene.asking.answers.get(QUERY) is None
+        assert scene.asking.answers.get(OTHER) == FOUND
 
     play(story)

@@ -100,10 +100,10 @@ class Cluster:
                     pods=self.pods,
                     selection=governance,
                     sets=self.sets,
-                    answers=self.asked.get,
+                    answers=self.asked,
                     unpullable=self.unpullable,
                     failed_sets=self.failed,
-                    user=lambda name: self.users.get(name, ""),
+                    gpu_pods=self.users,
                     has_toolkit=self.toolkit,
                     now=self.now,
                 )

@@ -6,7 +6,7 @@ which cannot wait, and says when one has come. A question that no pool has any m
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tessera.clock import Clock
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Resolver
@@ -40,9 +40,10 @@ class ImageLookups:
         self._backoffs: dict[ImageQuery, Backoff] = {}
         self._running: set[ImageQuery] = set()
 
-    def answer(self, query: ImageQuery) -> Resolution | None:
-        """The latest answer; None if there was none yet."""
-        return self._answers.get(query)
+    @property
+    def answers(self) -> Mapping[ImageQuery, Resolution]:
+        """The latest answers; a query without an entry was never answered."""
+        return dict(self._answers)
 
     def unanswered_for(self, queries: Iterable[ImageQuery]) -> float:
         """Seconds for which at least one of the questions has had no answer from its registry; 0 if all have one."""

@@ -135,7 +135,7 @@ class _ClusterPlanner:
             rollout_note=self._snapshot.rollout_notes.get(facts.name, ""),
             sets=self._sets,
             toolkit=policy is not None and policy.toolkit.enabled,
-            gpu_pod="" if goes_on or not facts.driver_set else self._snapshot.user(facts.name),
+            gpu_pod="" if goes_on or not facts.driver_set else self._snapshot.gpu_pods.get(facts.name, ""),
         )
 
     def _strategy_for(self, facts: DriverNodeFacts, policy: DriverPolicy) -> StrategyResult:
@@ -143,12 +143,12 @@ class _ClusterPlanner:
         pods = self._snapshot.pods.get(facts.name, NodePods())
         foreign = f"pod {pods.foreign} brings it" if pods.foreign else ""
         if foreign or facts.preinstalled or facts.pool is None:
-            return choose_strategy(facts, policy, self._snapshot.answers, StrategyInputs(foreign=foreign))
+            return choose_strategy(facts, policy, self._snapshot.answers.get, StrategyInputs(foreign=foreign))
         key = (f"{policy.kind}/{policy.name}", facts.pool)
         if key not in self._results:
-            situation = self._snapshot.situation(policy, facts.pool)
-            situation = msgspec.structs.replace(situation, unpullable=self._snapshot.unpullable)
-            verdict = choose_strategy(facts, policy, self._snapshot.answers, situation)
+            inputs = self._snapshot.strategy_inputs.get(key, StrategyInputs())
+            inputs = msgspec.structs.replace(inputs, unpullable=self._snapshot.unpullable)
+            verdict = choose_strategy(facts, policy, self._snapshot.answers.get, inputs)
             self._results[key] = self._fall_back_to_known_set(verdict, policy, facts.pool)
         return self._results[key]
 

@@ -1,6 +1,6 @@
-"""What a round of decisions over all nodes is made from, and what comes of it. Values only."""
+"""Input and output of a planning round: the snapshot of the cluster, and the plan. Values only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,27 +18,28 @@ from tessera.driver.rollout.node_view import WantedDriver
 
 
 class ExistingSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A DaemonSet of ours that is not being deleted."""
+    """A driver set whose DaemonSet exists and is not being deleted."""
 
     set: DriverSet
     uid: str
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known.
+    """Everything that one planning round depends on.
 
     Attributes:
-        nodes: by name.
-        pods: by name of the node.
-        governance: which policy governs which node.
-        sets: DaemonSets by the set's id.
-        answers: what registries said.
-        situation: what else decides for a pool under a policy, ``foreign`` and ``unpullable`` apart.
-        unpullable: images that kubelets could not pull lately, with kubelet's words.
-        failed: sets that failed in the rollout, with the cause.
-        notes: what the rollout says of nodes, by name.
-        user: a pod that uses a node's cards and can be asked to go, ``namespace/name``; empty for none.
-        toolkit: whether its DaemonSet is there.
+        nodes: the nodes' facts by name.
+        pods: driver-related pods by node name.
+        selection: the policy of each node.
+        sets: driver sets with a DaemonSet, by id.
+        answers: the registries' latest answers; a query without an entry was never answered.
+        strategy_inputs: build state and the like, by policy (``kind/name``) and pool; ``foreign`` and ``unpullable``
+            are not filled in here.
+        unpullable: images that a kubelet could not pull lately, with kubelet's message.
+        failed_sets: driver sets that failed in the rollout, with one cause each.
+        rollout_notes: the rollout's note on a node, by name.
+        gpu_pods: a pod that uses the node's GPUs and can be evicted, ``namespace/name``, by node name.
+        has_toolkit: the container toolkit's DaemonSet exists.
         now: seconds since 1970.
     """
 
@@ -46,26 +47,26 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pods: Mapping[str, NodePods] = {}
     selection: PolicySelection = PolicySelection()
     sets: Mapping[str, ExistingSet] = {}
-    answers: Callable[[ImageQuery], Resolution | None] = lambda _query: None
-    situation: Callable[[DriverPolicy, PoolKey], StrategyInputs] = lambda _policy, _pool: StrategyInputs()
+    answers: Mapping[ImageQuery, Resolution] = {}
+    strategy_inputs: Mapping[tuple[str, PoolKey], StrategyInputs] = {}
     unpullable: Mapping[str, str] = {}
     failed_sets: Mapping[str, str] = {}
     rollout_notes: Mapping[str, str] = {}
-    user: Callable[[str], str] = lambda _node: ""
+    gpu_pods: Mapping[str, str] = {}
     has_toolkit: bool = False
     now: float = 0.0
 
 
 class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a round.
+    """Result of :func:`~tessera.driver.planning.cluster_plan.plan_cluster`.
 
     Attributes:
-        instructions: what is to be written.
-        wanted: what the rollout should make of each node, by name.
-        ask: what must be asked of registries.
-        build: pools for which an image should be built, with the policy that asks for it.
-        statuses: what each managed node is told.
-        used: the policies that govern a node, by ``kind/name``.
+        instructions: the writes that are due.
+        wanted: what the rollout should bring to each node, by name.
+        lookups: images to look up in registries.
+        builds: pools whose image should be built, each with the policy that asks for it.
+        statuses: the status of each managed node; None where the node has none.
+        policies: the policies that select at least one node, by ``kind/name``.
     """
 
     instructions: tuple[Instruction, ...] = ()
