@@ -29,7 +29,7 @@ import msgspec
 from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
-from tessera.cli.base.process import collect_seldom
+from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults
@@ -77,7 +77,7 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
         slicer.see_pod(read_pod(pod))
     _decide(slicer)
     gc.collect()
-    collect_seldom()  # as the controller's process does
+    reduce_garbage_collection()  # as the controller's process does
     for pod in [each for each in pods if not each.spec.node_name]:
         began = time.process_time()
         facts = read_pod(pod)

@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=30, help="repetitions of each run")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    make = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    make = build_entrypoint(
+        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
+    )
     print(f"one run of {given.repeat} repetitions in the lab, seconds of this machine; the experiments are simulated")
     print(f"{'experiment':<14}{'scenario':<22}{'order of steps':<16}{'CPU':>7}{'wall':>7}{'simulated mean':>16}")
     rows: list[dict[str, Any]] = []

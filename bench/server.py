@@ -78,7 +78,7 @@ async def fake_nodes(given: argparse.Namespace) -> None:
         label=FAKE,
         taint=TAINT,
         folder=Path(given.folder),
-        agent=lambda name: agent.parsed(arguments, {"NODE_NAME": name}),
+        agent=lambda name: agent.parse_options(arguments, {"NODE_NAME": name}),
         scheduler="" if given.scheduler else SCHEDULER,
     )
 

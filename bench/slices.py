@@ -42,7 +42,7 @@ import uvloop
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent, controller, webhook
-from tessera.cli.base.process import collect_seldom
+from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import Clock, SystemClock
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.watch.cache import WatchEvent
@@ -277,7 +277,9 @@ class Bench:
 async def measure(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One run: both bursts on one cluster."""
     clock, rng = SystemClock(), random.Random(seed)
-    commands = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+    commands = TesseraCommands(
+        agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
+    )
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
         cluster = SimulatedCluster(
@@ -339,7 +341,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures of all runs to this file")
     given = parser.parse_args()
     load = os.getloadavg()[0]
-    collect_seldom()
+    reduce_garbage_collection()
     runs: list[dict[str, Any]] = []
     for number in range(given.runs):
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tessera.cli.main import main
-from tessera.cli.provisioning import moment
+from tessera.cli.provisioning import parse_moment
 from tessera.clock import parse_rfc3339
 
 START = 1_800_000_000
@@ -125,4 +125,4 @@ def test_a_file_that_is_no_text_is_named(option: str, tmp_path: Path, capsys: py
     ],
 )
 def test_ages_and_dates(text: str, seconds: float) -> None:
-    assert moment(text, START) == seconds
+    assert parse_moment(text, START) == seconds

@@ -30,7 +30,9 @@ from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.simulation.virtual_time import run_virtual
 
-COMMANDS = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+COMMANDS = TesseraCommands(
+    agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
+)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.
 PATIENCE = 600.0
 

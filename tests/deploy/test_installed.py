@@ -12,7 +12,7 @@ from tests.support.kubernetes_schemas import validate
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli import controller
-from tessera.cli.install.manifests import Choices, manifests
+from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.manifests import install_manifests
 
 VALUES = """
@@ -28,13 +28,13 @@ devicePlugin:
 def installed(*, evict: bool) -> Installation:
     eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
     settings = read_settings(load_document(VALUES))
-    choices = Choices(settings=settings, namespace="kube-system", evict=evict, authorities="PEM")
+    choices = InstallChoices(settings=settings, namespace="kube-system", evict=evict, authorities="PEM")
     return Installation("installed", manifests(install_manifests(), eviction, choices))
 
 
 def replacing() -> Installation:
     rights = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text()))
-    return Installation("replacing", manifests(install_manifests(), [], Choices(replace_failed=2), rights))
+    return Installation("replacing", manifests(install_manifests(), [], InstallChoices(replace_failed=2), rights))
 
 
 def test_replacing_nodes_takes_an_option_of_the_controller_and_the_rights_to_delete() -> None:
@@ -43,7 +43,7 @@ def test_replacing_nodes_takes_an_option_of_the_controller_and_the_rights_to_del
     deployment = replacing().one("Deployment", "tessera-controller", "tessera-system")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"][-1] == "--replace-failed=2"
-    assert controller.parsed(container["args"], {"POD_NAME": "p"}).provisioning.replace_failed == 2
+    assert controller.parse_options(container["args"], {"POD_NAME": "p"}).provisioning.replace_failed == 2
 
 
 def changed() -> Sequence[Obj]:

@@ -23,9 +23,9 @@ from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {
-    "agent": agent.parsed,
-    "controller": controller.parsed,
-    "webhook": webhook.parsed,
+    "agent": agent.parse_options,
+    "controller": controller.parse_options,
+    "webhook": webhook.parse_options,
 }
 NAMESPACE = "tessera-system"
 

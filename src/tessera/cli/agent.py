@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connected, reported
-from tessera.cli.base.option_types import known_cards
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.option_types import check_cards
 from tessera.cli.base.process import log_option, run_process, start_log
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -29,7 +29,7 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 @click.option(
     "--simulate",
     metavar="CARDS",
-    callback=known_cards,
+    callback=check_cards,
     help="Simulate cards instead of using the machine's own, e.g. 4xA100-40GB or 2xA30,1xH100-80GB. Containers then"
     " get the environment of their slices, no device nodes.",
 )
@@ -127,7 +127,7 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @log_option
 @cluster_options
-@reported
+@report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the node process: cuts and shares the node's cards, and hands them to kubelet.
 
@@ -190,7 +190,7 @@ def _config_map(name: str, text: str) -> Any:
         raise click.BadParameter(str(error), param_hint=f"--{name.replace('_', '-')}") from None
 
 
-def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The agent's options from a container's arguments and environment, as the command would read them."""
     values = dict(command.make_context("agent", _with_variables(arguments, environment)).params)
     for name in ("kubeconfig", "context", "log_level"):
@@ -214,7 +214,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
-    async with connected("tessera-agent", kubeconfig, context) as client:
+    async with connect("tessera-agent", kubeconfig, context) as client:
         await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
 
 

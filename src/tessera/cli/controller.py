@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import build_options, pop_build_settings, pop_site, site_options
 from tessera.cli.base.process import log_option, run_process, start_log
 
@@ -38,7 +38,7 @@ from tessera.cli.base.process import log_option, run_process, start_log
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @log_option
 @cluster_options
-@reported
+@report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the cluster process: places slices, brings drivers, and follows nodes on their way to usable cards.
 
@@ -72,7 +72,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     )
 
 
-def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The controller's options from a container's arguments and environment, as the command would read them."""
     given = [("--identity", "POD_NAME"), ("--namespace", "POD_NAMESPACE")]
     extra = [part for flag, name in given if name in environment for part in (flag, environment[name])]
@@ -86,5 +86,5 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     from tessera.clock import SystemClock
     from tessera.controller.main.run import run
 
-    async with connected("tessera-controller", kubeconfig, context) as client:
+    async with connect("tessera-controller", kubeconfig, context) as client:
         await run(options, client, SystemClock())

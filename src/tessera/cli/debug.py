@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def command() -> None:
 @click.option("--namespace", "-n", default="tessera-system", show_default=True, help="Where Tessera runs.")
 @click.option("--here", is_flag=True, help="Print the records of the process in this container.")
 @cluster_options
-@reported
+@report_errors
 def record(
     *, file: Path | None, node: str | None, namespace: str, here: bool, kubeconfig: Path | None, context: str | None
 ) -> None:
@@ -65,7 +65,7 @@ def record(
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
-@reported
+@report_errors
 def replay(file: Path, output: str) -> None:
     """Run this version's deciders over the records in FILE, and say where they decide otherwise.
 
@@ -75,7 +75,7 @@ def replay(file: Path, output: str) -> None:
     from tessera.replay.service import read_records
 
     if file.stat().st_size > RECORD_SIZE:
-        raise Failure(f"error: {file}: the file of records is too large ({RECORD_SIZE})")
+        raise CommandError(f"error: {file}: the file of records is too large ({RECORD_SIZE})")
     results = [(each, _differences(each, file)) for each in read_records(file.read_bytes())]
     if output == "json":
         say_json([_as_json(each, found) for each, found in results])
@@ -91,7 +91,7 @@ async def _fetch_here() -> bytes:
     try:
         return await fetch_records()
     except ConnectionRefusedError:
-        raise Failure(
+        raise CommandError(
             "error: the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
         ) from None
 
@@ -127,7 +127,7 @@ async def _fetch(namespace: str, node: str | None, kubeconfig: Path | None, cont
                 said = done.stderr.decode(errors="replace").strip() or done.failure
                 failures.append(f"{pod.metadata.name}: {said.removeprefix('error: ')}")
     if not found:
-        raise Failure(*(f"error: {each}" for each in failures or ["the process has decided nothing yet"]))
+        raise CommandError(*(f"error: {each}" for each in failures or ["the process has decided nothing yet"]))
     return found
 
 
@@ -140,7 +140,9 @@ async def _pods(client: "Client", namespace: str, node: str | None) -> "Sequence
     running = [each for each in listed.items if each.status.phase == "Running" and node in {None, each.spec.node_name}]
     if not running:
         where = "" if node is None else f" on node {node}"
-        raise Failure(f"error: no pod of {app} runs in namespace {namespace}{where}; name another with --namespace")
+        raise CommandError(
+            f"error: no pod of {app} runs in namespace {namespace}{where}; name another with --namespace"
+        )
     return running
 
 
@@ -151,11 +153,13 @@ def _differences(record: "Record", file: Path) -> "list[Difference]":
 
     kind = DECIDERS.get(record.decider)
     if kind is None:
-        raise Failure(f"error: {file}: this version has no decider {record.decider!r}; it has {', '.join(DECIDERS)}")
+        raise CommandError(
+            f"error: {file}: this version has no decider {record.decider!r}; it has {', '.join(DECIDERS)}"
+        )
     try:
         return list(play(record, kind))
     except NotPlainError as error:
-        raise Failure(f"error: {file}: decider {record.decider}: {error}") from error
+        raise CommandError(f"error: {file}: decider {record.decider}: {error}") from error
 
 
 def _title(record: "Record") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
-from tessera.cli.base.console import refused, say, tolerate_any_encoding
+from tessera.cli.base.console import print_refusal, say, tolerate_any_encoding
 
 #: The product's commands, in the order of the overview; the package tessera-lab adds its own.
 COMMANDS: Table = {
@@ -91,7 +91,7 @@ def main(args: Sequence[str] | None = None) -> int:
         error.show()
         return 0
     except click.ClickException as error:
-        refused(error)
+        print_refusal(error)
         return 1
     except click.Abort:
         return 130

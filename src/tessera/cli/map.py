@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, connected, reported
-from tessera.cli.base.console import colours, say_coloured, say_json
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.console import say_coloured, say_json, shows_colours
 from tessera.cli.base.tiles import draw
 from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_nodes
 
@@ -16,7 +16,7 @@ from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_n
 @click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
 @click.option("--colour/--no-colour", "--color/--no-color", default=None, help="Colour; by default on a terminal only.")
 @cluster_options
-@reported
+@report_errors
 def command(
     nodes: tuple[str, ...], output: str, colour: bool | None, kubeconfig: Path | None, context: str | None
 ) -> None:
@@ -41,7 +41,7 @@ def command(
     if output == "json":
         say_json({"nodes": shown, "pending": coming})
         return
-    say_coloured(*draw(shown, coming, colour=colours() if colour is None else colour))
+    say_coloured(*draw(shown, coming, colour=shows_colours() if colour is None else colour))
 
 
 async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:
@@ -50,11 +50,11 @@ async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[Node
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.kube.resources import NODES
 
-    async with connected("tessera-map", kubeconfig, context) as client:
+    async with connect("tessera-map", kubeconfig, context) as client:
         try:
             found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
         except NotFound as error:
-            raise Failure(
+            raise CommandError(
                 "error: Tessera is not installed in this cluster, it has no Instaslice objects; run tessera install"
             ) from error
         try:

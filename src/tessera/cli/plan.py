@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import Failure, reported
+from tessera.cli.base.connection import CommandError, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.text import one_line
 
@@ -25,7 +25,7 @@ def command() -> None:
 @click.argument("model", metavar="MODEL")
 @click.argument("wanted", nargs=-1, required=True, metavar="PROFILE=COUNT...")
 @click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
-@reported
+@report_errors
 def mig(model: str, wanted: Sequence[str], output: str) -> int:
     """Cut one card into MIG slices: show the layout, or name what stands in the way.
 
@@ -51,7 +51,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
         say_json(_as_json(found.short_name, geometry, plan))
         return 1 if isinstance(plan, Infeasible) else 0
     if isinstance(plan, Infeasible):
-        raise Failure(plan.reason)
+        raise CommandError(plan.reason)
     say(*_drawn(found.short_name, geometry, plan))
     return 0
 

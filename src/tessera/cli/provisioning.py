@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def command() -> None:
 )
 @click.option("-n", "--namespace", default="tessera-system", show_default=True, help="Where Tessera runs.")
 @cluster_options
-@reported
+@report_errors
 def report(
     *,
     output: str,
@@ -84,8 +84,8 @@ def report(
     now = SystemClock().now()
     results = [each for path in experiments for each in _experiments(path)]
     asks = not files and not experiments
-    kept = asyncio.run(_kept(kubeconfig, context, namespace)) if asks else _from_files(files)
-    records, workloads = _chosen(kept, None if since is None else moment(since, now), groups)
+    kept = asyncio.run(_read_records(kubeconfig, context, namespace)) if asks else _from_files(files)
+    records, workloads = _select(kept, None if since is None else parse_moment(since, now), groups)
     found = summaries(records, [By(each) for each in by])
     pods = workload_summaries(workloads)
     if output == "json":
@@ -95,17 +95,17 @@ def report(
         _show(output, found, pods, results, now)
 
 
-def _chosen(
+def _select(
     kept: "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
 ) -> "tuple[list[ProvisioningRecord], list[WorkloadRecord]]":
     records, workloads = kept
     return (
-        [each for each in records if _wanted(each.at, each.group, since, groups)],
-        [each for each in workloads if _wanted(each.at, each.group, since, groups)],
+        [each for each in records if _matches(each.at, each.group, since, groups)],
+        [each for each in workloads if _matches(each.at, each.group, since, groups)],
     )
 
 
-def _wanted(at: Mapping[Any, float], group: str, since: float | None, groups: Sequence[str]) -> bool:
+def _matches(at: Mapping[Any, float], group: str, since: float | None, groups: Sequence[str]) -> bool:
     """Whether a record is of one of the groups, and says that anything happened since then."""
     return (not groups or group in groups) and (since is None or max(at.values(), default=0.0) >= since)
 
@@ -136,16 +136,16 @@ def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
 
     names = list(dict.fromkeys(each.experiment for each in results))
     if len(names) > 1 and not found:
-        raise Failure(
+        raise CommandError(
             f"error: the file has the experiments {' and '.join(names)}, and an SVG shows one chart; use -o html"
         )
     drawn = stacked(found) if found else "".join(bars(results, name) for name in names)
     if not drawn:
-        raise Failure("error: there is nothing to draw: no record has both ends of any part of the way")
+        raise CommandError("error: there is nothing to draw: no record has both ends of any part of the way")
     return drawn
 
 
-async def _kept(
+async def _read_records(
     kubeconfig: Path | None, context: str | None, namespace: str
 ) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
     from tessera.kube.client.errors import NotFound
@@ -153,7 +153,7 @@ async def _kept(
     from tessera.provisioning.history import ProvisioningHistory
     from tessera.provisioning.recording.history_store import RECORDS_NAME
 
-    async with connected("tessera-provisioning", kubeconfig, context) as client:
+    async with connect("tessera-provisioning", kubeconfig, context) as client:
         try:
             found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
         except NotFound:
@@ -165,26 +165,26 @@ async def _kept(
 
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
     from tessera.provisioning.report.reading import read_records, read_workloads
 
     records: list[ProvisioningRecord] = []
     workloads: list[WorkloadRecord] = []
     for path in files:
-        text, name = text_of(path), named(path)
+        text, name = read_text(path), display_name(path)
         records += read_records(text, name)
         workloads += read_workloads(text, name)
     return records, workloads
 
 
 def _experiments(path: Path) -> "tuple[Samples, ...]":
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
     from tessera.provisioning.report.reading import read_experiments
 
-    return read_experiments(text_of(path), named(path))
+    return read_experiments(read_text(path), display_name(path))
 
 
-def moment(text: str, now: float) -> float:
+def parse_moment(text: str, now: float) -> float:
     """Seconds since 1970 of an age or a date.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.process import log_option, run_process, start_log
 
 
@@ -29,7 +29,7 @@ from tessera.cli.base.process import log_option, run_process, start_log
 )
 @log_option
 @cluster_options
-@reported
+@report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run admission: gates pods that ask for a slice, and turns requirements into resources.
 
@@ -55,7 +55,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     )
 
 
-def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The webhook's options from a container's arguments and environment, as the command would read them."""
     given = environment.get("POD_NAMESPACE")
     extra = ["--namespace", given] if given else []
@@ -66,5 +66,5 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     from tessera.clock import SystemClock
     from tessera.webhook.main.run import run
 
-    async with connected("tessera-webhook", kubeconfig, context) as client:
+    async with connect("tessera-webhook", kubeconfig, context) as client:
         await run(options, client, SystemClock())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--namespace", metavar="NAME", help="Where it is.  [default: the kubeconfig context's, or default]")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
 @cluster_options
-@reported
+@report_errors
 def command(what: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
     """Say why a pod waits or a node's cards are not as asked, and what would help.
 
@@ -56,8 +56,8 @@ async def _report(
     if namespace is None:
         path = None if kubeconfig is None else str(kubeconfig)
         namespace = load_config(clock=clock, kubeconfig=path, context=context).namespace
-    async with connected("tessera-why", kubeconfig, context) as client:
+    async with connect("tessera-why", kubeconfig, context) as client:
         try:
             return await explain(client, clock, wanted, namespace)
         except NotFound as error:
-            raise Failure(str(error), *getattr(error, "__notes__", ())) from error
+            raise CommandError(str(error), *getattr(error, "__notes__", ())) from error

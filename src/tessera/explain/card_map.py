@@ -37,7 +37,7 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     state: str
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One card; ``possible`` counts for each profile how many more slices of it alone would fit now."""
 
     index: int
@@ -54,7 +54,7 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One node and its cards in the order of the driver's indexes."""
 
     node: str
-    cards: tuple[Card, ...]
+    cards: tuple[MappedCard, ...]
 
 
 class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -87,7 +87,7 @@ def cards_of(instaslices: Iterable[Instaslice]) -> list[NodeCards]:
     return [NodeCards(node=each.metadata.name, cards=_cards(each)) for each in ordered]
 
 
-def _cards(instaslice: Instaslice) -> tuple[Card, ...]:
+def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
     resources = instaslice.status.node_resources
     tiles = _tiles(instaslice)
     return tuple(
@@ -96,9 +96,9 @@ def _cards(instaslice: Instaslice) -> tuple[Card, ...]:
     )
 
 
-def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> Card:
+def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
     ends = (position.start + position.size for each in placements.values() for position in each.placements)
-    return Card(
+    return MappedCard(
         index=index,
         uuid=gpu.gpu_uuid,
         model=gpu.gpu_name,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import reported
+from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.option_types import Duration, Number
 from tessera.phrasing import count_noun
@@ -47,7 +47,7 @@ _ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of ste
 @click.option("--vm-time", type=_DURATION, help="Of a cloud, for a virtual machine.  [default: the cost model's]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of chance.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
-@reported
+@report_errors
 def command(
     *,
     timer: float,
@@ -109,7 +109,9 @@ def _simulate(setting: "AutoscalingSettings") -> "AutoscalingRun":
     from tessera_lab.experiments.autoscaling import simulate_autoscaling
     from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
-    make = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    make = build_entrypoint(
+        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
+    )
     return simulate_autoscaling(setting, make)
 
 

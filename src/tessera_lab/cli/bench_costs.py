@@ -2,13 +2,13 @@
 
 import click
 
-from tessera.cli.base.connection import reported
+from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
 
 
 @click.command()
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
-@reported
+@report_errors
 def command(output: str) -> None:
     """Print the cost model that experiments in the lab run on.
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
-from tessera.cli.base.connection import connected, reported
+from tessera.cli.base.connection import connect, report_errors
 from tessera.cli.base.console import say, say_coloured, say_document, say_json_text
 from tessera.cli.base.tiles import draw
 from tessera.clock import Clock, SystemClock
@@ -112,7 +112,7 @@ class PodTimeline:
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the simulated cluster running and say what to try next.")
-@reported
+@report_errors
 def command(keep: bool) -> None:
     """Watch a slice being made on demand, on simulated cards.
 
@@ -162,7 +162,7 @@ def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
 
 
 async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, keep: bool) -> None:
-    async with connected("tessera-demo", Path(lab.kubeconfig)) as client:
+    async with connect("tessera-demo", Path(lab.kubeconfig)) as client:
         rng = random.Random(0)
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         pods = Informer(client, PODS, clock=clock, rng=rng, namespace="default")

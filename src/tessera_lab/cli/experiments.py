@@ -5,7 +5,7 @@ from functools import partial
 
 from tessera.cli.base.console import say
 from tessera.cli.bench.experiment_options import Trial
-from tessera.cli.bench.live import saved
+from tessera.cli.bench.live import save_results
 from tessera.cli.bench.result_table import lines
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
@@ -38,14 +38,16 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
     say(*lines(results, titles, RED_HAT), *told)
-    saved(results, trial.json_file)
+    save_results(results, trial.json_file)
 
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, ReferenceWaits], Samples]:
     from tessera.cli import agent, controller, webhook
     from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
-    make = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    make = build_entrypoint(
+        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
+    )
     played = _EXPERIMENTS[experiment]
     return lambda name, order, waits: played(
         SCENARIOS[name], repeats, operator=order, make=make, waits=waits, seed=seed

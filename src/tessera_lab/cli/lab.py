@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import reported
+from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def command() -> None:
 @command.command()
 @lab_options
 @dir_option
-@reported
+@report_errors
 def up(folder: Path | None, **options: Any) -> None:
     """Start a lab in the background.
 
@@ -162,7 +162,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
 
 @command.command()
 @dir_option
-@reported
+@report_errors
 def down(folder: Path | None) -> None:
     """End the lab and remove its folder."""
     from tessera_lab.daemon import lab_folder
@@ -174,7 +174,7 @@ def down(folder: Path | None) -> None:
 @command.command()
 @click.option("-o", "--output", type=click.Choice(["text", "json", "kubeconfig"]), default="text", help="What to show.")
 @dir_option
-@reported
+@report_errors
 def status(folder: Path | None, output: str) -> int:
     """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
     from tessera_lab.daemon import lab_folder
@@ -199,7 +199,7 @@ def status(folder: Path | None, output: str) -> int:
 @command.command(short_help="List a node's simulated cards as `nvidia-smi -L` would.")
 @click.argument("node")
 @dir_option
-@reported
+@report_errors
 def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
     from tessera_lab.daemon.control_socket import send_request
@@ -211,7 +211,7 @@ def smi(folder: Path | None, node: str) -> None:
 @click.argument("node")
 @click.option("--kernel", metavar="NAME", default="", help="Boot into this one, `uname -r`.  [default: the same]")
 @dir_option
-@reported
+@report_errors
 def reboot(folder: Path | None, node: str, kernel: str) -> None:
     """Reboot a node, and do not wait for it.
 
@@ -245,15 +245,17 @@ def _lab_folder(folder: Path | None) -> Path:
 @command.command(hidden=True)
 @lab_options
 @dir_option
-@reported
+@report_errors
 def serve(folder: Path | None, **options: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
-    from tessera.cli.base.process import collect_seldom, start_log
+    from tessera.cli.base.process import reduce_garbage_collection, start_log
     from tessera_lab.daemon.serve import LabOptions, serve_lab
     from tessera_lab.installation.install import TesseraCommands
 
     start_log("info")
-    collect_seldom()
-    commands = TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+    reduce_garbage_collection()
+    commands = TesseraCommands(
+        agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
+    )
     serve_lab(_folder(folder), LabOptions(**options), commands)

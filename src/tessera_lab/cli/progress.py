@@ -12,7 +12,7 @@ from itertools import cycle
 
 import msgspec
 
-from tessera.cli.base.console import colours, say_coloured, say_live
+from tessera.cli.base.console import say_coloured, say_live, shows_colours
 from tessera.clock import Clock
 
 #: Columns of a step's text.
@@ -34,7 +34,7 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.steps: list[Step] = []
-        self.live = colours()
+        self.live = shows_colours()
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:

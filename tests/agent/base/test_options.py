@@ -7,31 +7,31 @@ import pytest
 
 from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, ValidationMode
 from tessera.api.sharing.profile import MigStrategy
-from tessera.cli.agent import parsed
+from tessera.cli.agent import parse_options
 
 NODE = {"NODE_NAME": "n1"}
 
 
 def test_by_default_everything_lies_where_kubelet_has_it() -> None:
-    options = parsed([], NODE)
+    options = parse_options([], NODE)
     assert options == AgentOptions(node_name="n1")
     assert options.plugin_dir == Path("/var/lib/kubelet/device-plugins")
     assert options.pod_resources == Path("/var/lib/kubelet/pod-resources")
 
 
 def test_another_root_of_kubelet_moves_pod_resources_but_not_the_plugins_folder() -> None:
-    options = parsed(["--kubelet-root=/data/kubelet"], NODE)
+    options = parse_options(["--kubelet-root=/data/kubelet"], NODE)
     assert options.plugin_dir == Path("/var/lib/kubelet/device-plugins")
     assert options.pod_resources == Path("/data/kubelet/pod-resources")
 
 
 def test_both_folders_can_be_named() -> None:
-    options = parsed(["--plugin-dir=/a", "--pod-resources-dir=/b"], NODE)
+    options = parse_options(["--plugin-dir=/a", "--pod-resources-dir=/b"], NODE)
     assert (options.plugin_dir, options.pod_resources) == (Path("/a"), Path("/b"))
 
 
 def test_profiles_and_layouts_lie_in_config_maps_with_defaults_for_nodes_without_a_label() -> None:
-    options = parsed(
+    options = parse_options(
         ["--sharing-config=kube-system/slices", "--sharing-default=slice-4", "--mig-config=gpu/layouts"], NODE
     )
     assert options.sharing_config == ConfigMapName("kube-system", "slices")
@@ -50,7 +50,7 @@ def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -
         "DP_DISABLE_HEALTHCHECKS": "all",
         "PATH": "/bin",
     }
-    options = parsed(["--mig-strategy=none", "--memory-limits=evict"], environment)
+    options = parse_options(["--mig-strategy=none", "--memory-limits=evict"], environment)
     assert options.mig_strategy is MigStrategy.NONE
     assert options.memory_limits is EnforcementMode.EVICT
     assert options.device_list_strategies == ("envvar", "cdi-annotations")
@@ -69,15 +69,15 @@ def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -
 )
 def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str, says: str) -> None:
     with pytest.raises(click.BadParameter, match=says):
-        parsed([argument], NODE)
+        parse_options([argument], NODE)
 
 
 def test_a_driver_container_s_folders_and_the_validation_can_be_said() -> None:
-    options = parsed(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
+    options = parse_options(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
     assert (options.driver_root, options.markers_dir) == (Path("/opt/driver"), Path("/opt/markers"))
     assert options.validation is ValidationMode.ALWAYS
 
 
 def test_simulated_cards_have_nothing_to_do_with_the_machine_s_markers_unless_asked_to() -> None:
-    assert parsed(["--simulate=A30"], NODE).markers_dir is None
-    assert parsed(["--simulate=A30", "--markers-dir=/m"], NODE).markers_dir == Path("/m")
+    assert parse_options(["--simulate=A30"], NODE).markers_dir is None
+    assert parse_options(["--simulate=A30", "--markers-dir=/m"], NODE).markers_dir == Path("/m")

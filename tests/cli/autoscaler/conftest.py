@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.cli.autoscaler.cluster_facts import NODE_POOLS, ClusterFacts, look
+from tessera.cli.autoscaler.cluster_facts import NODE_POOLS, ClusterFacts, read_cluster
 from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, SETS
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
@@ -67,7 +67,7 @@ def looked() -> Look:
             for made in objects:
                 kind = KINDS[f"{made['apiVersion']}/{made['kind']}"]
                 await client.create(kind, made, "machines" if kind.namespaced else None)
-            return await look(client)
+            return await read_cluster(client)
 
         return run_virtual(main())
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tessera.cli.base.controller_options import build_arguments
-from tessera.cli.controller import command, parsed
+from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import make_order
@@ -28,7 +28,7 @@ ENVIRONMENT = {"POD_NAME": "p"}
 
 
 def read(*given: str) -> BuildSettings:
-    found: BuildSettings = parsed(given, ENVIRONMENT).drivers.builds
+    found: BuildSettings = parse_options(given, ENVIRONMENT).drivers.builds
     return found
 
 

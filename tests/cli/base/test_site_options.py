@@ -13,7 +13,7 @@ from tests.kube.certificates import Authority
 
 from tessera.cli.base.controller_options import Site, site_arguments
 from tessera.cli.base.option_types import LONGEST
-from tessera.cli.controller import command, parsed
+from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
 from tessera.provisioning.options import ProvisioningOptions
@@ -26,7 +26,7 @@ SITE = Site(
 
 
 def read(*given: str) -> ControllerOptions:
-    found: ControllerOptions = parsed(given, {"POD_NAME": "p"})
+    found: ControllerOptions = parse_options(given, {"POD_NAME": "p"})
     return found
 
 

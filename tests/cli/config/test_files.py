@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.cli.config.files import check
-from tessera.cli.config.judgement import Part, parse_node
+from tessera.cli.config.files import judge_file
+from tessera.cli.config.judgement import Judgement, parse_node
 
 SLICES = """\
 apiVersion: v1
@@ -45,13 +45,13 @@ def layout(devices: str, more: str = "") -> str:
     return f"version: v1\nmig-configs:\n  x:\n  - {{devices: all, mig-enabled: true, mig-devices: {devices}{more}}}\n"
 
 
-def only(text: str, *nodes: str) -> Part:
-    (part,) = check(text, [parse_node(each) for each in nodes])
+def only(text: str, *nodes: str) -> Judgement:
+    (part,) = judge_file(text, [parse_node(each) for each in nodes])
     return part
 
 
 def test_each_profile_of_a_config_map_is_judged_on_its_own() -> None:
-    good, bad = check(SLICES, [parse_node("4xA100-40GB")])
+    good, bad = judge_file(SLICES, [parse_node("4xA100-40GB")])
     assert good.name == "nvidia-time-slicing-config/slice-4"
     assert good.means == (
         "time slices: each nvidia.com/gpu becomes 4 of nvidia.com/gpu.shared; a container may ask for 1",
@@ -230,15 +230,15 @@ def test_models_whose_placements_are_unknown_are_not_judged() -> None:
 
 
 def test_manifests_of_other_kinds_are_passed_over_unless_there_is_nothing_else() -> None:
-    parts = check("kind: Namespace\n---\n" + SLICES.replace("replica:", "replicas:"), [])
+    parts = judge_file("kind: Namespace\n---\n" + SLICES.replace("replica:", "replicas:"), [])
     assert [part.problems for part in parts] == [(), (), ()]
     assert parts[0].notices == ("is a Namespace, which is not checked",)
-    assert check("kind: Namespace", [])[-1].problems[0].startswith("holds nothing to check")
+    assert judge_file("kind: Namespace", [])[-1].problems[0].startswith("holds nothing to check")
 
 
 def test_a_list_of_config_maps_is_opened() -> None:
     inner = "\n".join("  " + line for line in SLICES.splitlines())
-    assert len(check(f"kind: List\nitems:\n-{inner[1:]}", [])) == 2
+    assert len(judge_file(f"kind: List\nitems:\n-{inner[1:]}", [])) == 2
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_a_list_of_config_maps_is_opened() -> None:
     ],
 )
 def test_what_cannot_be_read_is_wrong(text: str, problem: str) -> None:
-    assert check(text, [])[0].problems[0].startswith(problem)
+    assert judge_file(text, [])[0].problems[0].startswith(problem)
 
 
 def test_the_clients_file_of_the_mig_manager_is_passed_over() -> None:
-    parts = check(LAYOUTS + "---\nversion: v1\nsystemd-services: [dcgm.service]\n", [])
+    parts = judge_file(LAYOUTS + "---\nversion: v1\nsystemd-services: [dcgm.service]\n", [])
     assert "Tessera stops none" in parts[1].notices[0]
 
 

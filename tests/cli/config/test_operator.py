@@ -1,7 +1,7 @@
 """`tessera config check` on an installation of NVIDIA's gpu-operator."""
 
-from tessera.cli.config.files import check
-from tessera.cli.config.judgement import Part, parse_node
+from tessera.cli.config.files import judge_file
+from tessera.cli.config.judgement import Judgement, parse_node
 
 VALUES = """\
 mig: {strategy: mixed}
@@ -20,8 +20,8 @@ status: {state: ready, namespace: gpu-operator}
 """
 
 
-def only(text: str) -> Part:
-    (part,) = check(text, [])
+def only(text: str) -> Judgement:
+    (part,) = judge_file(text, [])
     return part
 
 
@@ -105,7 +105,7 @@ def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
               version: v1
               mig-configs: {halves: [{devices: all, mig-enabled: true, mig-devices: {3g.20gb: 2}}]}
     """
-    values, profile, layouts = check(text, [parse_node("2xA100-40GB")])
+    values, profile, layouts = judge_file(text, [parse_node("2xA100-40GB")])
     assert "made from config.data" in values.means[1]
     assert profile.name == "profiles/four"
     assert "on 2 x A100-40GB, not cut: nvidia.com/gpu 8" in profile.means

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 from tessera.cli.driver.build import follow
 from tessera.cli.main import main
 from tessera.clock import LoopClock
@@ -212,7 +212,7 @@ def test_a_failure_is_told_once_and_not_tried_again_unasked() -> None:
         costs = CostModel()
         broken = image_build(world.catalogue, costs, fails=lambda _target: "no modules for this kernel")
         world.catalogue.name("*/buildah/*", SimulatedImage(program=broken))
-        with pytest.raises(Failure, match=rf"Job tessera-system/{ORDER.name}-1 failed: pod .* exit code 1"):
+        with pytest.raises(CommandError, match=rf"Job tessera-system/{ORDER.name}-1 failed: pod .* exit code 1"):
             await world.build()
         await world.clock.sleep(600)
         assert await world.jobs() == [f"{ORDER.name}-1"]
@@ -228,7 +228,7 @@ def test_a_server_that_refuses_is_told() -> None:
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
         await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
         await world.clock.sleep(5)
-        with pytest.raises(Failure, match=r"cannot be made: .*exceeded quota"):
+        with pytest.raises(CommandError, match=r"cannot be made: .*exceeded quota"):
             await world.build()
 
     in_world(story)

@@ -10,8 +10,8 @@ from tessera.api.driver.node_status import (
     DriverStrategy,
     RejectedStrategy,
 )
-from tessera.cli.base.simulated_cluster import leaps
-from tessera.cli.driver.status import NodeDriver, is_stuck, lines, node_drivers
+from tessera.cli.base.simulated_cluster import time_leaps
+from tessera.cli.driver.status import NodeDriver, is_stuck, node_drivers, status_lines
 from tessera.clock import SystemClock
 from tessera.driver.nodes.node_status import encode_status
 from tessera.kube.client.client import Client
@@ -45,7 +45,7 @@ def node(name: str, status: DriverStatus | None = None, *, gpu: bool = True) -> 
 
 
 def shown(*nodes: Node, verbose: bool = False) -> list[str]:
-    return list(lines(node_drivers(nodes, now=NOW), verbose=verbose))
+    return list(status_lines(node_drivers(nodes, now=NOW), verbose=verbose))
 
 
 def test_a_node_that_serves_is_one_line() -> None:
@@ -91,7 +91,7 @@ def test_a_node_with_cards_of_which_nothing_is_known_is_there_and_one_without_is
 def test_how_long_a_phase_lasts_is_not_said_where_the_nodes_time_is_another() -> None:
     (found,) = node_drivers([node("a", STATUS)], now=None)
     assert (found.since, found.seconds) == ("2027-01-15T08:00:00Z", None)
-    _, row = lines([found], verbose=False)
+    _, row = status_lines([found], verbose=False)
     assert row.split()[3] == "-"
 
 
@@ -105,8 +105,8 @@ async def test_a_lab_says_that_its_time_leaps(leaping: bool, found: bool) -> Non
     simulated = msgspec.structs.replace(
         simulated, status=NodeStatus(node_info=NodeSystemInfo(container_runtime_version="simulated://1.0"))
     )
-    assert await leaps(client, [simulated, real]) is found
-    assert await leaps(client, [real]) is False
+    assert await time_leaps(client, [simulated, real]) is found
+    assert await time_leaps(client, [real]) is False
 
 
 def test_a_status_that_cannot_be_read_is_none() -> None:

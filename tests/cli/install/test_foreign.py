@@ -10,8 +10,8 @@ from tessera.api.documents import load_document
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.cluster_policy import find_other_manager
 from tessera.api.gpu_operator.settings_reader import read_settings
-from tessera.cli.install.apply import Done, apply_all
-from tessera.cli.install.manifests import Choices, manifests
+from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.cli.install.preflight import warnings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -23,20 +23,20 @@ BY_OBJECTS = "driver: {version: '580.65.06', nvidiaDriverCRD: {enabled: true}}"
 POLICY = "clusterpolicy.nvidia.com/cluster-policy"
 
 
-def choices(values: str | None = None, drivers: bool | None = None) -> Choices:
+def choices(values: str | None = None, drivers: bool | None = None) -> InstallChoices:
     settings = None if values is None else read_settings(load_document(values), drivers)
     objects = settings.driver_objects if settings else ()
-    return Choices(settings=settings, drivers=objects, ask_for_drivers=drivers)
+    return InstallChoices(settings=settings, drivers=objects, ask_for_drivers=drivers)
 
 
 async def install(
     place: Any, values: str | None = None, drivers: bool | None = None, *, dry: bool = False
-) -> list[Done]:
+) -> list[AppliedObject]:
     found = manifests(install_manifests(), [], choices(values, drivers))
     return [each async for each in apply_all(place.client(), place.clock, found, dry=dry, drivers=drivers)]
 
 
-def about(done: Sequence[Done], part: str = "nvidia.com") -> dict[str, str]:
+def about(done: Sequence[AppliedObject], part: str = "nvidia.com") -> dict[str, str]:
     return {each.name: each.result for each in done if part in each.name}
 
 

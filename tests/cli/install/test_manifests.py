@@ -8,8 +8,8 @@ import yaml
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
-from tessera.cli.agent import parsed
-from tessera.cli.install.manifests import Choices, Manifest, manifests
+from tessera.cli.agent import parse_options
+from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
@@ -20,7 +20,9 @@ EVICTION = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").
 def made(values: str | None = None, **choices: Any) -> Sequence[Manifest]:
     settings = None if values is None else read_settings(load_document(values))
     return manifests(
-        BASE, EVICTION, Choices(settings=settings, drivers=settings.driver_objects if settings else (), **choices)
+        BASE,
+        EVICTION,
+        InstallChoices(settings=settings, drivers=settings.driver_objects if settings else (), **choices),
     )
 
 
@@ -39,7 +41,7 @@ def options(objects: Sequence[Manifest]) -> Any:
     """What the agent makes of its arguments."""
     found = container(objects)
     env = {each["name"]: each["value"] for each in found["env"] if "value" in each}
-    return parsed(found["args"], {"NODE_NAME": "node-1", **env})
+    return parse_options(found["args"], {"NODE_NAME": "node-1", **env})
 
 
 def named(objects: Sequence[Manifest], kind: str, name: str) -> list[Manifest]:

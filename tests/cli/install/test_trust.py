@@ -4,8 +4,8 @@ import copy
 from pathlib import PurePath
 from typing import Any
 
-from tessera.cli.controller import parsed
-from tessera.cli.install.manifests import Choices, Manifest, manifests
+from tessera.cli.controller import parse_options
+from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.trust import config_map
 from tessera.manifests import install_manifests
 
@@ -13,7 +13,7 @@ BASE = install_manifests()
 
 
 def made(authorities: str, **choices: Any) -> list[Manifest]:
-    return manifests(BASE, [], Choices(authorities=authorities, **choices))
+    return manifests(BASE, [], InstallChoices(authorities=authorities, **choices))
 
 
 def template(objects: list[Manifest]) -> Any:
@@ -27,7 +27,7 @@ def test_the_controller_is_told_a_file_that_is_mounted_from_the_config_map() -> 
     objects = made("PEM")
     pod = template(objects)["spec"]
     (container,) = pod["containers"]
-    told = PurePath(parsed(container["args"], {"POD_NAME": "p"}).registries.ca)
+    told = PurePath(parse_options(container["args"], {"POD_NAME": "p"}).registries.ca)
     (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(told.parent))
     assert mount["readOnly"] is True
     (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
@@ -53,7 +53,7 @@ def test_other_certificates_start_another_pod_and_the_same_ones_do_not() -> None
 
 def test_nothing_else_changes() -> None:
     before = copy.deepcopy(BASE)
-    plain, more = manifests(BASE, [], Choices()), made("PEM")
+    plain, more = manifests(BASE, [], InstallChoices()), made("PEM")
     changed = [each["metadata"]["name"] for each in more if each not in plain]
     assert changed == ["tessera-registry-ca", "tessera-controller"]
     assert before == BASE

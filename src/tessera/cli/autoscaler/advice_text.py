@@ -59,7 +59,7 @@ class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
     karpenter: bool = False
 
 
-def joined(
+def build_group_advice(
     times: GroupTimes, advice: Advice, current: Timers, labels: Labels, found: tuple[Finding, ...], *, karpenter: bool
 ) -> GroupAdvice:
     """The parts as one value; Karpenter has no timers that loop."""
@@ -77,7 +77,7 @@ def joined(
     )
 
 
-def lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Iterator[str]:
+def advice_lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Iterator[str]:
     """The report.
 
     Args:
@@ -91,11 +91,11 @@ def lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Itera
         yield from _measured(each.advice)
         yield from _timers(each)
         yield from _loops(each)
-        yield from lines_of_findings(each.findings)
+        yield from finding_lines(each.findings)
     if cluster:
         yield from [""] if told else []
         yield "all node groups"
-        yield from lines_of_findings(cluster)
+        yield from finding_lines(cluster)
 
 
 def _measured(advice: Advice) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _cost(loop: ReplaceLoop) -> str:
     return f"{loop.attempts:.1f} attempts, {loop.wasted_node_hours:.2f} wasted node hours per node"
 
 
-def lines_of_findings(found: Sequence[Finding]) -> Iterator[str]:
+def finding_lines(found: Sequence[Finding]) -> Iterator[str]:
     """Numbered, each with what to do about it."""
     for number, each in enumerate(found, start=1):
         yield f"  {number}. {each.text}"
@@ -207,13 +207,13 @@ def _first(groups: Sequence[GroupAdvice], cluster: Sequence[Finding]) -> Iterato
     if any(each.simulated for each in groups):
         yield f"warning: {SIMULATED}; set no real timer by them"
     for each in groups:
-        said = [*_kept(each), *lines_of_findings(each.findings)]
+        said = [*_kept(each), *finding_lines(each.findings)]
         if said:
             yield f"node group {each.group or '(no name)'}"
             yield from said
     if cluster:
         yield "all node groups"
-        yield from lines_of_findings(cluster)
+        yield from finding_lines(cluster)
 
 
 def _kept(each: GroupAdvice) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
-from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.option_types import Duration
 
@@ -49,7 +49,7 @@ _DURATION = Duration()
     help="How to show it: for people, for programs, or in an autoscaler's own words.",
 )
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     samples: Path | None,
@@ -76,7 +76,7 @@ def command(
         oc apply --server-side --force-conflicts --field-manager=tessera -f -
       tessera autoscaler advise -o capi
     """
-    from tessera.cli.autoscaler.advice_text import lines
+    from tessera.cli.autoscaler.advice_text import advice_lines
     from tessera.provisioning.advise.findings import expendable, unmanaged
 
     times, facts = times_and_facts(samples, kubeconfig, context)
@@ -86,16 +86,18 @@ def command(
     if groups:
         times = tuple(each for each in times if each.group in groups)
     if not times and (groups or not cluster):
-        raise Failure(
+        raise CommandError(
             "error: no times were measured"
             + (f" of node group {', '.join(groups)}" if groups else "")
             + "; records are made as nodes come (tessera provisioning report), or give a file with --samples"
         )
     of_karpenter = karpenter or output == "karpenter"
-    told = [_told(each, facts, timers, labelled, of_karpenter or each.group in facts.karpenter) for each in times]
+    told = [
+        _advise_group(each, facts, timers, labelled, of_karpenter or each.group in facts.karpenter) for each in times
+    ]
     match output:
         case "table":
-            say(*lines(told, cluster))
+            say(*advice_lines(told, cluster))
         case "json":
             say_json({"groups": told, "cluster": cluster})
         case _:
@@ -104,14 +106,14 @@ def command(
             print_for_autoscaler(told, cluster, facts, output)
 
 
-def _told(
+def _advise_group(
     times: "GroupTimes",
     facts: "ClusterFacts",
     given: dict[str, float | None],
     labelled: bool | None,
     karpenter: bool,
 ) -> "GroupAdvice":
-    from tessera.cli.autoscaler.advice_text import joined
+    from tessera.cli.autoscaler.advice_text import build_group_advice
     from tessera.provisioning.advise.findings import findings
     from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
 
@@ -124,7 +126,7 @@ def _told(
         defaults=Timers() if karpenter else DEFAULTS,  # an empty node of Karpenter's goes at once by default
     )
     found = findings(times, advice, current, labels=labels, karpenter=karpenter)
-    return joined(times, advice, current, labels, found, karpenter=karpenter)
+    return build_group_advice(times, advice, current, labels, found, karpenter=karpenter)
 
 
 def _with_never_ready(times: "tuple[GroupTimes, ...]", facts: "ClusterFacts") -> "tuple[GroupTimes, ...]":

@@ -99,7 +99,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = ClusterFacts()
 
 
-async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
+async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     """A cluster's measured times and what is known of its autoscaler."""
     times = from_records(await _records(client))
     nodes = (await client.list(NODES)).items

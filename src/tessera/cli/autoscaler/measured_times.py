@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tessera.cli.base.connection import Failure, connected
+from tessera.cli.base.connection import CommandError, connect
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 from tessera.provisioning.history import RECORDS_KEY
@@ -32,16 +32,16 @@ def times_and_facts(
         context: as the option.
 
     Raises:
-        Failure: the file has mistakes.
+        CommandError: the file has mistakes.
     """
-    from tessera.cli.autoscaler.cluster_facts import NOTHING, look
+    from tessera.cli.autoscaler.cluster_facts import NOTHING, read_cluster
 
     if samples is not None:
         return _read(samples), NOTHING
 
     async def asked() -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
-        async with connected("tessera-autoscaler", kubeconfig, context) as client:
-            return await look(client)
+        async with connect("tessera-autoscaler", kubeconfig, context) as client:
+            return await read_cluster(client)
 
     return asyncio.run(asked())
 
@@ -49,14 +49,14 @@ def times_and_facts(
 def _read(file: Path) -> "tuple[GroupTimes, ...]":
     from tessera.api.documents import FileRefused
     from tessera.cli.autoscaler.measured_times import read_times
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
     from tessera.provisioning.advise.samples import refused
 
     try:
-        return read_times(text_of(file), named(file))
+        return read_times(read_text(file), display_name(file))
     except FileRefused as error:
-        first, *mistakes = refused(named(file), error)
-        raise Failure(f"error: {first}", *mistakes) from error
+        first, *mistakes = refused(display_name(file), error)
+        raise CommandError(f"error: {first}", *mistakes) from error
 
 
 def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:

@@ -47,7 +47,7 @@ def from_openshift(scaler: Mapping[str, Any]) -> Settings:
     gpus = _object(spec.get("resourceLimits")).get("gpus")
     threshold, enabled = spec.get("podPriorityThreshold"), down.get("enabled")
     return Settings(
-        timers=over(
+        timers=override_timers(
             DEFAULTS,
             max_node_provision=spec.get("maxNodeProvisionTime"),
             unneeded=down.get("unneededTime"),
@@ -73,10 +73,12 @@ def from_deployment(deployment: Mapping[str, Any]) -> Settings:
             cutoff = int(value)
         elif name == _SCALE_DOWN:
             scale_down = value.lower() != "false"
-    return Settings(timers=over(DEFAULTS, **timers), gpu_types=tuple(types), cutoff=cutoff, scale_down=scale_down)
+    return Settings(
+        timers=override_timers(DEFAULTS, **timers), gpu_types=tuple(types), cutoff=cutoff, scale_down=scale_down
+    )
 
 
-def over(timers: Timers, **texts: object) -> Timers:
+def override_timers(timers: Timers, **texts: object) -> Timers:
     """Timers with those replaced that are written in an object; what cannot be read is left as it is."""
     found = {}
     for name, text in texts.items():
@@ -166,7 +168,7 @@ def _facts(item: Mapping[str, Any], api_group: str) -> SetFacts:
     owners = metadata.get("ownerReferences") or ()
     return SetFacts(
         api_group=api_group,
-        timers=over(
+        timers=override_timers(
             Timers(),
             **{timer: annotations.get(f"{api_group}{CAPI_OPTIONS}{name}") for name, timer in _OPTIONS.items()},
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
-from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.base.console import say, say_document, say_json
 from tessera.cli.base.option_types import Duration, Number
 
@@ -41,7 +41,7 @@ _ORDINARY = 0
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="How to show it.")
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     per_hour: float,
@@ -104,7 +104,7 @@ def command(
 def _mean(times: "Sequence[GroupTimes]") -> float:
     values = [value for each in times for value in each.provision or each.ready]
     if not values:
-        raise Failure("error: no times were measured; give --time-to-gpu, or a file with --samples")
+        raise CommandError("error: no times were measured; give --time-to-gpu, or a file with --samples")
     return sum(values) / len(values)
 
 
@@ -113,7 +113,7 @@ def _selector(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise Failure(f'error: --selector "{text[:80]}" is not of the form LABEL=VALUE')
+            raise CommandError(f'error: --selector "{text[:80]}" is not of the form LABEL=VALUE')
         found[name] = value
     return found
 

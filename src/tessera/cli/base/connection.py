@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def connected(
-    component: str, kubeconfig: Path | None = None, context: str | None = None
-) -> AsyncIterator[Client]:
+async def connect(component: str, kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[Client]:
     """A client for the cluster that kubectl would use: the given file, ``$KUBECONFIG``, ``~/.kube/config``.
 
     Inside a pod without any of these, the pod's own service account is used.
@@ -50,7 +48,7 @@ def cluster_options(function: Callable[P, T]) -> Callable[P, T]:
     )(function)
 
 
-def reported(function: Callable[P, T]) -> Callable[P, T]:
+def report_errors(function: Callable[P, T]) -> Callable[P, T]:
     """Turns what can go wrong at a cluster into one line on standard error and exit code 1."""
 
     @functools.wraps(function)
@@ -58,24 +56,24 @@ def reported(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            if _unheard(error):
+            if _is_broken_pipe(error):
                 raise BrokenPipeError from error
-            text = _said(error)
+            text = _describe_error(error)
             if text is None:
                 raise
-            raise Failure(text) from error
+            raise CommandError(text) from error
 
     return wrapper
 
 
-def _unheard(error: BaseException) -> bool:
+def _is_broken_pipe(error: BaseException) -> bool:
     """Whether the reader of our output went away (``| head``): not the cluster's fault, and nobody is left to tell."""
     if isinstance(error, BaseExceptionGroup):
-        return any(_unheard(each) for each in error.exceptions)
+        return any(_is_broken_pipe(each) for each in error.exceptions)
     return isinstance(error, BrokenPipeError)
 
 
-class Failure(click.ClickException):
+class CommandError(click.ClickException):
     """What a command says on standard error before exit code 1.
 
     Args:
@@ -86,7 +84,7 @@ class Failure(click.ClickException):
         super().__init__("\n".join(one_line(line, LINE_SHOWN) for line in lines))
 
 
-def _said(error: BaseException) -> str | None:
+def _describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can do something about; None for our own faults."""
     from tessera.kube.client.errors import ApiError, Forbidden
     from tessera.kube.transport.kubeconfig import ConfigError
@@ -94,7 +92,7 @@ def _said(error: BaseException) -> str | None:
     from tessera.nvml.simulated.state_file import StateFileError
 
     if isinstance(error, BaseExceptionGroup):
-        lines = [_said(each) for each in error.exceptions]
+        lines = [_describe_error(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
         right = "; ask for that right, or use a context that has it" if isinstance(error, Forbidden) else ""

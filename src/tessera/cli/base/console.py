@@ -62,7 +62,7 @@ def say_json_text(document: str) -> None:
     _write([text.json(document)])
 
 
-def refused(error: click.ClickException) -> None:
+def print_refusal(error: click.ClickException) -> None:
     """Writes why a command did not do what was asked, as kubectl does; a wrong command line says where help is."""
     message = error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
@@ -73,7 +73,7 @@ def refused(error: click.ClickException) -> None:
     _write(text.lines(message, LINE_SHOWN), err=True)
 
 
-def colours() -> bool:
+def shows_colours() -> bool:
     """Whether standard output is a terminal that shows colours, whose user wants some (``NO_COLOR``)."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 

@@ -142,7 +142,7 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--startup-deadline={f'{site.startup_deadline:.9f}'.rstrip('0').rstrip('.')}s"
 
 
-class Named(click.ParamType[tuple[str, str]]):
+class NamedImage(click.ParamType[tuple[str, str]]):
     """An option ``KEY=IMAGE``."""
 
     name = "named image"
@@ -156,7 +156,7 @@ class Named(click.ParamType[tuple[str, str]]):
         return key, image
 
 
-_NAMED = Named()
+_NAMED = NamedImage()
 
 #: The option, the field of BuildSettings, and what click is told.
 _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (

@@ -3,21 +3,21 @@
 import sys
 from pathlib import Path
 
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 
 
-def text_of(file: Path) -> str:
+def read_text(file: Path) -> str:
     """What the file holds; ``-`` is standard input.
 
     Raises:
-        Failure: it is not UTF-8.
+        CommandError: it is not UTF-8.
     """
     try:
         return _standard_input() if str(file) == "-" else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         byte, at = error.object[error.start], error.start
         text = f"byte {at} is {byte:#04x}, which is not UTF-8 there; save the file as text in UTF-8"
-        raise Failure(f"error: {named(file)}: {text}") from None
+        raise CommandError(f"error: {display_name(file)}: {text}") from None
 
 
 def _standard_input() -> str:
@@ -26,6 +26,6 @@ def _standard_input() -> str:
     return sys.stdin.read() if binary is None else binary.read().decode("utf-8")
 
 
-def named(file: Path) -> str:
+def display_name(file: Path) -> str:
     """What the file is called in messages."""
     return "standard input" if str(file) == "-" else str(file)

@@ -57,7 +57,7 @@ class Number(click.FloatRange):
         return number
 
 
-def known_cards(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+def check_cards(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     """The text as it is; a callback of the option.
 
     Raises:

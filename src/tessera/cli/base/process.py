@@ -25,12 +25,12 @@ def run_process(main: Coroutine[Any, Any, Any], *, on_uvloop: bool = True) -> No
     """
     import uvloop
 
-    collect_seldom()
+    reduce_garbage_collection()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if on_uvloop else None) as runner:
         runner.run(_until_asked(main))
 
 
-def collect_seldom() -> None:
+def reduce_garbage_collection() -> None:
     """Makes collections of garbage rare, and those of all objects very rare.
 
     What mirrors a cluster lives long and is in no circles, yet CPython's defaults walk all of it whenever it has grown

@@ -31,7 +31,7 @@ class _Version(msgspec.Struct, frozen=True):
     git_version: str = msgspec.field(name="gitVersion", default="")
 
 
-def simulated(nodes: Iterable[Node]) -> bool:
+def is_lab(nodes: Iterable[Node]) -> bool:
     """Whether these are nodes of a lab."""
     return any(node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME) for node in nodes)
 
@@ -49,17 +49,17 @@ def lab_registries(kubeconfig: Path | None, context: str | None) -> "Resolver | 
 
 def say_where_registries_are(nodes: Iterable[Node], lab: "Resolver | None") -> None:
     """Says on standard error which registries are asked, where the cluster is a lab."""
-    if simulated(nodes):
+    if is_lab(nodes):
         say(_REGISTRIES if lab is None else _ASKED, err=True)
 
 
-async def leaps(client: Client, nodes: Iterable[Node]) -> bool:
+async def time_leaps(client: Client, nodes: Iterable[Node]) -> bool:
     """Whether the cluster's time leaps, so that its times cannot be compared with this machine's clock.
 
     Only a cluster with simulated nodes is asked. A cluster that does not tell its version counts as one whose time
     does not leap.
     """
-    if not simulated(nodes):
+    if not is_lab(nodes):
         return False
     try:
         answer = await client.request("GET", "/version")

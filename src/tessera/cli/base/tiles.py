@@ -7,7 +7,7 @@ here, before they are measured and coloured.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tessera.explain.card_map import Card, NodeCards, PendingNode, Tile
+from tessera.explain.card_map import MappedCard, NodeCards, PendingNode, Tile
 from tessera.mig.geometry import Geometry, Placement
 from tessera.text import one_line
 
@@ -71,7 +71,7 @@ def _letters(node: NodeCards) -> dict[str, str]:
     return {uid: chr(ord("a") + n % 26) + (str(n // 26) if n >= 26 else "") for n, uid in enumerate(uids)}
 
 
-def _row(card: Card, letters: dict[str, str], *, colour: bool) -> str:
+def _row(card: MappedCard, letters: dict[str, str], *, colour: bool) -> str:
     columns = SLOT_COLUMNS if card.slots <= 8 else NARROW_COLUMNS
     starts = {tile.start: tile for tile in card.tiles}
     parts, slot = [], 0

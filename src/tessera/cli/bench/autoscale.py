@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.bench.experiment_options import FILE, Trial, timeout_option, trial_options
 
 if TYPE_CHECKING:
-    from tessera.cli.bench.live import Reached
+    from tessera.cli.bench.live import ClusterTarget
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public", "precompiled-internal"]
@@ -40,7 +40,7 @@ class AutoscaleRun(NamedTuple):
 @timeout_option("4h")
 @trial_options(_SCENARIOS)
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     scenario: str | None,
@@ -71,10 +71,10 @@ def command(
     if scenario is None:
         raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
     run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
-    from tessera.cli.bench.live import Reached, kept
+    from tessera.cli.bench.live import ClusterTarget, collect_results
 
-    with kept(trial.json_file) as results:
-        asyncio.run(_live(run_, Reached(kubeconfig, context, timeout), results))
+    with collect_results(trial.json_file) as results:
+        asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
@@ -83,31 +83,31 @@ def _spec(file: Path | None) -> Mapping[str, Any]:
     if file is None:
         return WORKLOAD
     from tessera.api.documents import load_document
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
 
-    loaded = load_document(text_of(file))
+    loaded = load_document(read_text(file))
     if not isinstance(loaded, Mapping) or loaded.get("kind") != "Pod" or not isinstance(loaded.get("spec"), Mapping):
-        raise Failure(f"error: {named(file)} is no Pod; write kind: Pod with a spec that asks for a card")
+        raise CommandError(f"error: {display_name(file)} is no Pod; write kind: Pod with a spec that asks for a card")
     spec: Mapping[str, Any] = loaded["spec"]
     return spec
 
 
-async def _live(run: AutoscaleRun, reached: "Reached", results: "list[Samples]") -> None:
+async def _live(run: AutoscaleRun, reached: "ClusterTarget", results: "list[Samples]") -> None:
     """Measures; ``results`` gets the scenario, also what there is of it when it fails."""
     import random
 
-    from tessera.cli.bench.live import measurable, teller
+    from tessera.cli.bench.live import connect_measurable, progress_printer
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.autoscale import Autoscale
     from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 
-    tell, samples = teller(run.scenario), list[float]()
+    tell, samples = progress_printer(run.scenario), list[float]()
 
     def each(seconds: float) -> None:
         samples.append(seconds)
         tell(f"{seconds:.1f} s")
 
-    async with measurable(reached, AUTOSCALE) as client:
+    async with connect_measurable(reached, AUTOSCALE) as client:
         experiment = Autoscale(
             client,
             SystemClock(),

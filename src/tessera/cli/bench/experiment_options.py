@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 from tessera.cli.base.extensions import LAB_PACKAGE, extension
 from tessera.cli.base.option_types import Duration
 
@@ -48,11 +48,13 @@ def experiments_of_the_lab() -> Callable[[str, Sequence[str], Trial], None]:
     """The function that plays an experiment on simulated nodes, given its name, its scenarios' names and the options.
 
     Raises:
-        Failure: no installed package has it.
+        CommandError: no installed package has it.
     """
     run: Callable[[str, Sequence[str], Trial], None] | None = extension("experiments")
     if run is None:
-        raise Failure(f"error: --lab needs the package {LAB_PACKAGE}; pip install {LAB_PACKAGE}, or leave --lab out")
+        raise CommandError(
+            f"error: --lab needs the package {LAB_PACKAGE}; pip install {LAB_PACKAGE}, or leave --lab out"
+        )
     return run
 
 

@@ -11,15 +11,15 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tessera.cli.base.connection import Failure, connected
+from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.console import say, say_json_text
-from tessera.cli.base.simulated_cluster import leaps
+from tessera.cli.base.simulated_cluster import time_leaps
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.provisioning.experiments.results import Samples, write_results
 
 
-class Reached(NamedTuple):
+class ClusterTarget(NamedTuple):
     """Which cluster is meant, as kubectl's options say it, and how many seconds one step may take there."""
 
     kubeconfig: Path | None
@@ -28,7 +28,7 @@ class Reached(NamedTuple):
 
 
 @asynccontextmanager
-async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
+async def connect_measurable(reached: ClusterTarget, command: str) -> AsyncIterator[Client]:
     """A client for a cluster whose time is that of clocks.
 
     Args:
@@ -36,11 +36,11 @@ async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
         command: the experiment's name.
 
     Raises:
-        Failure: its time leaps.
+        CommandError: its time leaps.
     """
-    async with connected("tessera-bench", reached.kubeconfig, reached.context) as client:
-        if await leaps(client, (await client.list(NODES)).items):
-            raise Failure(
+    async with connect("tessera-bench", reached.kubeconfig, reached.context) as client:
+        if await time_leaps(client, (await client.list(NODES)).items):
+            raise CommandError(
                 "error: this cluster is a lab on virtual time, which leaps over waits: seconds of a clock mean nothing "
                 f"there; measure on simulated time with tessera bench {command} --lab, or start the lab without "
                 "--virtual-time"
@@ -48,13 +48,13 @@ async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
         yield client
 
 
-def teller(scenario: str) -> Callable[[str], None]:
+def progress_printer(scenario: str) -> Callable[[str], None]:
     """Tells on standard error how a scenario goes on."""
     return lambda text: say(f"{scenario}: {text}", err=True)
 
 
 @contextmanager
-def kept(file: Path | None) -> Iterator[list[Samples]]:
+def collect_results(file: Path | None) -> Iterator[list[Samples]]:
     """Prints what was measured on a live cluster, and writes it where that was asked for, however the block ends.
 
     Args:
@@ -64,34 +64,34 @@ def kept(file: Path | None) -> Iterator[list[Samples]]:
         The list to which the block adds the results of scenarios.
 
     Raises:
-        Failure: all was measured, and could not be written.
+        CommandError: all was measured, and could not be written.
     """
     results: list[Samples] = []
     try:
         yield results
     except BaseException:  # whatever it is, the samples before it have cost something
         try:
-            _told(results, file)
-        except Failure as unwritten:
+            _print_and_save(results, file)
+        except CommandError as unwritten:
             say(unwritten.message, err=True)
         raise
-    _told(results, file)
+    _print_and_save(results, file)
 
 
-def _told(results: Sequence[Samples], file: Path | None) -> None:
+def _print_and_save(results: Sequence[Samples], file: Path | None) -> None:
     from tessera.cli.bench.result_table import lines
 
     measured = [each for each in results if each.samples or each.first is not None]
     if measured:
         say(*lines(measured, {}, {}))
-        saved(measured, file)
+        save_results(measured, file)
 
 
-def saved(results: Sequence[Samples], file: Path | None) -> None:
+def save_results(results: Sequence[Samples], file: Path | None) -> None:
     """Writes results; prints them instead where that fails.
 
     Raises:
-        Failure: it failed.
+        CommandError: it failed.
     """
     if file is None:
         return
@@ -100,6 +100,6 @@ def saved(results: Sequence[Samples], file: Path | None) -> None:
         file.write_bytes(written)
     except OSError as error:
         say_json_text(written.decode().removesuffix("\n"))
-        raise Failure(
+        raise CommandError(
             f"error: {file} could not be written ({error.strerror}); what belongs in it was printed instead"
         ) from error

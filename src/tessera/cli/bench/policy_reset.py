@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, reported
+from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.bench.experiment_options import FILE, Trial, timeout_option, trial_options
 
 if TYPE_CHECKING:
-    from tessera.cli.bench.live import Reached
+    from tessera.cli.bench.live import ClusterTarget
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
@@ -41,7 +41,7 @@ class PolicyRun(NamedTuple):
 @timeout_option("1h")
 @trial_options(_SCENARIOS)
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     node: str | None,
@@ -76,15 +76,15 @@ def command(
     if len(read) < len(policies):
         raise click.UsageError("scenarios are called after their files: give --policy files of different names")
     if not yes:
-        raise Failure(
+        raise CommandError(
             "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
             "say --yes if nothing needs them"
         )
-    from tessera.cli.bench.live import Reached, kept
+    from tessera.cli.bench.live import ClusterTarget, collect_results
 
     run_ = PolicyRun(node, read, resource, trial.repeat or 5)
-    with kept(trial.json_file) as results:
-        asyncio.run(_live(run_, Reached(kubeconfig, context, timeout), results))
+    with collect_results(trial.json_file) as results:
+        asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
 
 
 def _policy(path: Path) -> Mapping[str, Any]:
@@ -92,30 +92,32 @@ def _policy(path: Path) -> Mapping[str, Any]:
 
     from tessera.api.documents import FileRefused, load_document
     from tessera.api.driver.cluster_policy import read_cluster_policy
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
 
     try:
-        loaded = load_document(text_of(path))
+        loaded = load_document(read_text(path))
         if not isinstance(loaded, Mapping) or loaded.get("kind") != "ClusterPolicy":
-            raise Failure(f"error: {named(path)} is no ClusterPolicy; kind must be ClusterPolicy of nvidia.com/v1")
+            raise CommandError(
+                f"error: {display_name(path)} is no ClusterPolicy; kind must be ClusterPolicy of nvidia.com/v1"
+            )
         read_cluster_policy(loaded)
     except (FileRefused, yaml.YAMLError) as error:
-        raise Failure(f"error: {named(path)}: {error}") from error
+        raise CommandError(f"error: {display_name(path)}: {error}") from error
     return loaded
 
 
-async def _live(run: PolicyRun, reached: "Reached", results: "list[Samples]") -> None:
+async def _live(run: PolicyRun, reached: "ClusterTarget", results: "list[Samples]") -> None:
     """Measures; ``results`` gets every scenario, also what there is of one that fails."""
     import random
 
-    from tessera.cli.bench.live import measurable, teller
+    from tessera.cli.bench.live import connect_measurable, progress_printer
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.policyreset import PolicyReset
     from tessera.provisioning.experiments.results import POLICY_RESET, Samples
 
-    async with measurable(reached, POLICY_RESET) as client:
+    async with connect_measurable(reached, POLICY_RESET) as client:
         for name, policy in run.policies.items():
-            tell, samples = teller(name), list[float]()
+            tell, samples = progress_printer(name), list[float]()
             experiment = PolicyReset(
                 client,
                 SystemClock(),

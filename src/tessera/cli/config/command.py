@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import reported
+from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.cli.config.judgement import Part
+    from tessera.cli.config.judgement import Judgement
 
 
 @click.group()
@@ -24,7 +24,7 @@ def command() -> None:
     "--model", "models", multiple=True, metavar="[Nx]MODEL", help="Node to try it on, such as 4xA100-40GB; repeatable."
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
-@reported
+@report_errors
 def check(file: Path, models: Sequence[str], output: str) -> int:
     """Say what a file means, what has no effect, and what is wrong.
 
@@ -44,12 +44,12 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
       kubectl get clusterpolicy -o yaml | tessera config check -
       kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
     """
-    from tessera.cli.base.input_files import text_of
-    from tessera.cli.config.files import check as judge
+    from tessera.cli.base.input_files import read_text
+    from tessera.cli.config.files import judge_file as judge
     from tessera.cli.config.judgement import parse_node
 
     nodes = [parse_node(each) for each in models]
-    parts = judge(text_of(file), nodes)
+    parts = judge(read_text(file), nodes)
     if output == "json":
         say_json({"parts": parts})
     else:
@@ -57,7 +57,7 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
     return 1 if any(part.problems for part in parts) else 0
 
 
-def _lines(parts: "Sequence[Part]") -> Iterator[str]:
+def _lines(parts: "Sequence[Judgement]") -> Iterator[str]:
     for part in parts:
         yield f"{part.name}: {part.kind}, {part.verdict}"
         yield from (f"  {line}" for line in part.means)

@@ -13,7 +13,7 @@ from tessera.api.documents import FileRefused, join_path, load_document, load_do
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.operator_fields.keys import VALUES
 from tessera.cli.config import other_files
-from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.operator import (
     CHECKED_AS,
@@ -35,7 +35,7 @@ _JUDGED = (
 _OF_PROFILES = frozenset({"version", "flags", "resources", "sharing", "imex"})
 
 
-def check(text: str, nodes: Sequence[Node]) -> list[Part]:
+def judge_file(text: str, nodes: Sequence[TrialNode]) -> list[Judgement]:
     """Judges a file.
 
     Args:
@@ -48,18 +48,18 @@ def check(text: str, nodes: Sequence[Node]) -> list[Part]:
     try:
         documents = load_documents(text) or [None]
     except FileRefused as refused:
-        return [refused_part("file", "settings", refused)]
+        return [judge_refused("file", "settings", refused)]
     parts = [part for document in documents for part in _document(document, "file", nodes)]
     if not any(part.kind in _JUDGED or part.problems for part in parts):
         problem = (
             "holds nothing to check: no sharing profile, no MIG layouts, no ConfigMap that holds them, no values of"
             f" NVIDIA's gpu-operator, no {POLICY_KIND}"
         )
-        parts.append(Part(name="file", kind="settings", problems=(problem,)))
+        parts.append(Judgement(name="file", kind="settings", problems=(problem,)))
     return parts
 
 
-def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def _document(document: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     if document is None or document == {}:
         yield other_files.empty(name)
         return
@@ -76,9 +76,9 @@ def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]
         yield check_sharing(document, name, nodes)
 
 
-def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     if not isinstance(kind, str):
-        yield Part(name=name, kind="manifest", problems=(f"kind: must be text, not {quote_value(kind)}",))
+        yield Judgement(name=name, kind="manifest", problems=(f"kind: must be text, not {quote_value(kind)}",))
     elif kind.endswith("List"):
         yield from _list(document, kind, name, nodes)
     elif kind == "Status":
@@ -95,7 +95,7 @@ def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence
         yield other_files.manifest(kind, name)
 
 
-def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     """A List as kubectl prints it, of objects that are no Lists themselves."""
     items, problem = document.get("items"), ""
     if not isinstance(items, list):
@@ -103,12 +103,12 @@ def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Nod
     elif not items:
         problem = "items: is empty; kubectl found no object: see whether name and namespace are right"
     if problem:
-        yield Part(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
+        yield Judgement(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
         return
     for number, item in enumerate(items or ()):
         if not isinstance(item, Mapping) or str(item.get("kind", "List")).endswith("List"):
             problem = f"items[{number}]: must be an object with its kind, and no List"
-            yield Part(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
+            yield Judgement(name=name, kind=quote_value(kind).strip('"'), problems=(problem,))
         else:
             yield from _document(item, name, nodes)
 
@@ -124,19 +124,21 @@ def _own_name(manifest: Mapping[str, Any], otherwise: str) -> str:
     return str(metadata.get("name", otherwise)) if isinstance(metadata, Mapping) else otherwise
 
 
-def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[Part]:
+def _config_map(manifest: Mapping[str, Any], nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     own, data = _own_name(manifest, "ConfigMap"), manifest.get("data")
     if not isinstance(data, Mapping) or not data:
-        yield Part(name=own, kind="ConfigMap", problems=("data: is empty; write at least one profile under a name",))
+        yield Judgement(
+            name=own, kind="ConfigMap", problems=("data: is empty; write at least one profile under a name",)
+        )
         return
     for key, text in data.items():
         name = f"{own}/{key}"
         if not isinstance(text, str):
             problem = f"{join_path('data', str(key))}: must be text; begin it with '{key}: |'"
-            yield Part(name=name, kind="ConfigMap", problems=(problem,))
+            yield Judgement(name=name, kind="ConfigMap", problems=(problem,))
             continue
         try:
             document = load_document(text)
             yield from [check_sharing(None, name, nodes)] if document is None else _document(document, name, nodes)
         except FileRefused as refused:
-            yield refused_part(name, "settings", refused)
+            yield judge_refused(name, "settings", refused)

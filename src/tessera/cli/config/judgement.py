@@ -7,7 +7,7 @@ from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 
 
-class Node(msgspec.Struct, frozen=True):
+class TrialNode(msgspec.Struct, frozen=True):
     """A node to try the file on: so many cards of one model."""
 
     count: int
@@ -17,7 +17,7 @@ class Node(msgspec.Struct, frozen=True):
         return f"{self.count} x {self.model.short_name}"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement on one profile, or on one file of layouts.
 
     Attributes:
@@ -44,7 +44,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return "right" if self.used else "not used"
 
 
-def parse_node(text: str) -> Node:
+def parse_node(text: str) -> TrialNode:
     """Reads ``A100-40GB`` or ``4xA100-40GB``.
 
     Raises:
@@ -52,10 +52,10 @@ def parse_node(text: str) -> Node:
     """
     count, x, name = text.partition("x")
     if x and count.isdecimal() and int(count) > 0:
-        return Node(int(count), model_by_short_name(name))
-    return Node(1, model_by_short_name(text))
+        return TrialNode(int(count), model_by_short_name(name))
+    return TrialNode(1, model_by_short_name(text))
 
 
-def refused_part(name: str, kind: str, refused: FileRefused) -> Part:
+def judge_refused(name: str, kind: str, refused: FileRefused) -> Judgement:
     """A part that could not be read."""
-    return Part(name=name, kind=kind, problems=tuple(map(str, refused.problems)))
+    return Judgement(name=name, kind=kind, problems=tuple(map(str, refused.problems)))

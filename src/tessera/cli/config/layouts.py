@@ -20,7 +20,7 @@ from tessera.api.mig_layouts.layouts_file import (
 )
 from tessera.api.names import resource_of
 from tessera.cli.base.tiles import layout_row
-from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 from tessera.mig.geometry import Placement
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.layout_planning import Infeasible, plan_layout
@@ -30,14 +30,14 @@ from tessera.mig.models import MODELS
 _NVIDIA = 0x10DE
 
 
-def check_layouts(document: Any, name: str, nodes: Sequence[Node]) -> Part:
+def check_layouts(document: Any, name: str, nodes: Sequence[TrialNode]) -> Judgement:
     """Judges a file of MIG layouts that is loaded already."""
     try:
         found = parse_layouts_document(document)
     except FileRefused as refused:
-        return refused_part(name, "MIG layouts", refused)
+        return judge_refused(name, "MIG layouts", refused)
     problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _problems(entry)]
-    return Part(
+    return Judgement(
         name=name,
         kind="MIG layouts",
         means=tuple(_layouts_mean(found, nodes)),
@@ -46,7 +46,7 @@ def check_layouts(document: Any, name: str, nodes: Sequence[Node]) -> Part:
     )
 
 
-def _layouts_mean(found: MigLayouts, nodes: Sequence[Node]) -> Iterator[str]:
+def _layouts_mean(found: MigLayouts, nodes: Sequence[TrialNode]) -> Iterator[str]:
     for name, entries in found.layouts.items():
         if not nodes:
             yield f"{name}: {_fits(entries)}"
@@ -69,7 +69,7 @@ def _takes(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
     return bool(meant) and all(_possible_on(entry, model) for entry in meant)
 
 
-def _layout_on(name: str, entries: Sequence[LayoutEntry], node: Node) -> Iterator[str]:
+def _layout_on(name: str, entries: Sequence[LayoutEntry], node: TrialNode) -> Iterator[str]:
     try:
         targets = resolve_targets(entries, _cards(node.model, node.count)).targets
     except FileRefused as refused:

@@ -13,7 +13,7 @@ from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND, read_settings
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.sharing import check_sharing
 
@@ -26,29 +26,29 @@ _NO_PROFILE = "the one called default or else the only one"
 _NO_LAYOUT = "the cards stay as they are"
 
 
-def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     """Judges a document that is loaded already, and the profiles and layouts that stand in it."""
     kind = POLICY_CHECKED_AS if document.get("kind") == POLICY_KIND else CHECKED_AS
     try:
         settings = read_settings(document)
     except FileRefused as refused:
-        yield refused_part(name, kind, refused)
+        yield judge_refused(name, kind, refused)
         return
-    yield Part(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
+    yield Judgement(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
     for key, text in (settings.sharing.data or {}).items():
         yield check_sharing(load_document(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
         yield check_layouts(load_document(text), f"{settings.layouts.name}/{key}", nodes)
 
 
-def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Part:
+def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Judgement:
     """Judges an NVIDIADriver that is loaded already."""
     try:
         read = read_nvidia_driver(document)
     except FileRefused as refused:
-        return refused_part(name, DRIVER_CHECKED_AS, refused)
+        return judge_refused(name, DRIVER_CHECKED_AS, refused)
     means = [_nodes_of(read.policy), *_driver_means(read.policy)]
-    return Part(name=name, kind=DRIVER_CHECKED_AS, means=tuple(means), notices=tuple(map(str, read.notices)))
+    return Judgement(name=name, kind=DRIVER_CHECKED_AS, means=tuple(means), notices=tuple(map(str, read.notices)))
 
 
 def _nodes_of(policy: DriverPolicy) -> str:

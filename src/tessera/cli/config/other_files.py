@@ -12,7 +12,7 @@ from typing import Any
 from tessera.api.documents import FileRefused, load_document, quote_value
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
-from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 from tessera.cli.config.sharing import check_sharing
 from tessera.text import one_line
 
@@ -54,57 +54,57 @@ _PLUGIN_ADVICE = (
 )
 
 
-def not_settings(text: str) -> Part | None:
+def not_settings(text: str) -> Judgement | None:
     """The judgement on a text that is no file at all; None if it may be one."""
     begin = text.lstrip()[:1000]
     if not begin:
-        return Part(name="file", kind="settings", problems=(_EMPTY,))
+        return Judgement(name="file", kind="settings", problems=(_EMPTY,))
     if _KUBECTL.match(begin):
         said = one_line(begin.splitlines()[0])
         problem = f'is what kubectl says instead of an object: "{said}"; correct that command first'
-        return Part(name="file", kind="settings", problems=(problem,))
+        return Judgement(name="file", kind="settings", problems=(problem,))
     return None
 
 
-def empty(name: str) -> Part:
+def empty(name: str) -> Judgement:
     """The judgement on a document without content."""
-    return Part(name=name, kind="settings", problems=("is empty; write a sharing profile or MIG layouts",))
+    return Judgement(name=name, kind="settings", problems=("is empty; write a sharing profile or MIG layouts",))
 
 
-def status(document: Mapping[str, Any], name: str) -> Part:
+def status(document: Mapping[str, Any], name: str) -> Judgement:
     """The judgement on what an API server answers instead of an object."""
     said = quote_value(document.get("message") or document.get("reason"))
     problem = f"is an answer of the API server instead of an object: {said}; correct the command that asked it"
-    return Part(name=name, kind="Status", problems=(problem,))
+    return Judgement(name=name, kind="Status", problems=(problem,))
 
 
-def gpu_cluster(name: str) -> Part:
+def gpu_cluster(name: str) -> Judgement:
     """The judgement on the root object of NVIDIA's DRA stack."""
     problem = (
         "configures NVIDIA's DRA driver, which Tessera takes no settings from; write a ClusterPolicy, and NVIDIADriver"
         " objects for drivers; nothing of a GPUCluster is in force with Tessera"
     )
-    return Part(name=name, kind=CLUSTER_KIND, problems=(problem,))
+    return Judgement(name=name, kind=CLUSTER_KIND, problems=(problem,))
 
 
-def manifest(kind: str, name: str) -> Part:
+def manifest(kind: str, name: str) -> Judgement:
     """A manifest of a kind that is not judged."""
     close = get_close_matches(kind[:100], (*JUDGED_KINDS, CLUSTER_KIND), n=1, cutoff=0.75)
     if close:
-        return Part(name=name, kind="manifest", problems=(f"kind {quote_value(kind)}: did you mean {close[0]}?",))
-    return Part(name=name, kind="manifest", notices=(f"is a {one_line(kind)}, which is not checked",), used=False)
+        return Judgement(name=name, kind="manifest", problems=(f"kind {quote_value(kind)}: did you mean {close[0]}?",))
+    return Judgement(name=name, kind="manifest", notices=(f"is a {one_line(kind)}, which is not checked",), used=False)
 
 
-def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     """The judgement on files of NVIDIA's programs that Tessera does not read; nothing if it is none of them."""
     if "systemd-services" in document:
         text = "names host services for NVIDIA's MIG manager; Tessera stops none to change a layout: nothing to do"
-        yield Part(name=name, kind=CLIENTS, notices=(text,), used=False)
+        yield Judgement(name=name, kind=CLIENTS, notices=(text,), used=False)
     elif "hooks" in document and "sharing" not in document:
         text = "names commands that mig-parted runs around a change of layout; Tessera runs none: nothing to do"
-        yield Part(name=name, kind=HOOKS, notices=(text,), used=False)
+        yield Judgement(name=name, kind=HOOKS, notices=(text,), used=False)
     elif _is_plugin_chart(document):
-        yield Part(name=name, kind="values of the device-plugin chart", problems=(_PLUGIN_ADVICE,))
+        yield Judgement(name=name, kind="values of the device-plugin chart", problems=(_PLUGIN_ADVICE,))
         yield from _profiles_of_chart(document, name, nodes)
 
 
@@ -115,7 +115,7 @@ def _is_plugin_chart(document: Mapping[str, Any]) -> bool:
     return bool(_PLUGIN_CHART & document.keys()) or (isinstance(config, Mapping) and "map" in config)
 
 
-def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
     config = document.get("config")
     profiles = config.get("map") if isinstance(config, Mapping) else None
     for key, text in profiles.items() if isinstance(profiles, Mapping) else ():
@@ -123,4 +123,4 @@ def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[N
         try:
             yield check_sharing(load_document(text) if isinstance(text, str) else text, part, nodes)
         except FileRefused as refused:
-            yield refused_part(part, "sharing profile", refused)
+            yield judge_refused(part, "sharing profile", refused)

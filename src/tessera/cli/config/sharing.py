@@ -14,15 +14,15 @@ from tessera.api.sharing.devices import Advertisement, GpuDescription
 from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile_document
-from tessera.cli.config.judgement import Node, Part, refused_part
+from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 
 
-def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
+def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> Judgement:
     """Judges a sharing profile that is loaded already."""
     try:
         profile = parse_profile_document(document)
     except FileRefused as refused:
-        return refused_part(name, "sharing profile", refused)
+        return judge_refused(name, "sharing profile", refused)
     on_mig = list(_mps_on_mig(profile))
     means, problems = list(_profile_means(profile)), list(map(str, on_mig))
     notices = list(map(str, profile.notices))
@@ -37,7 +37,9 @@ def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
         counts = ", ".join(f"{resource} {count}" for resource, count in offer.counts.items())
         means.append(f"on {node}, not cut: {counts}")
         means.extend(_client_shares(offer, node))
-    return Part(name=name, kind="sharing profile", means=tuple(means), notices=tuple(notices), problems=tuple(problems))
+    return Judgement(
+        name=name, kind="sharing profile", means=tuple(means), notices=tuple(notices), problems=tuple(problems)
+    )
 
 
 def _mps_on_mig(profile: SharingProfile) -> Iterator[Problem]:
@@ -109,7 +111,7 @@ def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
     return f"{how}: {which} becomes {entry.replicas} of {entry.advertised}{most}"
 
 
-def _client_shares(offer: Advertisement, node: Node) -> Iterator[str]:
+def _client_shares(offer: Advertisement, node: TrialNode) -> Iterator[str]:
     """What a client of each resource gets that the node shares by MPS; of several numbers of replicas, for each."""
     for resource, offered in offer.resources.items():
         divided = {device.replicas for device in offered.devices if device.kind is SharingKind.MPS}
@@ -119,7 +121,7 @@ def _client_shares(offer: Advertisement, node: Node) -> Iterator[str]:
             yield f"on {node}, each client of {resource}: {part}"
 
 
-def _gpus(node: Node) -> list[GpuDescription]:
+def _gpus(node: TrialNode) -> list[GpuDescription]:
     model = node.model
     return [
         GpuDescription(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option("--wait", is_flag=True, help="Follow the build to its end.")
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     kernel: str,
@@ -91,11 +91,11 @@ def command(
     """
     import msgspec
 
-    from tessera.cli.driver.subjects import pool
+    from tessera.cli.driver.subjects import pool_of
     from tessera.driver.build.orders import make_order, target_reference
     from tessera.driver.build.settings import BuildSettings
 
-    nodes = msgspec.structs.replace(pool(kernel, system, arch), ostree=rhcos)
+    nodes = msgspec.structs.replace(pool_of(kernel, system, arch), ostree=rhcos)
     if ":" in repository.rpartition("/")[2]:
         raise click.UsageError(f"--to {repository}: leave the tag out; it follows from version, kernel and system")
     chosen = BuildSettings(
@@ -117,9 +117,9 @@ def command(
     if local:
         say_document(_local(wanted, tool, files))
     elif dry_run:
-        say_document(_what_would_run(wanted, tool))
+        say_document(_manifests_to_run(wanted, tool))
     else:
-        asyncio.run(_built(wanted, kubeconfig, context, wait=wait))
+        asyncio.run(_build(wanted, kubeconfig, context, wait=wait))
 
 
 def _write(order: "BuildOrder", folder: Path) -> None:
@@ -131,7 +131,7 @@ def _write(order: "BuildOrder", folder: Path) -> None:
             (folder / name).write_text(text)
     except OSError as error:
         told = f"{error.filename or folder} cannot be written: {error.strerror or error}"
-        raise Failure(f"error: --files {folder}: {told}; name a folder that you may write into") from error
+        raise CommandError(f"error: --files {folder}: {told}; name a folder that you may write into") from error
 
 
 def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:
@@ -142,7 +142,7 @@ def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:
     return f"# On a machine of architecture {order.pool.architecture}:\n{hint}{commands}"
 
 
-def _what_would_run(order: "BuildOrder", tool: str) -> str:
+def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
     """The ConfigMap with the Containerfile, and the Job, as kubectl takes them; the local commands as a remark."""
     import yaml
 
@@ -176,14 +176,14 @@ def _what_would_run(order: "BuildOrder", tool: str) -> str:
     )
 
 
-async def _built(order: "BuildOrder", kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
+async def _build(order: "BuildOrder", kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
     import random
 
     from tessera.clock import SystemClock
     from tessera.driver.build.builds import BuildJobs
     from tessera.driver.build.states import BuildRetries
 
-    async with connected("tessera-driver", kubeconfig, context) as client:
+    async with connect("tessera-driver", kubeconfig, context) as client:
         # Who asks by hand does not wait for a pause after somebody's failure.
         builds = BuildJobs(client, SystemClock(), rng=random.Random(), retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, order, wait=wait)
@@ -193,13 +193,13 @@ async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> Non
     """Has the Job made, or finds the one that there is, and follows it if asked to.
 
     Raises:
-        Failure: the API server refuses the Job, or the build failed.
+        CommandError: the API server refuses the Job, or the build failed.
     """
     changed = asyncio.Event()
     builds.listen(lambda _target, _phase: changed.set())
     running = asyncio.ensure_future(builds.run())
     try:
-        following = asyncio.ensure_future(_followed(builds, order, changed, wait=wait))
+        following = asyncio.ensure_future(_follow_job(builds, order, changed, wait=wait))
         await asyncio.wait({running, following}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             following.cancel()
@@ -210,7 +210,7 @@ async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> Non
         await asyncio.wait({running})
 
 
-async def _followed(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
+async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
     from tessera.driver.build.job import job_name
     from tessera.driver.build.states import BuildPhase
 
@@ -218,7 +218,7 @@ async def _followed(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.E
     before = builds.state(order)
     builds.set_wanted([order])
     failures = before.attempts if before.phase is BuildPhase.FAILED else 0
-    found = await _begun(builds, order, changed, failures)
+    found = await _wait_for_attempt(builds, order, changed, failures)
     name = f"Job tessera-system/{job_name(order, found.attempts)}"
     say(f"{name}: {order.target} for {order.pool.text}")
     if before.phase is BuildPhase.DONE:
@@ -232,34 +232,36 @@ async def _followed(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.E
         changed.clear()
         await changed.wait()
         found = builds.state(order)
-    _told(order, name, found)
+    _print_outcome(order, name, found)
 
 
-async def _begun(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, failures: int) -> "BuildState":
+async def _wait_for_attempt(
+    builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, failures: int
+) -> "BuildState":
     """The state once there is an attempt that has not failed before.
 
     Raises:
-        Failure: the API server refuses the Job.
+        CommandError: the API server refuses the Job.
     """
     while True:
         changed.clear()
         refusal = builds.refusal(order)
         if refusal:
-            raise Failure(f"error: {refusal}")
+            raise CommandError(f"error: {refusal}")
         found = builds.state(order)
         if found.attempts > failures:
             return found
         await changed.wait()
 
 
-def _told(order: "BuildOrder", name: str, found: "BuildState") -> None:
+def _print_outcome(order: "BuildOrder", name: str, found: "BuildState") -> None:
     from tessera.driver.build.states import BuildPhase
 
     if found.phase is BuildPhase.DONE:
         say(f"pushed {order.target}" + (f" as {found.digest}" if found.digest else ""))
     elif found.phase is BuildPhase.FAILED:
-        raise Failure(f"error: {name} failed: {found.text}")
+        raise CommandError(f"error: {name} failed: {found.text}")
     elif found.phase is BuildPhase.NONE:
-        raise Failure(f"error: {name} was deleted")
+        raise CommandError(f"error: {name} was deleted")
     else:
         say(f"kubectl logs -n tessera-system -f job/{name.rpartition('/')[2]}")

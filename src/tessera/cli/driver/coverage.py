@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.base.connection import cluster_options, reported
+from tessera.cli.base.connection import cluster_options, report_errors
 from tessera.cli.base.console import say, say_json_text
 from tessera.cli.driver.registry_access import IMAGE, REPOSITORY, Access, output_option, registry_options
 
@@ -43,7 +43,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @output_option
 @registry_options
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     named: tuple[str, ...],

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say
 from tessera.cli.driver.pool_images import size
 from tessera.cli.driver.registry_access import Registries
-from tessera.cli.driver.subjects import Subject
+from tessera.cli.driver.subjects import ImageSubject
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.copying import (
     CopyError,
@@ -28,7 +28,7 @@ from tessera.driver.registry.reference import parse
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted.
 
     Attributes:
@@ -46,21 +46,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject]) -> int:
+async def copy_images(there: Registries, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:
     """Finds, plans, and copies.
 
     Returns:
         The exit code: 1 if an image is missing or was not copied.
 
     Raises:
-        Failure: nothing can be copied, since skopeo is missing.
+        CommandError: nothing can be copied, since skopeo is missing.
     """
     if not order.dry_run:
         try:
             skopeo_path()
         except CopyError as error:
-            raise Failure(f"error: {error}") from error
-    found = await needs(there, subjects, builder=order.builder)
+            raise CommandError(f"error: {error}") from error
+    found = await find_needs(there, subjects, builder=order.builder)
     copies = plan_copies(found.needed, order.target, whole=order.whole)
     done = [await _one(there, order, each) for each in copies]
     for each in found.missing:
@@ -68,7 +68,7 @@ async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject])
     return 0 if all(done) and not found.missing else 1
 
 
-async def _one(there: Registries, order: Order, copy: ImageCopy) -> bool:
+async def _one(there: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
     """One image. Whether it is where it should be, or would be."""
     try:
         todo = required_copy(copy, await read_target_state(there.client, copy, there.keyring))
@@ -88,14 +88,14 @@ async def _one(there: Registries, order: Order, copy: ImageCopy) -> bool:
 _READY_MADE = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VERBATIM)
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
+class ImageNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """What was found, and a sentence for each pool or part for which nothing was."""
 
     needed: tuple[NeededImage, ...]
     missing: tuple[str, ...]
 
 
-async def needs(there: Registries, subjects: Sequence[Subject], *, builder: bool) -> Needs:
+async def find_needs(there: Registries, subjects: Sequence[ImageSubject], *, builder: bool) -> ImageNeeds:
     """The images that nodes need.
 
     Args:
@@ -112,10 +112,10 @@ async def needs(there: Registries, subjects: Sequence[Subject], *, builder: bool
         if not found:
             missing.append(why)
         needed.update({(each.reference, each.query.pool.architecture): each for each in found})
-    return Needs(needed=tuple(needed.values()), missing=tuple(dict.fromkeys(missing)))
+    return ImageNeeds(needed=tuple(needed.values()), missing=tuple(dict.fromkeys(missing)))
 
 
-def _wanted(subject: Subject, *, builder: bool) -> list[ImageQuery]:
+def _wanted(subject: ImageSubject, *, builder: bool) -> list[ImageQuery]:
     """What may serve, best first; only from the policy's own repository, since that is what is copied."""
     policy = msgspec.structs.replace(subject.policy, mirrors=(), build_repository="")
     asked = image_queries(policy, subject.pool)
@@ -125,7 +125,7 @@ def _wanted(subject: Subject, *, builder: bool) -> list[ImageQuery]:
     return asked if builder else ready or asked
 
 
-def _beside(subject: Subject) -> Iterator[ImageQuery]:
+def _beside(subject: ImageSubject) -> Iterator[ImageQuery]:
     """What else runs for the driver: the toolkit and the driver manager, where the policy names their images."""
     for part in (subject.policy.toolkit, subject.policy.manager):
         if part.enabled and part.source != ImageSource() and part.source.image:

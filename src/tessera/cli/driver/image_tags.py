@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say, say_json
-from tessera.cli.driver.pool_images import aligned, by_number, fitting, of_version, size
+from tessera.cli.driver.pool_images import align_columns, by_number, matching_tags, of_version, size
 from tessera.cli.driver.registry_access import Access, Registries, registries
-from tessera.cli.driver.subjects import pool
+from tessera.cli.driver.subjects import pool_of
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse_repository
@@ -28,7 +28,7 @@ async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
     return await there.client.list_tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
 
 
-async def listed(
+async def print_tags(
     access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: str
 ) -> int:
     """Prints the tags; with a kernel, what each of them is.
@@ -43,15 +43,15 @@ async def listed(
         The exit code: 1 if there are none.
     """
     kernel, system, architecture = node
-    nodes = pool(kernel, system, architecture) if kernel and system else None
+    nodes = pool_of(kernel, system, architecture) if kernel and system else None
     async with registries(access) as there:
         try:
             tags = await tags_of(there, source)
         except RegistryError as error:
-            raise Failure(f"error: {error.outcome.value}: {error}") from error
+            raise CommandError(f"error: {error.outcome.value}: {error}") from error
         if nodes is None:
             return _names(source, _of(tags, source.version, system), output)
-        found = fitting(tags, source.version, nodes)[:IMAGES_LISTED]
+        found = matching_tags(tags, source.version, nodes)[:IMAGES_LISTED]
         answers = await asyncio.gather(*(_look(there, source, nodes, tag) for tag in found))
     return _images(source, nodes, dict(zip(found, answers, strict=True)), output)
 
@@ -87,7 +87,7 @@ def _images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], o
         say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
     elif found:
         rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
-        say(*aligned([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
+        say(*align_columns([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
         say("", "The driver's version decides which of them is taken: give --version.")
     else:
         say(f"{name} has no image with modules for {nodes.text}; give --version to see which builds them.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.driver.registry_access import (
     REPOSITORY,
@@ -22,8 +22,8 @@ from tessera.cli.driver.registry_access import (
 
 if TYPE_CHECKING:
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.pool_images import Images
-    from tessera.cli.driver.subjects import Seen, Subject
+    from tessera.cli.driver.pool_images import PoolImages
+    from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject
 
 
 @click.command()
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @output_option
 @registry_options
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     kernel: str | None,
@@ -70,7 +70,7 @@ def command(
       tessera driver images --cluster
     """
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.image_tags import listed
+    from tessera.cli.driver.image_tags import print_tags
 
     source = ImageSource(repository=repository, image=image, version=driver)
     if cluster:
@@ -81,36 +81,36 @@ def command(
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
     if kernel and system and driver:
         return asyncio.run(_of_kernel(access, source, (kernel, system, arch), output))
-    return asyncio.run(listed(access, source, (kernel, system, arch), output))
+    return asyncio.run(print_tags(access, source, (kernel, system, arch), output))
 
 
 async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str) -> int:
-    from tessera.cli.driver.subjects import Seen, Subject, command_line, pool
+    from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject, policy_of_command_line, pool_of
 
-    subject = Subject(policy=command_line(source), pool=pool(*node))
+    subject = ImageSubject(policy=policy_of_command_line(source), pool=pool_of(*node))
     async with registries(access) as there:
-        return _told([await _looked(there, subject)], Seen(subjects=(subject,)), output)
+        return _print_images([await _look_up(there, subject)], ClusterSubjects(subjects=(subject,)), output)
 
 
 async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
     from tessera.cli.base.simulated_cluster import lab_registries
-    from tessera.cli.driver.subjects import NAMESPACE, in_cluster
+    from tessera.cli.driver.subjects import NAMESPACE, subjects_in_cluster
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     lab = lab_registries(kubeconfig, context)
     async with (
-        connected("tessera-driver", kubeconfig, context) as client,
+        connect("tessera-driver", kubeconfig, context) as client,
         registries(access, PullSecrets(client, NAMESPACE), lab=lab) as there,
     ):
-        seen = await in_cluster(client, lab=lab)
-        found = await asyncio.gather(*(_looked(there, each) for each in seen.subjects))
-    return _told(found, seen, output)
+        seen = await subjects_in_cluster(client, lab=lab)
+        found = await asyncio.gather(*(_look_up(there, each) for each in seen.subjects))
+    return _print_images(found, seen, output)
 
 
-async def _looked(there: Registries, subject: "Subject") -> "Images":
+async def _look_up(there: Registries, subject: "ImageSubject") -> "PoolImages":
     """All names of one pool, asked at once."""
     from tessera.cli.driver.image_tags import tags_of
-    from tessera.cli.driver.pool_images import judged, questions
+    from tessera.cli.driver.pool_images import judge_images, questions
     from tessera.driver.registry.errors import RegistryError
 
     asked = questions(subject)
@@ -122,11 +122,11 @@ async def _looked(there: Registries, subject: "Subject") -> "Images":
             tags = await tags_of(there, subject.policy.source)
         except RegistryError as error:
             notes.append(f"The tags could not be listed: {error}")
-    return judged(subject, answers, tags, notes)
+    return judge_images(subject, answers, tags, notes)
 
 
-def _told(found: Sequence["Images"], seen: "Seen", output: str) -> int:
-    from tessera.cli.driver.pool_images import table
+def _print_images(found: Sequence["PoolImages"], seen: "ClusterSubjects", output: str) -> int:
+    from tessera.cli.driver.pool_images import image_table
 
     if output == "json":
         document = {"images": found, "others": [{"node": node, "reason": why} for node, why in seen.others]}
@@ -135,7 +135,7 @@ def _told(found: Sequence["Images"], seen: "Seen", output: str) -> int:
         for subject, each in zip(seen.subjects, found, strict=True):
             source = subject.policy.source
             name = source.image if source.verbatim else f"{source.repository}/{source.image}"
-            say(*table(each, name), *([""] if each is not found[-1] or seen.others else []))
+            say(*image_table(each, name), *([""] if each is not found[-1] or seen.others else []))
         for node, why in seen.others:
             say(f"{node}: needs no image: {why}" if why else f"{node}: no policy is for it")
     return 0 if all(each.image for each in found) else 1

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.cli.base.connection import connected
-from tessera.cli.base.input_files import text_of
+from tessera.cli.base.connection import connect
+from tessera.cli.base.input_files import read_text
 from tessera.cli.base.simulated_cluster import lab_registries
-from tessera.cli.driver.pool_images import aligned
+from tessera.cli.driver.pool_images import align_columns
 from tessera.cli.driver.registry_access import Access, registries
-from tessera.cli.driver.subjects import NAMESPACE, command_line, in_cluster, naming
+from tessera.cli.driver.subjects import NAMESPACE, name_file, policy_of_command_line, subjects_in_cluster
 from tessera.driver.coverage.apt import apt_kernels
 from tessera.driver.coverage.kernels import (
     CONFIG_MAP,
@@ -46,7 +46,7 @@ from tessera.kube.resources import CONFIGMAPS
 
 def policy_for(repository: str, image: str, version: str) -> DriverPolicy:
     """A policy that asks for one driver version from one repository."""
-    return command_line(ImageSource(repository=repository, image=image, version=version))
+    return policy_of_command_line(ImageSource(repository=repository, image=image, version=version))
 
 
 class KernelSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +97,8 @@ def _listed_kernels(texts: Sequence[str], lists: Sequence[Path], system: str, ar
 
     yield from map(read, texts)
     for path in lists:
-        for line in content_lines(text_of(path)):
-            with naming(path):
+        for line in content_lines(read_text(path)):
+            with name_file(path):
                 yield read(line)
 
 
@@ -107,7 +107,7 @@ def _kernels_of_indexes(
 ) -> Iterator[NextKernel]:
     images: set[str] = set()
     for path in indexes:
-        with naming(path):
+        with name_file(path):
             images |= set(apt_kernels(path.read_bytes(), flavour))
     if indexes and not images:
         raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
@@ -118,10 +118,10 @@ def _kernels_of_indexes(
 def _kernels_of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator[NextKernel]:
     machine_os = ""
     if info is not None:
-        with naming(info):
+        with name_file(info):
             machine_os = parse_release(info.read_bytes()).machine_os
     for path in releases:
-        with naming(path):
+        with name_file(path):
             kernel = toolkit_kernel(path.read_bytes(), machine_os)
             found = [kernel, *([with_large_pages(kernel)] if large_pages else [])]
         yield from found
@@ -138,7 +138,7 @@ async def report_for_context(
 ) -> CoverageReport:
     """The report for the cluster that the options name."""
     lab = lab_registries(kubeconfig, context)
-    async with connected("tessera-driver", kubeconfig, context) as client:
+    async with connect("tessera-driver", kubeconfig, context) as client:
         return await report_for_cluster(client, access, kernels, announce=announce, lab=lab)
 
 
@@ -155,9 +155,9 @@ async def report_for_cluster(
     In a lab, ``lab`` is asked instead of real registries.
 
     Raises:
-        Failure: no policy of the cluster manages drivers.
+        CommandError: no policy of the cluster manages drivers.
     """
-    seen = await in_cluster(client, lab=lab)
+    seen = await subjects_in_cluster(client, lab=lab)
     if announce:
         await announce_kernels(client, kernels)
     known, problems = parse_kernel_lists(await _read_list(client))
@@ -207,7 +207,7 @@ def report_table(report: CoverageReport) -> Iterator[str]:
     if report.rows:
         rows = [("KERNEL", "NODES", "COVERED", "IMAGE, OR WHY NOT")]
         rows += [_cells(row) for row in sorted(report.rows, key=lambda row: row.pool)]
-        yield from aligned(rows)
+        yield from align_columns(rows)
         yield ""
     for group, is_open in sorted(report.gates.items()):
         yield f"{group}: gate {'open' if is_open else 'closed'}"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.driver.registry_access import Access, image_option, registries, registry_options, version_option
 
 if TYPE_CHECKING:
-    from tessera.cli.driver.image_copies import Order
-    from tessera.cli.driver.subjects import Subject
+    from tessera.cli.driver.image_copies import CopyOrder
+    from tessera.cli.driver.subjects import ImageSubject
 
 
 @click.command()
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the skopeo commands instead of running them.")
 @registry_options
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     origin: str | None,
@@ -72,11 +72,11 @@ def command(
         --kernel 5.15.0-69-generic --os ubuntu22.04
       tessera driver mirror --cluster --to registry.local/nvidia --next-kernels kernels.txt --dry-run
     """
-    from tessera.cli.driver.image_copies import Order
+    from tessera.cli.driver.image_copies import CopyOrder
     from tessera.driver.registry.copying import Skopeo
 
     skopeo = Skopeo(authfile=str(access.auth or ""), authority=str(access.ca or ""), plain=access.plain)
-    order = Order(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)
+    order = CopyOrder(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)
     if cluster:
         if origin or kernels or driver:
             raise click.UsageError("--cluster takes images and kernels from the cluster; leave out what names others")
@@ -91,40 +91,40 @@ def command(
 
 def _named(
     source: tuple[str, str, str], nodes: tuple[Sequence[str], str | None, Sequence[str]], file: Path | None
-) -> list["Subject"]:
+) -> list["ImageSubject"]:
     """The nodes that the command line names."""
     from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.subjects import Subject, command_line, kernels_in, pool
+    from tessera.cli.driver.subjects import ImageSubject, kernels_in, policy_of_command_line, pool_of
 
     repository, image, version = source
     kernels, system, architectures = nodes
-    policy = command_line(ImageSource(repository=repository, image=image, version=version))
-    pools = [pool(kernel, system or "", each) for kernel in kernels for each in architectures or (None,)]
+    policy = policy_of_command_line(ImageSource(repository=repository, image=image, version=version))
+    pools = [pool_of(kernel, system or "", each) for kernel in kernels for each in architectures or (None,)]
     pools.extend(kernels_in(file, system) if file else [])
-    return [Subject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
+    return [ImageSubject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
 
 
-async def _outside(access: Access, order: "Order", subjects: Sequence["Subject"]) -> int:
-    from tessera.cli.driver.image_copies import mirrored
+async def _outside(access: Access, order: "CopyOrder", subjects: Sequence["ImageSubject"]) -> int:
+    from tessera.cli.driver.image_copies import copy_images
 
     async with registries(access) as there:
-        return await mirrored(there, order, subjects)
+        return await copy_images(there, order, subjects)
 
 
 async def _cluster(
-    access: Access, order: "Order", coming: tuple[Path | None, str | None], where: tuple[Path | None, str | None]
+    access: Access, order: "CopyOrder", coming: tuple[Path | None, str | None], where: tuple[Path | None, str | None]
 ) -> int:
-    from tessera.cli.driver.image_copies import mirrored
-    from tessera.cli.driver.subjects import NAMESPACE, Subject, in_cluster, kernels_in
+    from tessera.cli.driver.image_copies import copy_images
+    from tessera.cli.driver.subjects import NAMESPACE, ImageSubject, kernels_in, subjects_in_cluster
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with (
-        connected("tessera-driver", *where) as client,
+        connect("tessera-driver", *where) as client,
         registries(access, PullSecrets(client, NAMESPACE)) as there,
     ):
-        seen = await in_cluster(client, coming=True)
+        seen = await subjects_in_cluster(client, coming=True)
         file, system = coming
         named = kernels_in(file, system) if file else []
         policies = {each.policy.name: each.policy for each in seen.subjects}
-        more = [Subject(policy=policy, pool=pool) for policy in policies.values() for pool in named]
-        return await mirrored(there, order, [*seen.subjects, *more])
+        more = [ImageSubject(policy=policy, pool=pool) for policy in policies.values() for pool in named]
+        return await copy_images(there, order, [*seen.subjects, *more])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.cli.driver.subjects import Subject
+from tessera.cli.driver.subjects import ImageSubject
 from tessera.driver.driver_sets import DriverChoice
 from tessera.driver.image_tags import branch, kernel_form, os_forms
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     taken: bool = False
 
 
-class Images(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PoolImages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer for one pool.
 
     Attributes:
@@ -65,31 +65,31 @@ class Images(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-def questions(subject: Subject) -> list[ImageQuery]:
+def questions(subject: ImageSubject) -> list[ImageQuery]:
     """All that may be asked for a pool."""
     return image_queries(subject.policy, subject.pool)
 
 
-def judged(
-    subject: Subject, answers: Mapping[ImageQuery, Resolution], tags: Iterable[str], notes: Iterable[str]
-) -> Images:
+def judge_images(
+    subject: ImageSubject, answers: Mapping[ImageQuery, Resolution], tags: Iterable[str], notes: Iterable[str]
+) -> PoolImages:
     """The answer, from what registries said."""
     facts = DriverNodeFacts(name="", uid="", is_gpu=True, pool=subject.pool)
     verdict = choose_strategy(facts, subject.policy, answers.get, StrategyInputs(may_wait=False))
     choice = verdict.choice
-    return Images(
+    return PoolImages(
         pool=subject.pool.text,
         nodes=subject.nodes,
         strategy=choice.strategy.value if choice else "waiting",
         image=choice.set.image if choice and choice.set else "",
         reason=choice.reason if choice else verdict.waiting,
         candidates=tuple(_rows(questions(subject), answers, choice)),
-        tags=tuple(fitting(tags, subject.policy.source.version, subject.pool)),
+        tags=tuple(matching_tags(tags, subject.policy.source.version, subject.pool)),
         notes=tuple(notes),
     )
 
 
-def fitting(tags: Iterable[str], version: str, pool: PoolKey) -> list[str]:
+def matching_tags(tags: Iterable[str], version: str, pool: PoolKey) -> list[str]:
     """Tags for the pool's kernel in any version, and those of its system in the version's branch, newest first."""
     endings = tuple(f"-{kernel_form(pool.kernel)}-{form}" for form in os_forms(pool, precompiled=True))
     systems = tuple(f"-{form}" for form in os_forms(pool, precompiled=False))
@@ -121,7 +121,7 @@ def size(count: int) -> str:
     return f"{count} B" if count else ""
 
 
-def table(found: Images, repository: str) -> Iterator[str]:
+def image_table(found: PoolImages, repository: str) -> Iterator[str]:
     """The answer for people."""
     title = f"{repository} for {found.pool}"
     yield f"{title} ({', '.join(found.nodes)})" if found.nodes else title
@@ -130,7 +130,7 @@ def table(found: Images, repository: str) -> Iterator[str]:
     for each in found.candidates:
         name = each.reference.removeprefix(f"{repository}:")
         rows.append(("*" if each.taken else "", each.kind, name, each.outcome, size(each.size_bytes), each.digest))
-    yield from aligned(rows)
+    yield from align_columns(rows)
     yield ""
     if found.image:
         yield f"Taken: {found.image}"
@@ -147,7 +147,7 @@ def table(found: Images, repository: str) -> Iterator[str]:
     yield from found.notes
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from tessera.cli.base.connection import Failure
+from tessera.cli.base.connection import CommandError
 
 if TYPE_CHECKING:
     from tessera.driver.images.resolver import Secrets
@@ -99,7 +99,7 @@ async def registries(
     In a lab, ``lab`` resolves instead, from simulated registries.
 
     Raises:
-        Failure: the authority's file has no certificates.
+        CommandError: the authority's file has no certificates.
     """
     from tessera.clock import SystemClock
     from tessera.driver.images.resolver import RegistryResolver
@@ -112,7 +112,7 @@ async def registries(
     try:
         authorities = read_authorities(access.ca) if access.ca else ""
     except AuthoritiesError as error:
-        raise Failure(f"error: --ca: {error}") from error
+        raise CommandError(f"error: --ca: {error}") from error
     wire = RegistryHttp(Trust(authorities=authorities, plain=access.plain))
 
     async def both(names: tuple[str, ...]) -> Keyring:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tessera.api.driver.node_status import DriverPhase, RejectedStrategy
-from tessera.cli.base.connection import cluster_options, connected, reported
+from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.driver.registry_access import output_option
 from tessera.clock import parse_rfc3339
@@ -23,7 +23,7 @@ from tessera.phrasing import age
 @click.option("-v", "--verbose", is_flag=True, help="Say why no better way was taken, and show whole digests.")
 @output_option
 @cluster_options
-@reported
+@report_errors
 def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
     """Show how each node with cards comes to its driver.
 
@@ -41,20 +41,20 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
     if output == "json":
         say_json(found)
     else:
-        say(*lines(found, verbose=verbose))
+        say(*status_lines(found, verbose=verbose))
     return 1 if any(map(is_stuck, found)) else 0
 
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
-    from tessera.cli.base.simulated_cluster import leaps
+    from tessera.cli.base.simulated_cluster import time_leaps
     from tessera.clock import SystemClock
     from tessera.kube.resources import NODES
 
-    async with connected("tessera-driver", kubeconfig, context) as client:
+    async with connect("tessera-driver", kubeconfig, context) as client:
         every = [] if names else (await client.list(NODES)).items
         named = [await client.get(NODES, name) for name in names]
         found = [*every, *named]
-        now = None if await leaps(client, found) else SystemClock().now()
+        now = None if await time_leaps(client, found) else SystemClock().now()
     return node_drivers(found, now=now, named=bool(names))
 
 
@@ -116,7 +116,7 @@ def is_stuck(driver: NodeDriver) -> bool:
     return driver.phase in {DriverPhase.FAILED.value, DriverPhase.BLOCKED.value}
 
 
-def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
+def status_lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
     """The table; with ``verbose`` each node's reasons below it."""
     if not drivers:
         yield "No node has a card, as far as its labels say."

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.cli.base.connection import Failure
-from tessera.cli.base.input_files import text_of
+from tessera.cli.base.connection import CommandError
+from tessera.cli.base.input_files import read_text
 from tessera.cli.base.simulated_cluster import say_where_registries_are
 from tessera.driver.coverage.kernels import content_lines
 from tessera.driver.coverage.kernels import parse_kernel as kernel_line
@@ -25,7 +25,7 @@ Obj = Mapping[str, Any]
 NAMESPACE = "tessera-system"
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class ImageSubject(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that share an image, and the policy they are under.
 
     Attributes:
@@ -39,7 +39,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSubjects(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster's nodes need.
 
     Attributes:
@@ -48,17 +48,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         others: nodes that need none, or of which a fact is missing: name and why.
     """
 
-    subjects: tuple[Subject, ...] = ()
+    subjects: tuple[ImageSubject, ...] = ()
     everywhere: tuple[DriverPolicy, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
 
 
-def command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
+def policy_of_command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
     """A policy that says no more than which image is wanted."""
     return DriverPolicy(kind="command", name="line", use_precompiled=not build, source=source)
 
 
-def pool(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
+def pool_of(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
     """The pool of nodes with a kernel.
 
     Args:
@@ -79,18 +79,18 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
         ValueError: a line is none.
     """
     found = []
-    for line in content_lines(text_of(path)):
+    for line in content_lines(read_text(path)):
         first, _, rest = line.partition(" ")
         system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
         if system is None:
             raise ValueError(f"{path}: kernel {first[:ECHOED]!r}: write its system before it, or give --os")
-        with naming(path):
+        with name_file(path):
             found.append(kernel_line(system, text).pool("amd64"))
     return found
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_file(path: Path) -> Iterator[None]:
     """Puts a file's name before what is wrong in it."""
     try:
         yield
@@ -98,7 +98,7 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | None = None) -> Seen:
+async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Resolver | None = None) -> ClusterSubjects:
     """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
 
     Args:
@@ -107,7 +107,7 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | No
         lab: the lab's registries, if they are asked.
 
     Raises:
-        Failure: no policy of the cluster manages drivers.
+        CommandError: no policy of the cluster manages drivers.
     """
     from tessera.driver.nodes.node_facts import read_node_facts
     from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
@@ -122,7 +122,7 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | No
     )
     if governed.frozen or governed.cluster is None:
         said = governed.frozen or "No ClusterPolicy has driver.enabled."
-        raise Failure(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
+        raise CommandError(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
     seen = _grouped(nodes, governed.nodes, governed.unassigned)
     if not governed.cluster.use_driver_crd:
         seen = msgspec.structs.replace(seen, everywhere=(governed.cluster,))
@@ -143,7 +143,9 @@ async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj]
     return found[0], found[1]
 
 
-def _grouped(nodes: list[DriverNodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]) -> Seen:
+def _grouped(
+    nodes: list[DriverNodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]
+) -> ClusterSubjects:
     groups: dict[tuple[str, PoolKey], list[str]] = {}
     others: list[tuple[str, str]] = []
     for node in nodes:
@@ -154,12 +156,15 @@ def _grouped(nodes: list[DriverNodeFacts], policies: Mapping[str, DriverPolicy],
             policy = policies[node.name]
             groups.setdefault((f"{policy.kind}/{policy.name}", node.pool), []).append(node.name)
     subjects = [
-        Subject(policy=policies[names[0]], pool=key[1], nodes=tuple(sorted(names))) for key, names in groups.items()
+        ImageSubject(policy=policies[names[0]], pool=key[1], nodes=tuple(sorted(names)))
+        for key, names in groups.items()
     ]
-    return Seen(subjects=tuple(sorted(subjects, key=lambda each: (each.policy.name, each.pool))), others=tuple(others))
+    return ClusterSubjects(
+        subjects=tuple(sorted(subjects, key=lambda each: (each.policy.name, each.pool))), others=tuple(others)
+    )
 
 
-async def _with_coming(client: Client, seen: Seen) -> Seen:
+async def _with_coming(client: Client, seen: ClusterSubjects) -> ClusterSubjects:
     from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
@@ -170,9 +175,9 @@ async def _with_coming(client: Client, seen: Seen) -> Seen:
         return seen
     kernels, problems = parse_kernel_lists(data)
     if problems:
-        raise Failure(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
+        raise CommandError(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
     coming = {
-        (subject.policy.name, pool): Subject(policy=subject.policy, pool=pool)
+        (subject.policy.name, pool): ImageSubject(policy=subject.policy, pool=pool)
         for kernel in kernels
         for subject in seen.subjects
         if (subject.pool.os_id, subject.pool.os_version) == (kernel.os_id, kernel.os_version)

@@ -25,7 +25,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.cli.install.manifests import AGENT, BINDING_KIND, CONFIG_ROLE, CONTROLLER, Manifest
-from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, taken_over
+from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
 from tessera.cli.install.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -46,7 +46,7 @@ _REPLACE = "tessera-controller-replace"
 _VERSIONS = dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1")
 
 
-class Done(msgspec.Struct, frozen=True):
+class AppliedObject(msgspec.Struct, frozen=True):
     """What became of one object.
 
     Attributes:
@@ -60,7 +60,7 @@ class Done(msgspec.Struct, frozen=True):
 
 async def apply_all(
     client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False, drivers: bool | None = None
-) -> AsyncIterator[Done]:
+) -> AsyncIterator[AppliedObject]:
     """Applies all objects, and deletes what only an earlier installation needed.
 
     Args:
@@ -92,21 +92,21 @@ def _is_about_drivers(manifest: Manifest) -> bool:
     return manifest["kind"] in {CLUSTER_POLICIES.kind, NVIDIA_DRIVERS.kind}
 
 
-async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> Done:
+async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> AppliedObject:
     if not dry:
         await client.delete(resource, metadata["name"], metadata.get("namespace"))
-    return Done(_printed(resource, metadata), "deleted")
+    return AppliedObject(_printed(resource, metadata), "deleted")
 
 
 async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
     """The objects of Tessera's by which nodes have their drivers."""
     for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
-        for item in await listed(client, resource):
+        for item in await list_objects(client, resource):
             if is_ours(item, FIELD_MANAGER):
                 yield resource, item["metadata"]
 
 
-async def listed(client: Client, resource: Resource[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+async def list_objects(client: Client, resource: Resource[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """The objects of a kind; none where the server does not know it."""
     try:
         return (await client.list(resource)).items
@@ -114,12 +114,12 @@ async def listed(client: Client, resource: Resource[dict[str, Any]]) -> Sequence
         return ()
 
 
-async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> Done:
+async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> AppliedObject:
     resource, metadata = resource_for(manifest), manifest["metadata"]
-    before = await found(client, resource, metadata["name"], metadata.get("namespace"))
+    before = await get_object(client, resource, metadata["name"], metadata.get("namespace"))
     after: Mapping[str, Any] | None = None
     if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
-        return Done(_printed(resource, metadata), "left")
+        return AppliedObject(_printed(resource, metadata), "left")
     if before is not None and not dry:
         await _take_over(client, resource, before)
     try:
@@ -135,7 +135,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
         if not dry:  # a trial does not make the namespaces that later objects lie in
             raise
     result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
-    return Done(_printed(resource, metadata), result)
+    return AppliedObject(_printed(resource, metadata), result)
 
 
 async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: d
     name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
     while True:
         metadata = item["metadata"]
-        owners = taken_over(metadata.get("managedFields", ()), FIELD_MANAGER, item["apiVersion"])
+        owners = take_over_fields(metadata.get("managedFields", ()), FIELD_MANAGER, item["apiVersion"])
         if owners is None:
             return
         try:
@@ -205,12 +205,12 @@ async def _left_over(
                 yield resource, metadata
     if ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) in wanted or any(map(builds_mount_it, objects)):
         return
-    authorities = await found(client, CONFIGMAPS.untyped(), CONFIG_MAP, SYSTEM_NAMESPACE)
+    authorities = await get_object(client, CONFIGMAPS.untyped(), CONFIG_MAP, SYSTEM_NAMESPACE)
     if authorities and is_ours(authorities, FIELD_MANAGER):
         yield CONFIGMAPS.untyped(), authorities["metadata"]
 
 
-async def found(
+async def get_object(
     client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
 ) -> dict[str, Any] | None:
     """An object, or None."""
@@ -237,14 +237,14 @@ _STARTED = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "te
 _DRIVERS = ("clusterpolicy.nvidia.com/", "nvidiadriver.nvidia.com/")
 
 
-def line(done: Done, *, dry: bool) -> str:
+def result_line(done: AppliedObject, *, dry: bool) -> str:
     """What is said of one object; empty if it stays as it is."""
     if done.result == "unchanged":
         return ""
     return f"{done.name} {_OF_ONE.get(done.result, done.result)}{TRIAL if dry else ''}"
 
 
-def total(all_done: Sequence[Done], *, dry: bool) -> str:
+def summary_line(all_done: Sequence[AppliedObject], *, dry: bool) -> str:
     """How many objects came to what: ``1 object created, 38 unchanged``."""
     counts = Counter(each.result for each in all_done)
     parts = [f"{counts[each]} {_OF_MANY.get(each, each)}" for each in _RESULTS if counts[each]]
@@ -252,7 +252,7 @@ def total(all_done: Sequence[Done], *, dry: bool) -> str:
     return f"{number} object{'s' if number != '1' else ''} {rest}{TRIAL if dry else ''}"
 
 
-def looks(all_done: Sequence[Done]) -> Iterator[str]:
+def next_steps(all_done: Sequence[AppliedObject]) -> Iterator[str]:
     """Where to see what was begun; nothing if nothing was."""
     new = {each.name for each in all_done if each.result in {"created", "configured"}}
     for kind, name in _STARTED:

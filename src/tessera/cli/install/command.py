@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import Failure, cluster_options, connected, reported
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import (
     build_arguments,
@@ -17,13 +17,13 @@ from tessera.cli.base.controller_options import (
     site_arguments,
     site_options,
 )
-from tessera.cli.base.option_types import known_cards
+from tessera.cli.base.option_types import check_cards
 from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.api.documents import Notice
     from tessera.api.gpu_operator.settings import OperatorSettings
-    from tessera.cli.install.manifests import Choices, Manifest
+    from tessera.cli.install.manifests import InstallChoices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
@@ -68,7 +68,7 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
 @click.option(
     "--simulate",
     metavar="CARDS",
-    callback=known_cards,
+    callback=check_cards,
     help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.",
 )
 @click.option(
@@ -119,7 +119,7 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
-@reported
+@report_errors
 def command(
     *,
     values: Path | None,
@@ -200,16 +200,16 @@ def command(
 
 def _choices(
     values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
-) -> "tuple[Choices, Sequence[Notice]]":
+) -> "tuple[InstallChoices, Sequence[Notice]]":
     from tessera.api.gpu_operator.driver_objects import drivers_of_values
     from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
-    from tessera.cli.install.manifests import Choices
+    from tessera.cli.install.manifests import InstallChoices
 
     settings = None if values is None else _settings(values, drivers)
     where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
     part = drivers_of_values({}, drivers)
     objects, notices = (settings.driver_objects, settings.notices) if settings else (part.objects, part.notices)
-    choices = Choices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
+    choices = InstallChoices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
     return choices, notices
 
 
@@ -230,13 +230,13 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
     from tessera.api.documents import FileRefused, load_document
     from tessera.api.gpu_operator.settings_reader import read_settings
-    from tessera.cli.base.input_files import named, text_of
+    from tessera.cli.base.input_files import display_name, read_text
 
     try:
-        return read_settings(_single(load_document(text_of(file))), drivers)
+        return read_settings(_single(load_document(read_text(file))), drivers)
     except FileRefused as refused:
         wrong = [f"  {problem}" for problem in refused.problems]
-        raise Failure(f"error: {named(file)} has mistakes, nothing was changed:", *wrong) from refused
+        raise CommandError(f"error: {display_name(file)} has mistakes, nothing was changed:", *wrong) from refused
 
 
 def _single(document: Any) -> Any:
@@ -245,7 +245,7 @@ def _single(document: Any) -> Any:
     return items[0] if isinstance(items, list) and len(items) == 1 else document
 
 
-def _manifests(choices: "Choices") -> "list[Manifest]":
+def _manifests(choices: "InstallChoices") -> "list[Manifest]":
     import yaml
 
     from tessera.cli.install.manifests import manifests
@@ -266,24 +266,26 @@ def _show(objects: "Sequence[Manifest]") -> None:
 
 
 async def _install(
-    choices: "Choices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
+    choices: "InstallChoices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
 ) -> None:
-    from tessera.cli.install.apply import FIELD_MANAGER, apply_all, line, looks, total
+    from tessera.cli.install.apply import FIELD_MANAGER, apply_all, next_steps, result_line, summary_line
     from tessera.cli.install.preflight import missing_namespace, warnings
     from tessera.clock import SystemClock
 
-    async with connected(FIELD_MANAGER, kubeconfig, context) as client:
+    async with connect(FIELD_MANAGER, kubeconfig, context) as client:
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
-            raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
+            raise CommandError(
+                f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n'
+            )
         all_done = []
         async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
             all_done.append(done)
-            if text := line(done, dry=dry):
+            if text := result_line(done, dry=dry):
                 say(text)
-        say(total(all_done, dry=dry))
+        say(summary_line(all_done, dry=dry))
         async for warning in warnings(client, choices):
             say(f"warning: {warning}", err=True)
-    told = [] if dry else list(looks(all_done))
+    told = [] if dry else list(next_steps(all_done))
     if told:
         say("", *told)

@@ -26,7 +26,7 @@ from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
 from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.cli.install.trust import config_map, trusting
+from tessera.cli.install.trust import config_map, trust_authorities
 
 Manifest = dict[str, Any]
 
@@ -51,7 +51,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app.kubernetes.io/part-of": "tessera"}
 
 
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
+class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     """What a user chose.
 
     Attributes:
@@ -106,7 +106,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifests(
-    base: Sequence[Manifest], eviction: Sequence[Manifest], choices: Choices, replacing: Sequence[Manifest] = ()
+    base: Sequence[Manifest], eviction: Sequence[Manifest], choices: InstallChoices, replacing: Sequence[Manifest] = ()
 ) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
@@ -148,11 +148,11 @@ def manifests(
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
             if choices.authorities:
-                each["spec"]["template"] = trusting(each["spec"]["template"], choices.authorities)
+                each["spec"]["template"] = trust_authorities(each["spec"]["template"], choices.authorities)
     return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
 
 
-def _pull_secrets(choices: Choices) -> Iterator[str]:
+def _pull_secrets(choices: InstallChoices) -> Iterator[str]:
     """Names of the image pull secrets that the user and the objects by which nodes have their drivers name."""
     yield from choices.pull_secrets
     waiting: list[Any] = [each.get("spec") for each in choices.drivers]
@@ -164,7 +164,7 @@ def _pull_secrets(choices: Choices) -> Iterator[str]:
             yield from (each for each in named if isinstance(each, str)) if isinstance(named, list) else ()
 
 
-def _set_device_binding(spec: Manifest, choices: Choices) -> None:
+def _set_device_binding(spec: Manifest, choices: InstallChoices) -> None:
     if choices.device_access == "warn":
         spec["validationActions"] = list(WARNING)
     (names,) = (
@@ -193,7 +193,7 @@ def _containers(manifest: Manifest) -> Sequence[Manifest]:
     return [*pod.get("initContainers", ()), *pod.get("containers", ())]
 
 
-def _controllers_arguments(choices: Choices) -> Iterator[str]:
+def _controllers_arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.replace_failed:
         yield f"--replace-failed={choices.replace_failed}"
     yield from choices.site
@@ -202,7 +202,7 @@ def _controllers_arguments(choices: Choices) -> Iterator[str]:
 # The agents' container
 
 
-def _set_agent(pod: Manifest, choices: Choices) -> None:
+def _set_agent(pod: Manifest, choices: InstallChoices) -> None:
     (container,) = pod["containers"]
     wanted = list(_arguments(choices))
     replaced = {_option(each) for each in wanted}
@@ -237,7 +237,7 @@ def _option(argument: str) -> str:
     return argument.partition("=")[0]
 
 
-def _arguments(choices: Choices) -> Iterator[str]:
+def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _followed(choices, choices.settings)
     if choices.evict:
@@ -248,7 +248,7 @@ def _arguments(choices: Choices) -> Iterator[str]:
         yield f"--simulate={choices.simulate}"
 
 
-def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:
+def _followed(choices: InstallChoices, settings: OperatorSettings) -> Iterator[str]:
     sharing, layouts = ("/".join(place) for place in choices.followed)
     yield f"--sharing-config={sharing}"
     if settings.sharing.default:

@@ -20,7 +20,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 Entry = Mapping[str, Any]
 
 
-def taken_over(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
+def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
     """The owners once what kubectl applied is ours; ``None`` if kubectl applied nothing.
 
     Args:

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.cli.install.apply import driver_objects, listed
-from tessera.cli.install.manifests import Choices
+from tessera.cli.install.apply import driver_objects, list_objects
+from tessera.cli.install.manifests import InstallChoices
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES, DaemonSet
@@ -20,7 +20,7 @@ RIVALS = {
 _MEANWHILE = ("cards are offered whole", "only the generated layouts are known (all-disabled, all-1g.5gb, ...)")
 
 
-async def missing_namespace(client: Client, choices: Choices) -> str:
+async def missing_namespace(client: Client, choices: InstallChoices) -> str:
     """The namespace of the ConfigMaps if it is not there; empty if it is, or if nothing is to be written into it."""
     if choices.settings is None:
         return ""
@@ -34,7 +34,7 @@ async def missing_namespace(client: Client, choices: Choices) -> str:
     return ""
 
 
-async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
+async def warnings(client: Client, choices: InstallChoices) -> AsyncIterator[str]:
     """What the user should know about the cluster; silent about what may not be read."""
     try:
         for each in (await client.list(DAEMONSETS)).items:
@@ -61,7 +61,7 @@ async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
             continue
 
 
-async def _about_drivers(client: Client, choices: Choices) -> AsyncIterator[str]:
+async def _about_drivers(client: Client, choices: InstallChoices) -> AsyncIterator[str]:
     try:
         if not choices.drivers and choices.ask_for_drivers is None:
             async for _, metadata in driver_objects(client):
@@ -76,15 +76,15 @@ async def _about_drivers(client: Client, choices: Choices) -> AsyncIterator[str]
         pass
 
 
-async def _cluster_policies(client: Client, choices: Choices) -> set[str]:
+async def _cluster_policies(client: Client, choices: InstallChoices) -> set[str]:
     """The names of those that there are, or after a trial would be."""
-    there = {each["metadata"]["name"] for each in await listed(client, CLUSTER_POLICIES)}
+    there = {each["metadata"]["name"] for each in await list_objects(client, CLUSTER_POLICIES)}
     wanted = {each["metadata"]["name"] for each in choices.drivers if each["kind"] == CLUSTER_POLICIES.kind}
     ours = {metadata["name"] async for kind, metadata in driver_objects(client) if kind is CLUSTER_POLICIES}
     return (there - ours) | wanted
 
 
-def _made(choices: Choices, name: str) -> bool:
+def _made(choices: InstallChoices, name: str) -> bool:
     settings = choices.settings
     return settings is not None and any(
         each.data and each.name == name for each in (settings.sharing, settings.layouts)

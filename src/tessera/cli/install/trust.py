@@ -37,7 +37,7 @@ def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
     return any(f"--build-ca-config-map={CONFIG_MAP}" in each.get("args", ()) for each in containers)
 
 
-def trusting(template: Mapping[str, Any], authorities: str) -> dict[str, Any]:
+def trust_authorities(template: Mapping[str, Any], authorities: str) -> dict[str, Any]:
     """A pod template whose only container has the certificates, and is told where."""
     changed = copy.deepcopy(dict(template))
     pod = changed["spec"]

@@ -18,7 +18,9 @@ from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 
-MAKE = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+MAKE = build_entrypoint(
+    TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
+)
 #: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.
 FIVE = AutoscalerTimers(unneeded=300, delay_after_add=300)
 #: Timers under which the drivers' own time is all that counts.

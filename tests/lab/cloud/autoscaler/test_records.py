@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli import agent, controller, webhook
-from tessera.cli.autoscaler.cluster_facts import ClusterFacts, look
+from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD
@@ -15,7 +15,9 @@ from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 
-MAKE = build_entrypoint(TesseraCommands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+MAKE = build_entrypoint(
+    TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
+)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -29,7 +31,7 @@ def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
             await world.clock.sleep(60)
             await world.client.create(PODS.untyped(), {"metadata": {"name": "a"}, "spec": dict(WORKLOAD)}, "default")
             await world.clock.sleep(600)
-            return await look(world.client)
+            return await read_cluster(world.client)
 
     (told,), facts = run_virtual(main())
     assert told.group == "gpu"

@@ -11,8 +11,8 @@ import yaml
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.base.controller_options import build_arguments
-from tessera.cli.install.apply import Done, apply_all
-from tessera.cli.install.manifests import Choices, Manifest, manifests
+from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, warnings
 from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client.client import Client
@@ -32,15 +32,15 @@ NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
     settings = None if values is None else read_settings(load_document(values))
     eviction = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
-    return manifests(install_manifests(), eviction, Choices(settings=settings, **choices))
+    return manifests(install_manifests(), eviction, InstallChoices(settings=settings, **choices))
 
 
-async def install(place: Any, values: str | None = None, *, dry: bool = False, **choices: Any) -> list[Done]:
+async def install(place: Any, values: str | None = None, *, dry: bool = False, **choices: Any) -> list[AppliedObject]:
     found = objects(values, **choices)
     return [each async for each in apply_all(place.client(), place.clock, found, dry=dry)]
 
 
-def results(done: Sequence[Done]) -> Counter[str]:
+def results(done: Sequence[AppliedObject]) -> Counter[str]:
     return Counter(each.result for each in done)
 
 
@@ -165,7 +165,7 @@ def test_authorities_of_registries_come_change_and_go_with_their_option(place: A
         assert (plain, one[0], two[0]) == ([], "one", "two")
         assert one[1] != two[1]
         done = await install(place, dry=True)
-        assert Done(name, "deleted") in done
+        assert AppliedObject(name, "deleted") in done
         assert await trusted(place) == two
         assert await install(place) == done
         assert await trusted(place) == []
@@ -285,8 +285,8 @@ def test_a_definition_that_the_server_has_only_just_taken_is_waited_for(place: A
 # The cluster around
 
 
-def choices(values: str, **more: Any) -> Choices:
-    return Choices(settings=read_settings(load_document(values)), **more)
+def choices(values: str, **more: Any) -> InstallChoices:
+    return InstallChoices(settings=read_settings(load_document(values)), **more)
 
 
 def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(place: Any) -> None:
@@ -294,7 +294,7 @@ def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(plac
         client = place.client()
         assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == "gpu"
         assert await missing_namespace(client, choices("{}", namespace="gpu")) == "", "nothing lies there"
-        assert await missing_namespace(client, Choices()) == ""
+        assert await missing_namespace(client, InstallChoices()) == ""
         await namespace(client, "gpu")
         assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == ""
 
@@ -329,7 +329,7 @@ def test_nvidias_own_programs_on_the_cluster_are_told(place: Any, image: str, wo
         pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
         item = {"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": labels}, "template": pod}}
         await client.create(DAEMONSETS.untyped(), item, "gpu-operator")
-        told = [each async for each in warnings(client, Choices())]
+        told = [each async for each in warnings(client, InstallChoices())]
         assert len(told) == bool(words)
         assert all(words in each and "gpu-operator/a" in each for each in told)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.config.files import check
-from tessera.cli.config.judgement import Part
+from tessera.cli.config.files import judge_file
+from tessera.cli.config.judgement import Judgement
 from tessera.cli.main import main
 from tessera.limits import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
 
@@ -52,8 +52,8 @@ gfd: {enabled: true}
 CLUSTER = "apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nmetadata: {name: gpu-cluster}\nspec: {draDriver: {}}\n"
 
 
-def only(text: str) -> Part:
-    (part,) = check(text, [])
+def only(text: str) -> Judgement:
+    (part,) = judge_file(text, [])
     return part
 
 
@@ -109,7 +109,7 @@ def test_a_list_or_manifest_that_cannot_be_read_is_wrong(text: str, said: str) -
 
 def test_a_list_of_config_maps_is_read() -> None:
     text = json.dumps({"kind": "List", "items": [{"kind": "ConfigMap", "data": {"a": "version: v1\n"}}]})
-    assert [(part.kind, part.verdict) for part in check(text, [])] == [("sharing profile", "right")]
+    assert [(part.kind, part.verdict) for part in judge_file(text, [])] == [("sharing profile", "right")]
 
 
 def test_a_profile_without_content_in_a_config_map_shares_nothing_as_on_a_node() -> None:
@@ -135,7 +135,7 @@ def test_files_of_the_mig_manager_are_named_and_not_used(
 
 
 def test_values_of_the_device_plugin_chart_are_refused_and_their_profiles_judged() -> None:
-    chart, good, bad = check(CHART, [])
+    chart, good, bad = judge_file(CHART, [])
     assert (chart.kind, chart.verdict) == ("values of the device-plugin chart", "wrong")
     assert "devicePlugin.config.name" in chart.problems[0]
     assert (good.name, good.kind, good.verdict) == ("file/config.map/default", "sharing profile", "right")
