@@ -32,6 +32,7 @@ from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
+from tessera.controller.slicing.events import NodeSeen, ObjectSeen, PodSeen, WriteDone
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.resources import Pod, Taint
@@ -68,13 +69,13 @@ def main() -> None:
 def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
     slicer = Slicer()
     for index in range(nodes):
-        slicer.see_node(_node(index))
-        slicer.see_object(_object(f"n{index}"))
+        slicer.handle(NodeSeen(_node(index)))
+        slicer.handle(ObjectSeen(_object(f"n{index}")))
     _decide(slicer)
     pods = list(case())
     reading = []
     for pod in [each for each in pods if each.spec.node_name]:
-        slicer.see_pod(read_pod(pod))
+        slicer.handle(PodSeen(read_pod(pod)))
     _decide(slicer)
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
@@ -82,22 +83,22 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
         began = time.process_time()
         facts = read_pod(pod)
         reading.append(time.process_time() - began)
-        slicer.see_pod(facts)
+        slicer.handle(PodSeen(facts))
     innocent = read_pod(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
-    slicer.see_pod(innocent)
+    slicer.handle(PodSeen(innocent))
     took, placed = [], None
     for _ in range(RELEASES + 1):
         while True:
             took.append(_decide(slicer))
-            if placed is None and slicer.ledger.current_of(innocent.uid) is not None:
+            if placed is None and slicer.state.allocations.current_of(innocent.uid) is not None:
                 placed = len(took)
             if not slicer.has_work:
                 break
-        slicer.growth.room_may_have_grown(NodeName("n0"))  # as if a slot came free
+        slicer.state.cluster.growth.room_may_have_grown(NodeName("n0"))  # as if a slot came free
     waits = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
     return {
         "nodes": nodes,
-        "placed": sum(slicer.ledger.current_of(PodUid(uid)) is not None for uid in waits),
+        "placed": sum(slicer.state.allocations.current_of(PodUid(uid)) is not None for uid in waits),
         "pods": len(pods),
         "read_ms": 1000 * max(reading),
         "worst_ms": 1000 * max(took),
@@ -113,7 +114,7 @@ def _decide(slicer: Slicer) -> float:
     took = time.process_time() - began
     for write in slicer.pop_writes():
         if isinstance(write, PatchRequests | PatchResults):
-            slicer.done(write)
+            slicer.handle(WriteDone(write))
     return took
 
 

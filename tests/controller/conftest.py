@@ -12,6 +12,7 @@ from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import will_never_run
+from tessera.controller.slicing.events import NodeSeen, ObjectGone, ObjectSeen, PodGone, PodSeen, WriteDone
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
@@ -76,7 +77,7 @@ class World:
         }
         self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})
         self._touch(name)
-        self.slicer.see_node(self.nodes[NodeName(name)])
+        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
         return self.nodes[NodeName(name)]
 
     def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
@@ -94,25 +95,25 @@ class World:
     def put(self, pod: PodInfo) -> PodInfo:
         """Creates or changes a pod."""
         self.pods[pod.uid] = pod
-        self.slicer.see_pod(pod)
+        self.slicer.handle(PodSeen(pod))
         return pod
 
     def remove(self, pod: PodInfo) -> None:
         """Deletes a pod."""
         del self.pods[pod.uid]
-        self.slicer.lose_pod(pod.uid)
+        self.slicer.handle(PodGone(pod.uid))
 
     def node_says(self, name: str, text: str) -> None:
         """The node's condition about its Instaslice object."""
         self.nodes[NodeName(name)] = _replace_node(self.nodes[NodeName(name)], text)
-        self.slicer.see_node(self.nodes[NodeName(name)])
+        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
 
     # The API server
 
     def _touch(self, node: str) -> None:
         self.version += 1
         self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
-        self.slicer.see_object(self.read(node))
+        self.slicer.handle(ObjectSeen(self.read(node)))
 
     def read(self, node: str) -> Instaslice:
         """A node's object as a client sees it."""
@@ -142,7 +143,7 @@ class World:
                     self.put(_replace(pod, slices_withdrawn=bool(write.text)))
             case DeleteObject():
                 self.objects.pop(write.node, None)
-                self.slicer.lose_object(write.node)
+                self.slicer.handle(ObjectGone(write.node))
 
     def answer(self, instruction: Instruction) -> None:
         """Does one instruction and answers it."""
@@ -150,7 +151,7 @@ class World:
             self.told.append(instruction)
         else:
             self.apply(instruction)
-            self.slicer.done(instruction)
+            self.slicer.handle(WriteDone(instruction))
 
     def run(self) -> Sequence[Write]:
         """Decides and writes until nothing is left to do, without the agents."""
@@ -168,11 +169,11 @@ class World:
         """The controller dies; a new one sees what is stored."""
         self.slicer = Slicer()
         for node in self.nodes.values():
-            self.slicer.see_node(node)
+            self.slicer.handle(NodeSeen(node))
         for pod in self.pods.values():
-            self.slicer.see_pod(pod)
+            self.slicer.handle(PodSeen(pod))
         for name in self.objects:
-            self.slicer.see_object(self.read(name))
+            self.slicer.handle(ObjectSeen(self.read(name)))
 
     # Agents
 

@@ -44,6 +44,16 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.events import (
+    NodeSeen,
+    ObjectGone,
+    ObjectSeen,
+    PodGone,
+    PodSeen,
+    RetryDue,
+    WriteDone,
+    WriteOutcomeUnknown,
+)
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, RecordEvent, Write
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -240,7 +250,7 @@ def cluster_of(world: Any) -> type:
             self.version += 1
             self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
             item = self.read(node)
-            self.late.append(("object", lambda: self.slicer.see_object(item)))
+            self.late.append(("object", lambda: self.slicer.handle(ObjectSeen(item))))
             if node in self.nodes_agents:
                 self.nodes_agents[node].object_changed(item)
 
@@ -259,21 +269,21 @@ def cluster_of(world: Any) -> type:
             self.pod_version += 1
             pod = replace(pod, version=self.pod_version)
             self.pods[pod.uid] = pod
-            self.late.append(("pod", lambda: self.slicer.see_pod(pod)))
+            self.late.append(("pod", lambda: self.slicer.handle(PodSeen(pod))))
             for agent in self.nodes_agents.values():
                 agent.pod_changed(pod)
             return pod
 
         def remove(self, pod: PodInfo) -> None:
             del self.pods[pod.uid]
-            self.late.append(("pod", lambda: self.slicer.lose_pod(pod.uid)))
+            self.late.append(("pod", lambda: self.slicer.handle(PodGone(pod.uid))))
             for agent in self.nodes_agents.values():
                 agent.pod_lost(pod.uid)
 
         def lose(self, node: str) -> None:
             """Somebody deletes the object; the agent makes a new one."""
             old = self.objects.pop(node)
-            self.late.append(("object", lambda: self.slicer.lose_object(node)))
+            self.late.append(("object", lambda: self.slicer.handle(ObjectGone(NodeName(node)))))
             self.nodes_agents[node].object_changed(None)
             self.version += 1
             uid = f"object-{node}-{self.version}"
@@ -298,15 +308,15 @@ def cluster_of(world: Any) -> type:
                 return
             self.apply(instruction)
             self.echo(instruction)
-            self.slicer.done(instruction)
+            self.slicer.handle(WriteDone(instruction))
 
         def echo(self, write: Write) -> None:
             node = write.node if isinstance(write, PatchRequests | PatchResults) else None
-            if node is not None and node in self.objects and node in self.slicer.objects:
-                self.slicer.see_object(self.read(node))
+            if node is not None and node in self.objects and node in self.slicer.state.cluster.objects:
+                self.slicer.handle(ObjectSeen(self.read(node)))
             uid = getattr(write, "uid", "")
-            if uid in self.pods and uid in self.slicer.pods:
-                self.slicer.see_pod(self.pods[uid])
+            if uid in self.pods and uid in self.slicer.state.cluster.pods:
+                self.slicer.handle(PodSeen(self.pods[uid]))
 
         def quiet(self) -> None:
             """Everything arrives and is answered until nothing is left to do."""
@@ -396,7 +406,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
         @rule(name=st.sampled_from(["n1", "n2"]), cordoned=st.booleans())
         def cordon(self, name: str, cordoned: bool) -> None:
             self.cluster.nodes[name] = replace(self.cluster.nodes[name], cordoned=cordoned)
-            self.cluster.slicer.see_node(self.cluster.nodes[name])
+            self.cluster.slicer.handle(NodeSeen(self.cluster.nodes[name]))
 
         @rule()
         def all_is_done(self) -> None:
@@ -432,8 +442,8 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                     self.cluster.apply(write)
                 else:
                     self.stray.append(write)
-                self.cluster.slicer.unknown_outcome(write)
-                self.cluster.slicer.retry(write)
+                self.cluster.slicer.handle(WriteOutcomeUnknown(write))
+                self.cluster.slicer.handle(RetryDue(write))
 
         @rule(pick=PICK)
         def a_write_arrives_when_nobody_waits_for_it_any_more(self, pick: int) -> None:
@@ -510,7 +520,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                 return
             for name in ("n1", "n2"):
                 cluster.nodes[name] = replace(cluster.nodes[name], cordoned=False)
-                cluster.slicer.see_node(cluster.nodes[name])
+                cluster.slicer.handle(NodeSeen(cluster.nodes[name]))
             self.answer_all()
             living = {pod.uid for pod in cluster.pods.values()}
             for agent in cluster.nodes_agents.values():
@@ -523,7 +533,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
             for pod in cluster.pods.values():
                 if pod.node and not pod.finished:
                     table = cluster.nodes_agents[pod.node].book.table
-                    waits = pod.uid in cluster.slicer.waiting
+                    waits = pod.uid in cluster.slicer.state.waiting
                     slices = table.slices_of(pod.uid)
                     made = len(slices) == len(pod.profiles) and table.is_ready(pod.uid)
                     assert made or waits, f"{pod.uid} has no slices: {cluster.objects[pod.node]}"
@@ -533,8 +543,8 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                 agent.used.clear()
             cluster.quiet()
             assert cluster.empty(), cluster.objects
-            assert len(cluster.slicer.ledger) == 0
-            assert all(card.occupancy == 0 for card in cluster.slicer.inventory.fleet.cards())
+            assert len(cluster.slicer.state.allocations) == 0
+            assert all(card.occupancy == 0 for card in cluster.slicer.state.inventory.fleet.cards())
             for agent in cluster.nodes_agents.values():
                 assert not any(agent.instances.values()), "a slice is left"
                 assert not agent.book.table.journal().owners

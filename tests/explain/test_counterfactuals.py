@@ -138,16 +138,18 @@ def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
     if found.case == "placing":
         return
     assert view.slicer is not None
-    reason = view.slicer.waiting["uid-waits"]  # type: ignore[index]
-    facts = view.slicer.pods["uid-waits"]  # type: ignore[index]
+    reason = view.slicer.state.waiting["uid-waits"]  # type: ignore[index]
+    facts = view.slicer.state.cluster.pods["uid-waits"]  # type: ignore[index]
     if isinstance(reason, Full | Fragmented):
         assert found.case == ("full" if isinstance(reason, Full) else "fragmented")
         assert reason.frees, "one slice is freed by a few ends"
         where, owners = reason.frees[0].placement.node, {each.owner for each in reason.frees}
         assert runs(world.without(where, (), owners))
         assert all(owner in found.help[0] for owner in owners)
-        admits = [name for name, rules in view.slicer.objections(facts).items() if not rules]
-        free = sum(card.table.usable(card.occupancy) for n in admits for card in view.slicer.inventory.fleet.cards(n))
+        admits = [name for name, rules in view.slicer.planner.objections(facts).items() if not rules]
+        free = sum(
+            card.table.usable(card.occupancy) for n in admits for card in view.slicer.state.inventory.fleet.cards(n)
+        )
         size = GEOMETRY.profile(world.profile).size
         assert (free >= size) == isinstance(reason, Fragmented)
         return

@@ -102,7 +102,7 @@ def _unknown_profile(reason: UnknownProfile) -> Explanation:
 
 def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Explanation:
     refused = _refusals(slicer, pod)
-    total = len(slicer.inventory.fleet.nodes)
+    total = len(slicer.state.inventory.fleet.nodes)
     return Explanation(
         case="no-node",
         verdict=f"waits; {_none_of(total)} with sliced cards can take it",
@@ -125,7 +125,7 @@ def _refusals(slicer: Slicer, pod: PodInfo) -> dict[str, list[str]]:
         pod: the pod.
     """
     found: dict[str, list[str]] = {}
-    for name, rules in sorted(slicer.objections(pod).items()):
+    for name, rules in sorted(slicer.planner.objections(pod).items()):
         lacks = missing_profiles(slicer, pod, name)
         for rule in [f"node(s) had no card that can make {', '.join(lacks)}"] if lacks else rules:
             found.setdefault(rule, []).append(name)
@@ -147,8 +147,10 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) 
 
 
 def _free(slicer: Slicer, resource: str, name: str) -> str:
-    node = slicer.nodes[NodeName(name)]
-    return _amount(resource, node.allocatable.get(resource, 0) - slicer.used.get(node.name, {}).get(resource, 0))
+    node = slicer.state.cluster.nodes[NodeName(name)]
+    return _amount(
+        resource, node.allocatable.get(resource, 0) - slicer.state.usage.used.get(node.name, {}).get(resource, 0)
+    )
 
 
 def _amount(resource: str, value: int) -> str:
@@ -190,7 +192,9 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
 
 def _usage(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     able = [
-        card for card in slicer.inventory.fleet.cards() if any(card.table.name_of(profile) for profile in pod.profiles)
+        card
+        for card in slicer.state.inventory.fleet.cards()
+        if any(card.table.name_of(profile) for profile in pod.profiles)
     ]
     slots = sum(card.geometry.slots for card in able)
     used = sum(each.placement.size for card in able for each in card.allocations.values())
@@ -205,8 +209,8 @@ def _queue(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     def rank(one: PodInfo) -> tuple[int, str, str]:
         return (-one.priority, one.created, one.key)
 
-    rivals = (uid for uid, why in slicer.waiting.items() if uid != pod.uid and isinstance(why, Full | Fragmented))
-    ahead = [uid for uid in rivals if rank(slicer.pods[uid]) < rank(pod)]
+    rivals = (uid for uid, why in slicer.state.waiting.items() if uid != pod.uid and isinstance(why, Full | Fragmented))
+    ahead = [uid for uid in rivals if rank(slicer.state.cluster.pods[uid]) < rank(pod)]
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
         yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"

@@ -66,7 +66,7 @@ def obstacles_by_node(slicer: Slicer, pod: PodInfo) -> list[NodeObstacles]:
         slicer: the controller's state.
         pod: the pod.
     """
-    fleet, objections = slicer.inventory.fleet, slicer.objections(pod)
+    fleet, objections = slicer.state.inventory.fleet, slicer.planner.objections(pod)
     able = {name: rules for name, rules in objections.items() if not missing_profiles(slicer, pod, name)}
     nodes = {node.name: node for node in fleet.emptiest_nodes()}
     found = [
@@ -78,7 +78,7 @@ def obstacles_by_node(slicer: Slicer, pod: PodInfo) -> list[NodeObstacles]:
 
 def missing_profiles(slicer: Slicer, pod: PodInfo, node: NodeName | str) -> list[str]:
     """The pod's profiles that no card of a node has."""
-    tables = {card.table for card in slicer.inventory.fleet.cards(node)}
+    tables = {card.table for card in slicer.state.inventory.fleet.cards(node)}
     return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
 
 
@@ -90,7 +90,7 @@ def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -
     """
     if obstacles.has_room:
         return ()
-    explainer = RefusalExplainer(slicer.inventory.fleet, lambda _demand, _node: None, {})
+    explainer = RefusalExplainer(slicer.state.inventory.fleet, lambda _demand, _node: None, {})
     return explainer.no_room(pod.profiles, (obstacles.node,)).frees
 
 
@@ -126,7 +126,7 @@ def remedy_for_rule(rule: str, node: str) -> str:
 def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names a node that has room but refuses the pod, and what lifts its rules."""
     found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
-    if found is not None and slicer.home_of(pod) is None:
+    if found is not None and slicer.state.cluster.home_of(pod) is None:
         steps = "; and ".join(remedy_for_rule(rule, found.node) for rule in found.rules)
         yield f"or use node {found.node}, which has room: {steps}"
 
@@ -165,7 +165,7 @@ def _progress(view: ClusterView, owner: str) -> str:
 
 def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
-    if len(pod.profiles) != 1 or slicer.home_of(pod) is not None:
+    if len(pod.profiles) != 1 or slicer.state.cluster.home_of(pod) is not None:
         return
     fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _fits(slicer, pod, name)]
     if fitting:
@@ -176,7 +176,7 @@ def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
 def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:
     """Profiles that are smaller than the wanted one on some card that has it, largest first."""
     sizes: dict[str, tuple[int, int]] = {}
-    for table in slicer.inventory.fleet.tables:
+    for table in slicer.state.inventory.fleet.tables:
         own = table.geometry.find(wanted)
         for row in table.geometry.profiles if own is not None else ():
             if own is not None and row.size <= own.size and row.compute_slices < own.compute_slices:
@@ -188,4 +188,4 @@ def _fits(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
     amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
     amounts[resource_of(profile)] = 1
     other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
-    return isinstance(slicer.placed([other])[0], Placed)
+    return isinstance(slicer.planner.placed([other])[0], Placed)

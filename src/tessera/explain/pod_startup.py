@@ -57,7 +57,7 @@ def explain_unscheduled(
             ),
             help=_scheduling_help(" ".join(says), promise.node, agent),
         )
-    if slicer.home_of(facts) is not None:
+    if slicer.state.cluster.home_of(facts) is not None:
         return _lost(view, slicer, facts)
     asked = fixed_requests(pod)
     if any_node_offers(view, asked):
@@ -94,8 +94,8 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
 
 
 def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
-    asks = f"it asks for {profiles_text(facts)} and must run on node {slicer.home_of(facts)}"
-    planned = slicer.ledger.current_of(facts.uid)
+    asks = f"it asks for {profiles_text(facts)} and must run on node {slicer.state.cluster.home_of(facts)}"
+    planned = slicer.state.allocations.current_of(facts.uid)
     if planned is not None:
         return Explanation(
             case="placing",
@@ -103,7 +103,7 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("ask again in a moment; if nothing moves, read the controller's log",),
         )
-    reason = slicer.waiting.get(facts.uid)
+    reason = slicer.state.waiting.get(facts.uid)
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
         case="lost",
@@ -128,7 +128,7 @@ def explain_bound(
         facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
-    if promise is None and facts.node in slicer.inventory.fleet:
+    if promise is None and facts.node in slicer.state.inventory.fleet:
         return _lost(view, slicer, facts)
     where = (
         f"{view.slices(promise.slices)}"

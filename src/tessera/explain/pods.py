@@ -199,7 +199,7 @@ def _other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
 
 
 def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo) -> Explanation:
-    promise = slicer.ledger.current_of(PodUid(pod.metadata.uid))
+    promise = slicer.state.allocations.current_of(PodUid(pod.metadata.uid))
     recorded = promise if promise is not None and promise.recorded else None
     if facts.gated:
         return _behind_our_gate(view, slicer, pod, facts, promise)
@@ -224,7 +224,7 @@ def _behind_our_gate(
             facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
             help=("ask again in a moment; if nothing moves, read the controller's log", _CONTROLLER_LOG),
         )
-    reason = slicer.waiting.get(facts.uid)
+    reason = slicer.state.waiting.get(facts.uid)
     if reason is not None:
         return explain_no_room(view, slicer, facts, reason)
     return Explanation(
@@ -241,7 +241,7 @@ _CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 def _no_controller(
     view: ClusterView, slicer: Slicer, facts: PodInfo, promise: Allocation | None, fault: str
 ) -> Explanation:
-    reason = slicer.waiting.get(facts.uid)
+    reason = slicer.state.waiting.get(facts.uid)
     if promise is not None:
         then = f"there is room for it: {view.slices(promise.slices)}, on node {promise.node}"
     else:

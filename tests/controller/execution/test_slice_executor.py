@@ -13,6 +13,7 @@ from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
+from tessera.controller.slicing.events import ObjectGone
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
@@ -109,7 +110,9 @@ def test_who_does_not_lead_any_more_sends_nothing(world: World) -> None:
         wire = Wire(stored())
         desk = Desk(world, wire, leads=False)
         await desk.do(requested(world))
-        await desk.do(Ungate(uid=world.slicer.pods["uid-a"].uid, namespace="default", name="a", hostname="n1"))
+        await desk.do(
+            Ungate(uid=world.slicer.state.cluster.pods["uid-a"].uid, namespace="default", name="a", hostname="n1")
+        )
         await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
         desk.executor.stop()
         assert wire.requests == []
@@ -148,11 +151,11 @@ def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(wo
         if kind == "pod":
             world.remove(pod)
         else:
-            world.slicer.lose_object("n1")
+            world.slicer.handle(ObjectGone(NodeName("n1")))
         wire.open.set()
         await task
-        assert pod.uid not in world.slicer.pods or kind == "object"
-        assert "n1" not in world.slicer.objects or kind == "pod"
+        assert pod.uid not in world.slicer.state.cluster.pods or kind == "object"
+        assert "n1" not in world.slicer.state.cluster.objects or kind == "pod"
 
     play(story)
 

@@ -69,16 +69,16 @@ def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: World)
         steps += 1
     assert steps <= 10
     for workload, one in new:
-        home = world.slicer.ledger.current_of(one.uid).node
+        home = world.slicer.state.allocations.current_of(one.uid).node
         others = [
-            each.node or world.slicer.ledger.current_of(each.uid).node
-            for each in world.slicer.pods.values()
+            each.node or world.slicer.state.allocations.current_of(each.uid).node
+            for each in world.slicer.state.cluster.pods.values()
             if each.namespace == one.namespace and each.uid != one.uid
         ]
         if workload % 2:
             assert home not in others
         else:
-            zones = [world.slicer.nodes[node].labels["zone"] for node in (*others, home)]
+            zones = [world.slicer.state.cluster.nodes[node].labels["zone"] for node in (*others, home)]
             counts = [zones.count(f"z{i}") for i in range(3)]
             assert max(counts) - min(counts) <= 1
 

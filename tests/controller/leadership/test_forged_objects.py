@@ -14,6 +14,16 @@ from tests.controller.leadership.forging import Forger
 
 from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
+from tessera.controller.slicing.events import (
+    DenialExpired,
+    ObjectsRewound,
+    PodsRewound,
+    RetryDue,
+    UngateDenied,
+    WriteDone,
+    WriteOutcomeUnknown,
+    WriteRefused,
+)
 from tessera.controller.slicing.instructions import RecordEvent, Ungate, Write
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
@@ -62,9 +72,9 @@ class History:
         """A fresh process."""
         self.slicer = Slicer()
         watching = SliceInformers(self.slicer, lambda: None)
-        self.nodes = Feed(Node, watching.node_seen, lambda _key, _error: None)
-        self.pods = Feed(Pod, watching.pod_seen, lambda _key, _error: None)
-        self.objects = Feed(Instaslice, watching.object_seen, watching.object_unreadable)
+        self.nodes = Feed(Node, watching.node_changed, lambda _key, _error: None)
+        self.pods = Feed(Pod, watching.pod_changed, lambda _key, _error: None)
+        self.objects = Feed(Instaslice, watching.object_changed, watching.object_unreadable)
         self.flying.clear()
 
     def play(self) -> None:
@@ -85,8 +95,8 @@ class History:
             case 0:
                 self.begin()
             case 1:
-                self.slicer.rewind_pods()
-                self.slicer.rewind_objects()
+                self.slicer.handle(PodsRewound())
+                self.slicer.handle(ObjectsRewound())
             case n if n < 6:
                 self.nodes.send(kind, forger.node(chance.choice(NODE_NAMES)))
             case n if n < 12:
@@ -113,16 +123,16 @@ class History:
         write = self.flying.pop(chance.randrange(len(self.flying)))
         match chance.randrange(4):
             case 0:
-                slicer.done(write)
+                slicer.handle(WriteDone(write))
             case 1:
-                slicer.unknown_outcome(write)
-                slicer.retry(write)
+                slicer.handle(WriteOutcomeUnknown(write))
+                slicer.handle(RetryDue(write))
             case 2 if isinstance(write, Ungate):
-                slicer.deny(write, "no")
-                slicer.reconsider(write.uid)
+                slicer.handle(UngateDenied(write, "no"))
+                slicer.handle(DenialExpired(write.uid))
             case _:
-                slicer.refused(write)
-                slicer.retry(write)
+                slicer.handle(WriteRefused(write))
+                slicer.handle(RetryDue(write))
 
 
 def play(seed: int) -> None:

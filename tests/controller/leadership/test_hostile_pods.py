@@ -77,7 +77,7 @@ def test_a_pod_with_12_000_terms_waits_and_is_told_the_limit(world: World) -> No
         (tell,) = told(world, one)
         assert (tell.reason, tell.warning) == ("SliceRefused", True)
         assert "node affinity has 12,000 terms, at most 100 terms are allowed" in tell.message
-    assert world.slicer.index.cost < 100
+    assert world.slicer.state.cluster.index.cost < 100
 
 
 def test_a_pod_over_a_limit_that_runs_already_keeps_its_slice_and_counts_on_its_node(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_pod_over_a_limit_that_runs_already_keeps_its_slice_and_counts_on_its_
     world.put(facts)
     world.settle()
     assert len(world.where(one)) == 1
-    assert world.slicer.used["n1"]["cpu"] == 300_000
+    assert world.slicer.state.usage.used["n1"]["cpu"] == 300_000
 
 
 def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: World) -> None:
@@ -101,11 +101,11 @@ def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: 
     for i in range(300):
         world.put(pod(f"h{i:03}", affinity=terms(f"h{i}", 100)))
     world.settle()
-    cost = world.slicer.index.cost
+    cost = world.slicer.state.cluster.index.cost
     assert cost >= 300 * 100
     world.remove(holder)
     world.settle()
-    assert world.slicer.index.cost == cost
+    assert world.slicer.state.cluster.index.cost == cost
 
 
 def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_gets_its_slice(world: World) -> None:
@@ -121,7 +121,7 @@ def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_ge
         for instruction in world.slicer.pop_writes():
             world.answer(instruction)
     assert world.where(innocent) != []
-    assert len(world.slicer.waiting) == len(world.told) == 1500
+    assert len(world.slicer.state.waiting) == len(world.told) == 1500
     assert max(spent) < DECISION_STEPS * 1.1
     world.remove(innocent)
     world.settle()
@@ -150,11 +150,11 @@ def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: World) -
     for one in hostile:
         world.remove(one)
     world.settle()
-    cost = world.slicer.neighbours.cost
+    cost = world.slicer.state.cluster.neighbours.cost
     for number in range(300):
         world.put(bound(f"b{number}", "n1", labels={"a": f"{number}"}))
     world.slicer.decide()
-    assert world.slicer.neighbours.cost == cost
+    assert world.slicer.state.cluster.neighbours.cost == cost
 
 
 def test_every_comparison_of_a_batch_is_charged_to_its_work(world: World) -> None:
@@ -168,13 +168,13 @@ def test_every_comparison_of_a_batch_is_charged_to_its_work(world: World) -> Non
         world.put(pod(f"h{number:02}", labels={"a": f"h{number}"}, affinity=rules))
     decisions = 0
     while world.slicer.has_work:
-        cost = world.slicer.neighbours.cost
+        cost = world.slicer.state.cluster.neighbours.cost
         steps = steps_of(world)
-        compared = world.slicer.neighbours.cost - cost
+        compared = world.slicer.state.cluster.neighbours.cost - cost
         assert compared // COMPARISONS_A_STEP <= steps <= DECISION_STEPS * 1.25 + NEIGHBOUR_STEPS // COMPARISONS_A_STEP
         decisions += 1
     assert decisions > 1
-    assert len(world.slicer.waiting) == 60
+    assert len(world.slicer.state.waiting) == 60
 
 
 def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: World) -> None:
@@ -185,10 +185,10 @@ def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: World)
     world.slicer.decide()
     values = [f"x{i}" for i in range(999)]
     one = world.put(pod("h", affinity=anti_affinity(without(*values))))
-    cost = world.slicer.neighbours.cost
+    cost = world.slicer.state.cluster.neighbours.cost
     world.settle()
     assert world.where(one) != []
-    assert world.slicer.neighbours.cost - cost < NEIGHBOUR_STEPS
+    assert world.slicer.state.cluster.neighbours.cost - cost < NEIGHBOUR_STEPS
 
 
 def test_terms_of_one_namespace_do_not_displace_those_of_another(world: World) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tessera.api.names import GATE, NodeName
 from tessera.controller.objects.node_info import AgentState, read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.slicing.events import NodeSeen
 from tessera.kube.resources import Node, Pod
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -28,7 +29,7 @@ def agent_pod(node: str, *, ready: bool = True, suffix: str = "", **meta: Any) -
 
 
 def states(world: World) -> dict[NodeName, AgentState]:
-    return {name: node.agent for name, node in world.slicer.nodes.items()}
+    return {name: node.agent for name, node in world.slicer.state.cluster.nodes.items()}
 
 
 def test_six_pods_go_elsewhere_while_an_agent_is_down_and_back_when_it_serves(world: World) -> None:
@@ -66,7 +67,7 @@ def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: World
     agents = {name: world.put(agent_pod(name)) for name in ("n1", "n2")}
     pod = world.pod("p", "1g.5gb")
     world.slicer.decide()
-    (promise,) = world.slicer.ledger
+    (promise,) = world.slicer.state.allocations
     other = {"n1": "n2", "n2": "n1"}[promise.node]
     world.put(replace(agents[promise.node], agent_ready=False))
     world.settle()
@@ -118,7 +119,7 @@ def published(world: World, name: str, **allocatable: str) -> None:
         },
     }
     facts = world.nodes[NodeName(name)] = read_node(msgspec.convert(body, Node))
-    world.slicer.see_node(facts)
+    world.slicer.handle(NodeSeen(facts))
 
 
 def test_a_node_whose_devices_kubelet_counts_0_is_given_nothing_more(world: World) -> None:

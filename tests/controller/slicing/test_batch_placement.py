@@ -77,8 +77,8 @@ def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: World
     pods = [world.pod(f"p{i:02}", "1g.5gb") for i in range(40)]
     world.settle()
     assert sum(bool(world.where(pod)) for pod in pods) == 7
-    assert len(world.slicer.waiting) == len(world.told) == 33
-    assert None not in world.slicer.waiting.values()
+    assert len(world.slicer.state.waiting) == len(world.told) == 33
+    assert None not in world.slicer.state.waiting.values()
 
 
 def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: World) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from tessera.api.names import GATE
+from tessera.api.names import GATE, NodeName
+from tessera.controller.slicing.events import NodeSeen, ObjectGone, PodSeen, RetryDue, WriteRefused
 from tessera.controller.slicing.instructions import PatchRequests, Ungate
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -40,7 +41,7 @@ def test_slots_of_a_request_that_is_under_way_are_nobody_elses(world: World) -> 
     world.remove(pod)
     other = world.pod("b", "7g.40gb")
     world.run()
-    assert set(world.slicer.waiting) == {other.uid}
+    assert set(world.slicer.state.waiting) == {other.uid}
     world.answer(write)
     world.settle()
     assert world.states(other) == ("ungated", "created")
@@ -51,9 +52,9 @@ def test_a_request_that_was_refused_leaves_nothing_to_clean_up(world: World) -> 
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
     (write,) = world.slicer.pop_writes()
-    world.slicer.refused(write)
+    world.slicer.handle(WriteRefused(write))
     world.remove(pod)
-    world.slicer.retry(write)
+    world.slicer.handle(RetryDue(write))
     assert world.run() == []
     other = world.pod("b", "7g.40gb")
     world.settle()
@@ -71,7 +72,7 @@ def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(wor
                 ungate = one
             else:
                 world.answer(one)
-    world.slicer.see_node(replace(node, cordoned=True))
+    world.slicer.handle(NodeSeen(replace(node, cordoned=True)))
     assert world.run() == []
     world.answer(ungate)
     world.settle()
@@ -83,7 +84,7 @@ def test_an_older_state_of_a_pod_is_ignored(world: World) -> None:
     old = world.pod("a", "1g.5gb", version=4)
     world.settle()
     world.put(replace(world.pods[old.uid], version=6))
-    world.slicer.see_pod(old)
+    world.slicer.handle(PodSeen(old))
     assert world.run() == []
 
 
@@ -94,7 +95,7 @@ def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: 
     (request,) = world.slicer.pop_writes()
     world.answer(request)
     del world.objects["n1"]
-    world.slicer.lose_object("n1")
+    world.slicer.handle(ObjectGone(NodeName("n1")))
     world.node("n2")
     world.settle()
     assert [node for node, _, _ in world.where(pod)] == ["n2"]

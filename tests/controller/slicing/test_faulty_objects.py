@@ -8,6 +8,7 @@ import pytest
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
+from tessera.controller.slicing.events import ObjectSeen, ObjectsRewound, ObjectUnreadable, PodsRewound
 from tessera.controller.slicing.instructions import ReportNodeCondition
 from tessera.kube.client.codec import Codec, Undecodable
 
@@ -24,10 +25,10 @@ def store(world: World, node: str, **change: Any) -> None:
     stored["metadata"]["resourceVersion"] = str(world.version)
     line = CODEC.decode_line(msgspec.json.encode({"type": "MODIFIED", "object": stored}))
     if isinstance(line, Undecodable):
-        world.slicer.see_unreadable(NodeName(node), line.error)
+        world.slicer.handle(ObjectUnreadable(NodeName(node), line.error))
     else:
-        world.slicer.see_unreadable(NodeName(node), None)
-        world.slicer.see_object(world.read(node))
+        world.slicer.handle(ObjectUnreadable(NodeName(node), None))
+        world.slicer.handle(ObjectSeen(world.read(node)))
 
 
 def promised(world: World) -> list[str]:
@@ -166,10 +167,10 @@ def test_versions_that_went_back_do_not_hide_what_is_stored(world: World) -> Non
     world.settle()
     world.version = 1
     world.objects["n1"]["spec"], world.objects["n1"]["status"]["podAllocationResults"] = {}, {}
-    world.slicer.rewind_pods()
-    world.slicer.rewind_objects()
+    world.slicer.handle(PodsRewound())
+    world.slicer.handle(ObjectsRewound())
     store(world, "n1")
     world.put(replace(world.pods[pod.uid], version=2))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
-    assert world.slicer.pods[pod.uid].version == 2
+    assert world.slicer.state.cluster.pods[pod.uid].version == 2

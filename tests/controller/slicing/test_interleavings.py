@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tessera.controller.slicing.events import NodeSeen, RetryDue, WriteOutcomeUnknown, WriteRefused
 from tessera.controller.slicing.instructions import RecordEvent, Write
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -66,15 +67,15 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
             if self.flying:
                 write = self.flying.pop(pick % len(self.flying))
                 self.world.apply(write)
-                self.world.slicer.unknown_outcome(write)
-                self.world.slicer.retry(write)
+                self.world.slicer.handle(WriteOutcomeUnknown(write))
+                self.world.slicer.handle(RetryDue(write))
 
         @rule(pick=st.integers(0, 99))
         def refuse(self, pick: int) -> None:
             if self.flying:
                 write = self.flying.pop(pick % len(self.flying))
-                self.world.slicer.refused(write)
-                self.world.slicer.retry(write)
+                self.world.slicer.handle(WriteRefused(write))
+                self.world.slicer.handle(RetryDue(write))
 
         @rule()
         def agents(self) -> None:
@@ -83,7 +84,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
         @rule(name=st.sampled_from(["n1", "n2"]), cordoned=st.booleans())
         def cordon(self, name: str, cordoned: bool) -> None:
             self.world.nodes[name] = replace(self.world.nodes[name], cordoned=cordoned)
-            self.world.slicer.see_node(self.world.nodes[name])
+            self.world.slicer.handle(NodeSeen(self.world.nodes[name]))
 
         @rule()
         def crash(self) -> None:
@@ -101,10 +102,10 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
                 self.world.remove(pod)
             self.world.settle()
             assert self.world.empty()
-            assert len(self.world.slicer.ledger) == 0
-            assert all(card.occupancy == 0 for card in self.world.slicer.inventory.fleet.cards())
-            assert self.world.slicer.used == {}
-            assert self.world.slicer.pods == {}
+            assert len(self.world.slicer.state.allocations) == 0
+            assert all(card.occupancy == 0 for card in self.world.slicer.state.inventory.fleet.cards())
+            assert self.world.slicer.state.usage.used == {}
+            assert self.world.slicer.state.cluster.pods == {}
 
     return Interleavings
 

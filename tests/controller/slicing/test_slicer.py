@@ -5,6 +5,17 @@ from typing import Any
 
 import pytest
 
+from tessera.api.names import NodeName
+from tessera.controller.slicing.events import (
+    NodeGone,
+    NodeSeen,
+    ObjectGone,
+    ObjectSeen,
+    RetryDue,
+    UngateDenied,
+    WriteOutcomeUnknown,
+    WriteRefused,
+)
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Ungate
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -62,7 +73,9 @@ def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: World) 
     assert world.where(late) == []
     world.agents()
     world.slicer.decide()
-    assert world.slicer.ledger.current_of(late.uid) is not None, "the slot is offered in the event that frees it"
+    assert world.slicer.state.allocations.current_of(late.uid) is not None, (
+        "the slot is offered in the event that frees it"
+    )
     world.settle()
     assert world.where(late) == freed
     assert world.states(late) == ("ungated", "created")
@@ -75,8 +88,8 @@ def test_a_deleted_pod_leaves_nothing(world: World) -> None:
     world.remove(pod)
     world.settle()
     assert world.empty()
-    assert len(world.slicer.ledger) == 0
-    assert all(card.occupancy == 0 for card in world.slicer.inventory.fleet.cards())
+    assert len(world.slicer.state.allocations) == 0
+    assert all(card.occupancy == 0 for card in world.slicer.state.inventory.fleet.cards())
 
 
 def test_a_finished_pod_gives_its_slice_back_while_its_object_stays(world: World) -> None:
@@ -162,7 +175,7 @@ def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: World
     world.slicer.decide()
     (request,) = world.slicer.pop_writes()
     world.answer(request)
-    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
     world.node("n2")
     world.settle()
     assert [place[0] for place in world.where(pod)] == ["n2"]
@@ -184,11 +197,11 @@ def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhe
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
-    world.slicer.refused(ungate)
-    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.handle(WriteRefused(ungate))
+    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
     world.node("n2")
     world.run()
-    world.slicer.retry(ungate)
+    world.slicer.handle(RetryDue(ungate))
     world.run()
     assert world.pods[pod.uid].hostname != "n1"
     world.settle()
@@ -199,12 +212,12 @@ def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_pro
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
-    world.slicer.unknown_outcome(ungate)
+    world.slicer.handle(WriteOutcomeUnknown(ungate))
     del world.nodes["n1"]
-    world.slicer.lose_node("n1")
+    world.slicer.handle(NodeGone(NodeName("n1")))
     world.node("n2")
     world.slicer.decide()
-    world.slicer.retry(ungate)
+    world.slicer.handle(RetryDue(ungate))
     world.run()
     assert [place[0] for place in world.where(pod)] == ["n2"]
 
@@ -237,7 +250,7 @@ def test_a_cordon_after_the_gate_opened_changes_nothing(world: World) -> None:
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
-    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
     assert world.run() == []
     assert world.states(pod) == ("ungated", "created")
 
@@ -258,7 +271,7 @@ def test_a_node_without_the_label_gets_no_promises(world: World) -> None:
     node = world.node("n1", labels={"kubernetes.io/hostname": "n1"})
     pod = world.pod("a", "1g.5gb")
     assert world.run() == []
-    world.slicer.see_node(replace(node, labels={**node.labels, "nvidia.com/mig.config": "dynamic"}))
+    world.slicer.handle(NodeSeen(replace(node, labels={**node.labels, "nvidia.com/mig.config": "dynamic"})))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
 
@@ -308,7 +321,7 @@ def test_a_deleted_object_is_filled_again_for_the_pods_that_run(world: World) ->
     world.settle()
     before = world.where(running)
     saved = world.objects.pop("n1")
-    world.slicer.lose_object("n1")
+    world.slicer.handle(ObjectGone(NodeName("n1")))
     world.remove(gone)
     world.run()
     world.objects["n1"] = {
@@ -346,10 +359,10 @@ def test_the_object_of_a_node_that_left_is_removed(world: World) -> None:
     world.settle()
     world.remove(pod)
     del world.nodes["n1"]
-    world.slicer.lose_node("n1")
+    world.slicer.handle(NodeGone(NodeName("n1")))
     world.run()
     assert world.objects == {}
-    assert len(world.slicer.ledger) == 0
+    assert len(world.slicer.state.allocations) == 0
 
 
 def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> None:
@@ -357,7 +370,7 @@ def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> N
     stale = world.read("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
-    world.slicer.see_object(stale)
+    world.slicer.handle(ObjectSeen(stale))
     assert world.run() == []
     assert world.states(pod) == ("ungated", "created")
 
@@ -365,7 +378,7 @@ def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> N
 def test_a_refused_ungating_is_told_and_the_slice_given_back(world: World) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
-    world.slicer.deny(until_ungating(world), "admission webhook says no")
+    world.slicer.handle(UngateDenied(until_ungating(world), "admission webhook says no"))
     world.settle()
     assert world.empty()
     assert world.told[-1].reason == "SliceRefused"
@@ -414,11 +427,11 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
     (put,) = world.slicer.pop_writes()
-    world.slicer.unknown_outcome(put)
+    world.slicer.handle(WriteOutcomeUnknown(put))
     world.remove(pod)
-    world.slicer.retry(put)
+    world.slicer.handle(RetryDue(put))
     assert [write.drop for write in world.run()] == [(pod.uid,)]
-    assert len(world.slicer.ledger) == 0
+    assert len(world.slicer.state.allocations) == 0
 
 
 def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_it_is_given_up(world: World) -> None:
@@ -427,11 +440,11 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
     (put,) = world.slicer.pop_writes()
-    world.slicer.unknown_outcome(put)
-    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.handle(WriteOutcomeUnknown(put))
+    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
     world.node("n2")
     world.run()
-    world.slicer.retry(put)
+    world.slicer.handle(RetryDue(put))
     world.settle()
     assert [write.drop for write in world.writes if write.key == ("spec", "n1")] == [(pod.uid,)]
     assert not [write for write in world.writes if write.key == ("status", "n1")]
@@ -446,7 +459,7 @@ def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: Wor
     world.slicer.decide()
     (put,) = world.slicer.pop_writes()
     world.answer(put)
-    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
     world.slicer.decide()
     (ask,) = [each for each in world.slicer.pop_writes() if isinstance(each, PatchResults)]
     world.apply(ask)

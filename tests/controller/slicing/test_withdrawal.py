@@ -8,6 +8,7 @@ from tests.controller.slicing.test_agents import agent_pod
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.events import RefusalTimedOut
 from tessera.controller.slicing.instructions import Evict, ReportPodCondition
 
 World = Any  # the class lives in conftest.py, which tests cannot import
@@ -27,7 +28,7 @@ def refused(world: World, **facts: Any) -> PodInfo:
 
 def withdraw(world: World, pod: PodInfo) -> None:
     world.slicer.decide()
-    world.slicer.take_back(pod.uid, 600.0)
+    world.slicer.handle(RefusalTimedOut(pod.uid, 600.0))
 
 
 def reports(world: World) -> list[bool]:
@@ -85,7 +86,9 @@ def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int)
         world.slicer.decide()
     world.restart()
     world.settle()
-    if world.slicer.ledger.current_of(pod.uid) is not None:  # nothing was written: it is refused for a minute again
+    if (
+        world.slicer.state.allocations.current_of(pod.uid) is not None
+    ):  # nothing was written: it is refused for a minute again
         withdraw(world, pod)
         world.settle()
     other = world.pod("b", "7g.40gb")
@@ -112,10 +115,10 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_i
     pod = bound(world, owner="set")
     world.put(agent_pod("n1", ready=False))
     world.slicer.decide()
-    assert world.slicer.refused_pods == {pod.uid}
-    world.slicer.take_back(pod.uid, 600.0)
+    assert world.slicer.state.refused_pods == {pod.uid}
+    world.slicer.handle(RefusalTimedOut(pod.uid, 600.0))
     assert [each.uid for each in world.slicer.pop_writes() if isinstance(each, Evict)] == [pod.uid]
-    assert not world.slicer.avoidance.nodes_of("set")
+    assert not world.slicer.state.avoidance.nodes_of("set")
 
 
 def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_agent_is_back(world: World) -> None:
@@ -138,7 +141,7 @@ def test_a_pod_that_has_started_stays_where_its_agent_died(world: World) -> None
     world.put(replace(world.pods[pod.uid], unstarted=False, version=10))
     world.put(agent_pod("n1", ready=False))
     world.settle()
-    assert world.slicer.refused_pods == set()
+    assert world.slicer.state.refused_pods == set()
 
 
 def bound(world: World, **facts: Any) -> PodInfo:

@@ -1,7 +1,7 @@
-"""What the controller has seen of the cluster: pods, nodes and Instaslice objects, each in its newest state.
+"""The cluster as watches show it: pods, nodes and Instaslice objects, each in its newest state.
 
-Observations may repeat and come late; an older state of a pod or an object is ignored. What each one touches is noted,
-so that :mod:`tessera.controller.slicing.slicer` looks at that and nothing else.
+Observations may repeat and come late; an older state of a pod or an object is ignored. Every change notes the pods and
+nodes that it concerns, so that :mod:`tessera.controller.slicing` looks at these and at nothing else.
 """
 
 from collections.abc import Mapping
@@ -12,50 +12,54 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.capacity_changes import CapacityChanges
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
-from tessera.controller.cluster.storage import Storage
+from tessera.controller.cluster.storage import Storage, StorageObject
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources.meta import version_number
 
 
-class Observed:
-    """The newest observations, and what they touched since somebody looked.
-
-    Attributes:
-        pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
-        nodes: all nodes.
-        objects: the Instaslice object of each node, in its last readable state.
-        unreadable: why a node's object cannot be read now.
-        index: all nodes, by what pods' constraints ask of them.
-        growth: where room may have grown, for whoever waits.
-        neighbours: pods on nodes, by what other pods' rules ask of them.
-        storage: claims and volumes.
-        storage_listed: they are all there, so that pods are judged by them.
-        neighbours_changed: something changed there that pods may wait for.
-    """
+class ClusterState:
+    """The newest observations, and what changed since the slicer looked."""
 
     def __init__(self) -> None:
+        #: Pods that hold something or want slices. A finished pod stays only while it has an allocation.
         self.pods: dict[PodUid, PodInfo] = {}
+        #: All nodes.
         self.nodes: dict[NodeName, NodeInfo] = {}
+        #: Each node's Instaslice object in its last readable state. Its node may be unknown yet, or gone.
         self.objects: dict[NodeName, Instaslice] = {}
+        #: Why a node's object cannot be decoded now; ``objects`` keeps the state before.
         self.unreadable: dict[NodeName, str] = {}
+        #: The same nodes as ``nodes``, by the labels and taints that pods' constraints test.
         self.index = NodeIndex()
+        #: Pods on nodes, by the labels, ports and claims that other pods' rules test. The lifecycle updates it.
         self.neighbours = PodIndex()
+        #: Claims, volumes, classes and CSI nodes.
         self.storage = Storage()
+        #: Whether ``storage`` is complete; pods' claims are judged only then, and it never becomes False again.
         self.storage_listed = False
+        #: Whether a pod, claim or namespace changed that may open a node to a waiting pod; the slicer resets it.
         self.neighbours_changed = False
-        self._fixed: set[NodeName] = set()
+        #: Nodes where room may have grown, and at which count each waiting pod was refused.
+        self.growth = CapacityChanges()
+        #: Nodes and pods to absorb; emptied by each decision. They may be gone from ``nodes`` and ``pods``.
+        self.changed_nodes: set[NodeName] = set()
+        self.changed_pods: set[PodUid] = set()
+        #: Objects of nodes that are gone, as (node, UID), to be deleted; emptied when the writes are popped.
+        self.orphaned_objects: list[tuple[NodeName, str]] = []
+        #: Nodes of ``nodes`` with at least one profile in a fixed layout.
+        self.fixed_layout_nodes: set[NodeName] = set()
+        #: Pods and objects whose next observation counts whatever its version, since versions went back.
         self._rewound_pods: set[PodUid] = set()
         self._rewound_objects: set[NodeName] = set()
+        #: By node, the agent's pods and whether each is ready; a node without an agent's pod has no entry.
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
+        #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
         self._uids: dict[str, PodUid] = {}
+        #: The node of each hostname label. All values are keys of ``nodes``.
         self._hosts: dict[str, NodeName] = {}
-        self._changed_nodes: set[NodeName] = set()
-        self._changed_pods: set[PodUid] = set()
-        self.growth = CapacityChanges()
-        self._orphans: list[tuple[NodeName, str]] = []
 
-    def see_pod(self, pod: PodInfo) -> None:
+    def put_pod(self, pod: PodInfo) -> None:
         """A pod as it is now; ignored if a newer state was seen."""
         known = self.pods.get(pod.uid)
         if known is not None and known.version > pod.version and pod.uid not in self._rewound_pods:
@@ -63,20 +67,20 @@ class Observed:
         self._rewound_pods.discard(pod.uid)
         other = self._uids.get(pod.key)
         if other is not None and other != pod.uid:
-            self.lose_pod(other)
+            self.drop_pod(other)
         self._uids[pod.key] = pod.uid
         self.pods[pod.uid] = pod
         if known != pod:
-            self._changed_pods.add(pod.uid)
+            self.changed_pods.add(pod.uid)
             self._follow_agent(known, pod)
 
-    def lose_pod(self, uid: PodUid) -> None:
+    def drop_pod(self, uid: PodUid) -> None:
         """A pod is gone."""
         pod = self.pods.pop(uid, None)
         self._follow_agent(pod, None)
         if pod is not None and self._uids.get(pod.key) == uid:
             del self._uids[pod.key]
-        self._changed_pods.add(uid)
+        self.changed_pods.add(uid)
 
     def _follow_agent(self, before: PodInfo | None, pod: PodInfo | None) -> None:
         """Takes over what an agent's pod says of its node; of several, as in an upgrade, one has to serve."""
@@ -88,7 +92,7 @@ class Observed:
             if not self._agents.get(name):
                 self._agents.pop(name, None)
             if name in self.nodes:
-                self.see_node(self.nodes[name])
+                self.put_node(self.nodes[name])
 
     def _agent(self, node: NodeName) -> AgentState:
         known = self._agents.get(node)
@@ -96,7 +100,7 @@ class Observed:
             return AgentState.UNKNOWN
         return AgentState.READY if any(known.values()) else AgentState.DOWN
 
-    def see_node(self, node: NodeInfo) -> None:
+    def put_node(self, node: NodeInfo) -> None:
         """A node as it is now."""
         node = replace(node, agent=self._agent(node.name))
         before = self.nodes.get(node.name)
@@ -106,23 +110,23 @@ class Observed:
             del self._hosts[before.hostname]
         self.nodes[node.name] = node
         self.index.put(node)
-        (self._fixed.add if node.fixed_profiles else self._fixed.discard)(node.name)
+        (self.fixed_layout_nodes.add if node.fixed_profiles else self.fixed_layout_nodes.discard)(node.name)
         self._hosts[node.hostname] = node.name
-        self._changed_nodes.add(node.name)
+        self.changed_nodes.add(node.name)
         self.growth.room_may_have_grown(node.name)
 
-    def lose_node(self, name: NodeName) -> None:
+    def drop_node(self, name: NodeName) -> None:
         """A node is gone; its object goes with it."""
         node = self.nodes.pop(name, None)
         self.index.remove(name)
         self.growth.remove_node(name)
-        self._fixed.discard(name)
+        self.fixed_layout_nodes.discard(name)
         if node is not None and self._hosts.get(node.hostname) == name:
             del self._hosts[node.hostname]
-        self._orphan(name)
-        self._changed_nodes.add(name)
+        self.note_orphan(name)
+        self.changed_nodes.add(name)
 
-    def see_object(self, item: Instaslice) -> None:
+    def put_object(self, item: Instaslice) -> None:
         """A node's Instaslice object; ignored if a newer one was seen."""
         node = NodeName(item.metadata.name)
         known = self.objects.get(node)
@@ -130,9 +134,9 @@ class Observed:
             return
         self._rewound_objects.discard(node)
         self.objects[node] = item
-        self._changed_nodes.add(node)
+        self.changed_nodes.add(node)
 
-    def see_unreadable(self, node: NodeName, error: str | None) -> None:
+    def set_object_error(self, node: NodeName, error: str | None) -> None:
         """A node's Instaslice object breaks its type, as ``error`` says; None once it does not any more."""
         before = self.unreadable.get(node)
         if error is not None:
@@ -140,7 +144,7 @@ class Observed:
         else:
             self.unreadable.pop(node, None)
         if error != before:
-            self._changed_nodes.add(node)
+            self.changed_nodes.add(node)
 
     def rewind_pods(self) -> None:
         """Versions of pods went back: the next observation of each counts, whatever its version."""
@@ -150,16 +154,29 @@ class Observed:
         """The same for Instaslice objects."""
         self._rewound_objects = set(self.objects)
 
-    def lose_object(self, node: NodeName) -> None:
+    def drop_object(self, node: NodeName) -> None:
         """A node's Instaslice object is gone."""
         if self.objects.pop(node, None) is not None:
-            self._changed_nodes.add(node)
+            self.changed_nodes.add(node)
 
-    def see_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+    def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         """Labels of a namespace, which rules about pods may ask for; None for one that is gone."""
         before = self.neighbours.changes
         self.neighbours.set_namespace(name, labels)
         self.neighbours_changed |= self.neighbours.changes != before
+
+    def put_storage(self, item: StorageObject, *, deleted: bool) -> None:
+        """A claim, volume, class or CSI node as it is now."""
+        if deleted:
+            self.storage.drop(item)
+        else:
+            self.storage.put(item)
+        self.neighbours_changed = True
+
+    def note_storage_listed(self) -> None:
+        """All claims, volumes, classes and CSI nodes were seen."""
+        self.storage_listed = True
+        self.neighbours_changed = True
 
     def home_of(self, pod: PodInfo) -> NodeName | None:
         """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
@@ -167,11 +184,11 @@ class Observed:
             return None
         return pod.node or self._hosts.get(pod.hostname)
 
-    def _orphan(self, node: NodeName) -> None:
-        """The object of a node that is gone is to be deleted."""
+    def note_orphan(self, node: NodeName) -> None:
+        """Notes that the object of a node that is gone is to be deleted."""
         item = self.objects.get(node)
         if item is not None:
-            self._orphans.append((node, item.metadata.uid))
+            self.orphaned_objects.append((node, item.metadata.uid))
 
 
 def _version(item: Instaslice) -> int:

@@ -8,9 +8,14 @@ from tessera.kube.resources import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from tessera.kube.resources.meta import key_of
 
 #: Annotation of a claim that is bound to its volume for good.
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+
+
+#: The objects that decide where a pod's volumes can be.
+StorageObject = PersistentVolume | PersistentVolumeClaim | StorageClass | CsiNode
 
 
 @dataclass(slots=True)
@@ -28,6 +33,30 @@ class Storage:
     csi_nodes: dict[str, CsiNode] = field(default_factory=dict)
     free: dict[str, dict[str, PersistentVolume]] = field(default_factory=dict)
     reserved: dict[str, PersistentVolume] = field(default_factory=dict)
+
+    def put(self, item: StorageObject) -> None:
+        """Takes in an object as it is now."""
+        match item:
+            case PersistentVolume():
+                self.put_volume(item)
+            case PersistentVolumeClaim():
+                self.claims[key_of(item)] = item
+            case StorageClass():
+                self.classes[key_of(item)] = item
+            case CsiNode():
+                self.csi_nodes[key_of(item)] = item
+
+    def drop(self, item: StorageObject) -> None:
+        """Forgets an object that is gone."""
+        match item:
+            case PersistentVolume():
+                self.drop_volume(item.metadata.name)
+            case PersistentVolumeClaim():
+                self.claims.pop(key_of(item), None)
+            case StorageClass():
+                self.classes.pop(key_of(item), None)
+            case CsiNode():
+                self.csi_nodes.pop(key_of(item), None)
 
     def put_volume(self, volume: PersistentVolume) -> None:
         """A volume as it is now."""

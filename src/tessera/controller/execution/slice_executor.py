@@ -17,6 +17,16 @@ from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.clock import Clock, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
+from tessera.controller.slicing.events import (
+    DenialExpired,
+    ObjectSeen,
+    PodSeen,
+    RetryDue,
+    UngateDenied,
+    WriteDone,
+    WriteOutcomeUnknown,
+    WriteRefused,
+)
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Evict,
@@ -109,7 +119,7 @@ class SliceExecutor:
         self._metrics.count_write(type(write).__name__)
         pause = _rest(write, self._clock.monotonic() - began)
         if not pause:
-            self._slicer.done(write)
+            self._slicer.handle(WriteDone(write))
         return rest(pause)
 
     def failed(self, write: Write, error: RequestError) -> Hold:
@@ -117,26 +127,26 @@ class SliceExecutor:
         kind = type(write).__name__
         final = isinstance(error, NotFound | BadRequest | Forbidden | Invalid)
         if isinstance(error, Conflict) and isinstance(write, Evict):  # it was bound, or is another pod
-            self._slicer.done(write)
+            self._slicer.handle(WriteDone(write))
             return FREE
         label = error.reason if final and isinstance(error, ApiError) else ""
         self._metrics.count_failure(kind, label or type(error).__name__)
         if isinstance(error, NotFound) and isinstance(write, DeleteObject):
-            self._slicer.done(write)
+            self._slicer.handle(WriteDone(write))
             return FREE
         if final and isinstance(write, Evict):
             _log.info("pod %s/%s is not evicted: %s", write.namespace, write.name, error)
-            self._slicer.done(write)
+            self._slicer.handle(WriteDone(write))
             return FREE
         if isinstance(error, BadRequest | Forbidden | Invalid) and isinstance(write, Ungate):
             _log.warning("pod %s/%s cannot be ungated: %s", write.namespace, write.name, error)
-            self._slicer.deny(write, error.message)
-            self._executor.later(_RECONSIDER, partial(self._slicer.reconsider, write.uid))
+            self._slicer.handle(UngateDenied(write, error.message))
+            self._executor.later(_RECONSIDER, partial(self._slicer.handle, DenialExpired(write.uid)))
             return FREE
         if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer):
-            self._slicer.refused(write)
+            self._slicer.handle(WriteRefused(write))
         else:
-            self._slicer.unknown_outcome(write)
+            self._slicer.handle(WriteOutcomeUnknown(write))
         hold = self._executor.back_off(write.key)
         _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
         return hold
@@ -144,9 +154,9 @@ class SliceExecutor:
     def released(self, write: Write, hold: Hold) -> None:
         """The pause after a write is over."""
         if hold.failed:
-            self._slicer.retry(write)
+            self._slicer.handle(RetryDue(write))
         else:
-            self._slicer.done(write)
+            self._slicer.handle(WriteDone(write))
 
     async def _send(self, write: Write) -> None:
         match write:
@@ -158,21 +168,21 @@ class SliceExecutor:
                     INSTASLICE_NAMESPACE,
                     subresource="status" if isinstance(write, PatchResults) else None,
                 )
-                if write.node in self._slicer.objects:  # else its deletion was seen before this answer
-                    self._slicer.see_object(item)
+                if write.node in self._slicer.state.cluster.objects:  # else its deletion was seen before this answer
+                    self._slicer.handle(ObjectSeen(item))
             case Ungate():
                 async with self._pod_slots:
                     body = write.body()
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
-                if write.uid in self._slicer.pods:  # else its deletion was seen before this answer
-                    self._slicer.see_pod(read_pod(pod))
+                if write.uid in self._slicer.state.cluster.pods:  # else its deletion was seen before this answer
+                    self._slicer.handle(PodSeen(read_pod(pod)))
             case ReportNodeCondition():
                 await self._report(write)
             case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
-                if write.uid in self._slicer.pods:
-                    self._slicer.see_pod(read_pod(pod))
+                if write.uid in self._slicer.state.cluster.pods:
+                    self._slicer.handle(PodSeen(read_pod(pod)))
             case Evict():
                 version = str(write.version) if write.version else None
                 await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)

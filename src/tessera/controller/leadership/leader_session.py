@@ -18,6 +18,7 @@ from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
+from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.refused_pods import RefusedPods
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
@@ -151,13 +152,15 @@ class LeaderSession:
     def _take_back(self) -> None:
         """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""
         now = self._clock.monotonic()
-        self._refused.update(self._slicer.refused_pods, now)
+        self._refused.update(self._slicer.state.refused_pods, now)
         for uid in self._refused.pop_expired(now):
-            self._slicer.take_back(uid, now + AVOIDANCE_SECONDS)
-        self._slicer.end_avoidance(now)
+            self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
+        self._slicer.handle(TimePassed(now))
         self._stop_waiting()
         times = [
-            when for when in (self._refused.next_expiry(), self._slicer.avoidance.next_expiry()) if when is not None
+            when
+            for when in (self._refused.next_expiry(), self._slicer.state.avoidance.next_expiry())
+            if when is not None
         ]
         if times:
             self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)

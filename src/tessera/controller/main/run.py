@@ -70,8 +70,8 @@ class Controller:
         self._rng = rng
         self._starting = "the election has not begun"
         self.metrics.watch(
-            lambda: len(self.slicer.waiting) if self.slicer else 0,
-            lambda: len(self.slicer.ledger) if self.slicer else 0,
+            lambda: len(self.slicer.state.waiting) if self.slicer else 0,
+            lambda: len(self.slicer.state.allocations) if self.slicer else 0,
         )
 
     async def run(self) -> None:

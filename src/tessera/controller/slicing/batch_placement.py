@@ -56,7 +56,7 @@ class PlacementContext:
         fleet: the cards; unchanged.
         nodes: the nodes.
         index: the same nodes, for constraints.
-        judges: the other rules, made for this batch.
+        filters: the other rules, made for this batch.
         ledger: existing promises; a node that still takes back slices of a pod is no place for it.
         home_of: the node that a pod must run on because it is ungated already.
         grown_since: the nodes where room may have grown since a pod was refused; None or nothing if it was not.
@@ -65,7 +65,7 @@ class PlacementContext:
     fleet: Fleet
     nodes: Mapping[NodeName, NodeInfo]
     index: NodeIndex
-    judges: Sequence[Filter]
+    filters: Sequence[Filter]
     ledger: AllocationTable
     home_of: Callable[[PodInfo], NodeName | None]
     grown_since: Mapping[PodUid, frozenset[NodeName] | None]
@@ -194,8 +194,8 @@ class _BatchFilters:
     def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> None:
         self._nodes = within.nodes
         self._index = within.index
-        self._judges = within.judges
-        self._lasting = [judge for judge in within.judges if not judge.freed_with_cards]
+        self._filters = within.filters
+        self._lasting = [rule for rule in within.filters if not rule.freed_with_cards]
         self._ledger = within.ledger
         self._grown_since = within.grown_since
         self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
@@ -231,13 +231,13 @@ class _BatchFilters:
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Placement's question."""
-        return self._judged_by(self._judges, demand, node)
+        return self._judged_by(self._filters, demand, node)
 
     def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
         """The same about a node without room, if its cards had it."""
         return self._judged_by(self._lasting, demand, node)
 
-    def _judged_by(self, judges: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
+    def _judged_by(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
@@ -247,23 +247,23 @@ class _BatchFilters:
             return None if home == node else _NOT_HOME
         if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
-        why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
+        why = next((why for rule in filters if (why := rule.refusal(pod, name))), "")
         return NodeRefusal(why) if why else None
 
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
-        judged = tuple(judge.kind(pod) for judge in self._judges)
+        judged = tuple(rule.kind(pod) for rule in self._filters)
         return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
 
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""
-        for judge in self._judges:
-            judge.reserve(self._pods[demand.key], NodeName(node))
+        for rule in self._filters:
+            rule.reserve(self._pods[demand.key], NodeName(node))
 
     def give_back(self, demand: Demand, node: str) -> None:
         """It takes that back."""
-        for judge in self._judges:
-            judge.unreserve(self._pods[demand.key], NodeName(node))
+        for rule in self._filters:
+            rule.unreserve(self._pods[demand.key], NodeName(node))
 
     def _closure(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
         key = (self._kinds[pod.uid], node)

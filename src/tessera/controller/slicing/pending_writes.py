@@ -1,11 +1,36 @@
-"""What is due for one node, gathered into as few writes as it takes: one patch of the spec, one of the status."""
+"""The writes that are due, gathered into as few as possible: for a node one patch of the spec, one of the status.
 
+For each half of a node's object, and for each pod, one write is in flight at most; whatever becomes due meanwhile is
+merged into the next one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.allocation import Allocation, AllocationStep, make_deleting_result, make_request
-from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Ungate, Write
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation import (
+    Allocation,
+    AllocationStep,
+    make_deleting_result,
+    make_request,
+    next_step,
+)
+from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.instructions import (
+    DeleteObject,
+    Instruction,
+    PatchRequests,
+    PatchResults,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
+    Ungate,
+    Write,
+)
+from tessera.controller.slicing.messages import fixed_layout_text, object_fault_text
+from tessera.controller.slicing.slicer_state import SlicerState
 
 
 @dataclass(slots=True)
@@ -48,3 +73,105 @@ def add_step(due: PendingNodeWrites, allocation: Allocation, step: AllocationSte
             due.drop_results.append(uid)
         case _:
             pass
+
+
+class PendingWrites:
+    """Turns the state into the writes that are due.
+
+    Args:
+        state: says what is due.
+        lifecycle: forgets allocations of which nothing is recorded any more.
+    """
+
+    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._lifecycle = lifecycle
+
+    def pop(self) -> Sequence[Instruction]:
+        """Returns what to write now. Each write is in flight from here on."""
+        evictions = [each for each in self._state.evictions.values() if each.key not in self._state.busy]
+        orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._cluster.orphaned_objects]
+        found: list[Instruction] = [*self._openings(), *self._state.events, *orphans, *evictions, *self._pod_reports()]
+        self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
+        due, self._state.dirty_nodes = self._state.dirty_nodes, set()
+        for node in sorted(due):
+            found += self._writes(node)
+        for write in found:
+            if not isinstance(write, RecordEvent):
+                self._state.busy.add(write.key)
+        return found
+
+    def _writes(self, node: NodeName) -> Iterable[Write]:
+        report = self._report(node)
+        if node not in self._cluster.objects or node in self._state.faults:
+            return report
+        due = PendingNodeWrites(node=node)
+        for allocation in self._state.allocations.on(node):
+            pod = self._cluster.pods.get(allocation.uid)
+            step = next_step(allocation, pod)
+            if step is AllocationStep.FORGET:
+                self._lifecycle.free(allocation)
+                self._lifecycle.forget(allocation)
+            elif step is not AllocationStep.UNGATE:
+                add_step(due, allocation, step)
+            elif pod is not None and ("pod", pod.uid) not in self._state.busy:
+                due.ungate.append(self._ungate(allocation, pod))
+        writes = [write for write in due.writes() if write.key not in self._state.busy]
+        for write in writes:
+            if isinstance(write, PatchRequests):
+                for uid in write.put:
+                    self._sent(node, uid)
+        return [*report, *writes]
+
+    def _report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
+        """Writes the node's condition about its Instaslice object where it differs from the state."""
+        facts = self._cluster.nodes.get(node)
+        if facts is None:
+            self._state.reported_objects.pop(node, None)
+            return ()
+        fault = self._state.faults.get(node)
+        text = object_fault_text(node, fault) if fault else ""
+        if (
+            text == self._state.reported_objects.get(node, facts.object_fault)
+            or ("condition", node) in self._state.busy
+        ):
+            return ()
+        return (ReportNodeCondition(node=node, text=text),)
+
+    def _pod_reports(self) -> Iterator[ReportPodCondition]:
+        """Writes the condition of pods whose slices were taken back, or given again."""
+        due, self._state.pods_to_report = self._state.pods_to_report, set()
+        for uid in sorted(due):
+            pod = self._cluster.pods.get(uid)
+            if pod is None or pod.finished or pod.terminating or ("pod-condition", uid) in self._state.busy:
+                continue
+            text = self._state.withdrawn.get(uid, "")
+            again = (
+                bool(pod.node)
+                and self._state.allocations.current_of(uid) is not None
+                and uid not in self._state.refused_pods
+            )
+            if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
+                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceTakenBack"
+                yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
+
+    def _openings(self) -> Sequence[Ungate]:
+        """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""
+        opened, self._state.pods_to_open = self._state.pods_to_open, set()
+        found = []
+        for uid in sorted(opened):
+            pod = self._cluster.pods.get(uid)
+            if pod is not None and pod.gated and ("pod", uid) not in self._state.busy:
+                self._lifecycle.record_event(pod, "SliceFixed", fixed_layout_text(pod))
+                found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
+        return found
+
+    def _sent(self, node: NodeName, uid: PodUid) -> None:
+        allocation = self._state.allocations.get(node, uid)
+        if allocation is not None:
+            allocation.sent = True
+
+    def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
+        hostname = self._cluster.nodes[allocation.node].hostname
+        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)

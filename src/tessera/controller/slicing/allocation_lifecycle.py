@@ -1,0 +1,296 @@
+"""The life of promises: brings them in line with what was observed, and says which pods wait. No I/O.
+
+Three rules:
+
+- :func:`tessera.controller.slicing.allocation.next_step` says what happens next with a promise.
+  A new process that observes the same objects goes on where the old one died.
+- A slot is free again only when the agent says so, or when nothing was ever written about it.
+- A pod that runs without a promise is promised what its node's agent says that it holds (after a new installation, for
+  instance), if that is what the pod asks for.
+"""
+
+from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.node_info import AgentState
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation import (
+    Allocation,
+    adopt_record,
+    is_wanted,
+    observe_record,
+    recorded_uids,
+    slices_held_by,
+)
+from tessera.controller.slicing.instructions import RecordEvent
+from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.mig.names import resource_spelling
+
+
+class AllocationLifecycle:
+    """Brings allocations, and the set of pods that wait, in line with the cluster's state.
+
+    Args:
+        state: what it changes.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._cluster = state.cluster
+
+    def absorb_node(self, node: NodeName) -> None:
+        """Brings promises and cards of one node in line with its object and its state."""
+        item = self._cluster.objects.get(node)
+        facts = self._cluster.nodes.get(node)
+        fault = self._fault(node, item)
+        if fault:
+            self._state.faults[node] = fault
+        else:
+            self._state.faults.pop(node, None)
+        new_records = not fault and self._absorb_records(node, item)
+        sliced = item is not None and facts is not None and facts.offers_on_demand and not fault
+        resources = item.status.node_resources if item is not None and sliced else None
+        if resources is None:
+            if self._state.cards.pop(node, None) is not None:
+                del self._state.profiles_by_node[node]
+                self._state.inventory.remove(node)
+        elif new_records or self._state.cards.get(node) != resources:
+            self._state.cards[node] = resources
+            self._state.profiles_by_node[node] = resources.profiles
+            self._rebuild(node, resources)
+            self._cluster.changed_pods |= {
+                PodUid(each.pod_uid) for each in resources.foreign
+            } & self._cluster.pods.keys()
+        self._state.dirty_nodes.add(node)
+        for allocation in self._state.allocations.on(node):
+            self._review(allocation)
+            self._note_refusal(allocation.uid, self._cluster.pods.get(allocation.uid))
+
+    def _fault(self, node: NodeName, item: Instaslice | None) -> str:
+        """The rule that a node's object breaks; empty if it breaks none, or there is none."""
+        error = self._cluster.unreadable.get(node)
+        if error is not None or item is None:
+            return error or ""
+        return find_misfit(item) or self._state.inventory.geometries.fault(item.status.node_resources)
+
+    def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
+        """Takes over an object's entries; returns whether one of them is new to this process."""
+        new_records = False
+        if item is not None:
+            for uid in recorded_uids(item):
+                if self._state.allocations.get(node, uid) is None:
+                    self._state.allocations.add(adopt_record(node, uid, item, self._cluster.pods.get(uid)))
+                    self._cluster.changed_pods.add(uid)
+                    new_records = True
+        for allocation in self._state.allocations.on(node):
+            if item is not None:
+                observe_record(allocation, item)
+                if allocation.asked_back and not allocation.given_up:
+                    self.give_up(allocation)  # what a process before this one began
+            else:
+                allocation.sent = allocation.requested = False
+                allocation.result = None
+            self._settle(allocation, gone=item is None)
+        return new_records
+
+    def _settle(self, allocation: Allocation, *, gone: bool) -> None:
+        """Frees what is destroyed, and forgets what is neither wanted nor recorded."""
+        pod = self._cluster.pods.get(allocation.uid)
+        if is_wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
+            return
+        if allocation.destroyed or not allocation.recorded:
+            self.free(allocation)
+        if not allocation.recorded:
+            self.forget(allocation)
+
+    def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
+        self._cluster.growth.room_may_have_grown(node)
+        held = [one for one in self._state.allocations.on(node) if not one.freed]
+        held.sort(key=self._standing)
+        for allocation in self._state.inventory.rebuild(node, resources, held):
+            pod = self._cluster.pods.get(allocation.uid)
+            if pod is None or pod.gated:
+                self.give_up(allocation)
+
+    def _standing(self, allocation: Allocation) -> tuple[bool, bool, bool]:
+        """Who keeps a slot that two records claim: first a pod that runs, then what exists, then what is recorded."""
+        pod = self._cluster.pods.get(allocation.uid)
+        exists = allocation.result is not None and allocation.result[1] == "created"
+        return (pod is None or pod.gated, not exists, not allocation.recorded)
+
+    def absorb_pod(self, uid: PodUid) -> None:
+        """Brings a pod's allocations, and whether it waits, in line with the pod as it is now."""
+        pod = self._cluster.pods.get(uid)
+        if self._state.denied.get(uid) != pod:
+            self._state.denied.pop(uid, None)
+        if pod is not None:
+            self._choose(pod)
+            self._record_again(pod)
+            self._report_fault(pod)
+        for allocation in self._state.allocations.of(uid):
+            self._settle(allocation, gone=False)
+            self._state.dirty_nodes.add(allocation.node)
+            self._review(allocation)
+        self._note_refusal(uid, pod)
+        self._state.pods_to_report.add(uid)
+        self._cluster.growth.forget_refusal(uid)
+        self._queue(uid)
+        self._charge(uid)
+        if pod is not None and pod.finished and not self._state.allocations.of(uid):
+            self._cluster.drop_pod(uid)
+            self._cluster.changed_pods.discard(uid)
+
+    def _record_again(self, pod: PodInfo) -> None:
+        """Promises a pod on a node what it holds there by the agent's word, if no promise to it is left."""
+        resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
+        if resources is None or self._state.allocations.of(pod.uid):
+            return
+        slices = slices_held_by(resources, pod.uid)
+        if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
+            return
+        allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
+        if self._state.inventory.take_over(allocation):
+            self.enter(allocation)
+
+    def enter(self, allocation: Allocation) -> None:
+        """Counts a promise whose slots are taken."""
+        self._state.allocations.add(allocation)
+        self.stop_waiting(allocation.uid)
+        self._state.last_event.pop(allocation.uid, None)
+        self._state.withdrawn.pop(allocation.uid, None)
+        self._state.pods_to_report.add(allocation.uid)
+        self._charge(allocation.uid)
+        self._state.dirty_nodes.add(allocation.node)
+
+    def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
+        promised = pod is not None and not pod.terminating and self._state.allocations.current_of(uid) is not None
+        if (
+            pod is not None
+            and promised
+            and (pod.unschedulable_message or (pod.unstarted and self.agent_is_down(pod.node)))
+        ):
+            self._state.refused_pods.add(uid)
+        elif uid in self._state.refused_pods:
+            self._state.refused_pods.remove(uid)
+            if pod is not None and pod.node:
+                self._state.withdrawn.pop(uid, None)
+                self._state.pods_to_report.add(uid)
+
+    def agent_is_down(self, node: NodeName) -> bool:
+        """Tells if a node's agent is known not to serve."""
+        facts = self._cluster.nodes.get(node)
+        return facts is not None and facts.agent is AgentState.DOWN
+
+    def _report_fault(self, pod: PodInfo) -> None:
+        if pod.fault and pod.gated and self._state.last_event.get(pod.uid) != pod.fault:
+            self._state.last_event[pod.uid] = pod.fault
+            self.record_event(pod, "SliceRefused", pod.fault, warning=True)
+
+    def _choose(self, pod: PodInfo) -> None:
+        """Keeps one of several promises to a pod: where it must run, else the one furthest on."""
+        live = [one for one in self._state.allocations.of(pod.uid) if not one.given_up]
+        home = self._cluster.home_of(pod)
+        live.sort(key=lambda one: (one.node != home, one.result is None, not one.requested))
+        for index, allocation in enumerate(live):
+            if index or (home is not None and allocation.node != home):
+                self.give_up(allocation)
+
+    def _review(self, allocation: Allocation) -> None:
+        """Gives a promise up while its pod is still ours, if the pod could not run there any more."""
+        pod = self._cluster.pods.get(allocation.uid)
+        if pod is None or allocation.given_up:
+            return
+        if self._is_withdrawn(pod):
+            self.give_up(allocation)  # what a process before this one began
+            return
+        if not pod.gated or ("pod", pod.uid) in self._state.busy:
+            return
+        able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(allocation.node)
+        if pod.terminating or not allocation.slices or not able or allocation.node in self._state.faults:
+            self.give_up(allocation)
+
+    def give_up(self, allocation: Allocation) -> None:
+        """Takes the slices from the pod; the node's object says how far that has come."""
+        allocation.given_up = True
+        self._state.dirty_nodes.add(allocation.node)
+        self._settle(allocation, gone=False)
+        self._queue(allocation.uid)
+        self._charge(allocation.uid)
+
+    def free(self, allocation: Allocation) -> None:
+        """Gives the slots to others."""
+        if not allocation.freed:
+            allocation.freed = True
+            self._state.inventory.release(allocation)
+            self._cluster.growth.room_may_have_grown(allocation.node)
+
+    def forget(self, allocation: Allocation) -> None:
+        """Removes an allocation of which nothing is recorded any more."""
+        self._state.allocations.remove(allocation)
+        self._cluster.changed_pods.add(allocation.uid)
+        if allocation.uid in self._state.waiting:
+            self._cluster.growth.room_may_have_grown(
+                allocation.node
+            )  # the node that took its slices back is open to it again
+
+    # Who waits
+
+    def _queue(self, uid: PodUid) -> None:
+        pod = self._cluster.pods.get(uid)
+        if pod is None or not self._waits(pod):
+            self.stop_waiting(uid)
+            if pod is None:
+                self._state.last_event.pop(uid, None)
+                self._state.withdrawn.pop(uid, None)
+        elif uid not in self._state.waiting:
+            self._state.waiting[uid] = None
+
+    def stop_waiting(self, uid: PodUid) -> None:
+        """A pod waits no more."""
+        self._state.waiting.pop(uid, None)
+        self._state.dependent.discard(uid)
+        self._cluster.neighbours.unwatch(uid)
+        self._cluster.growth.forget_refusal(uid)
+
+    def _waits(self, pod: PodInfo) -> bool:
+        if self._state.allocations.current_of(pod.uid) is not None or pod.uid in self._state.denied:
+            return False
+        if self._is_withdrawn(pod):
+            return False
+        if pod.ready_to_place:
+            return True
+        ours = bool(pod.profiles) and not pod.finished and not pod.terminating
+        home = self._cluster.home_of(pod)
+        return ours and home is not None and home in self._state.cards
+
+    def _is_withdrawn(self, pod: PodInfo) -> bool:
+        """Whether slices of a pod were taken back, and the scheduler has not bound it after all."""
+        return not pod.gated and not pod.node and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
+
+    def _charge(self, uid: PodUid) -> None:
+        """Counts what a pod holds on its node: where it is bound, else where it was promised a place."""
+        pod = self._cluster.pods.get(uid)
+        home: NodeName | None = None
+        if pod is not None and not pod.finished:
+            live = self._state.allocations.current_of(uid)
+            home = pod.node or (live.node if live is not None else None)
+        self._index_pod(uid, pod, home)
+        left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
+        if left is not None and left in self._state.cards:
+            self._cluster.growth.room_may_have_grown(left)
+
+    def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:
+        """Updates the index of pods on nodes with where a pod runs or is promised a place."""
+        before = self._cluster.neighbours.changes
+        if pod is None:
+            self._cluster.neighbours.drop(uid)
+        else:
+            self._cluster.neighbours.put(pod, home)
+        self._cluster.neighbours_changed |= self._cluster.neighbours.changes != before
+
+    def record_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
+        """Queues an Event on a pod."""
+        self._state.events.append(
+            RecordEvent(
+                uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning
+            )
+        )
