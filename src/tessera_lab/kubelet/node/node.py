@@ -31,8 +31,7 @@ from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.kubelet.node.node_object import NodeObject
 from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import NodePods
-from tessera_lab.kubelet.pods.pod_addresses import PodAddresses
-from tessera_lab.kubelet.pods.pod_worker import NodeServices
+from tessera_lab.kubelet.pods.node_services import NodeServices, PodAddresses
 from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
 from tessera_lab.simulation.supervision import LabInformer, supervise
@@ -290,7 +289,7 @@ class SimulatedNode:
         await self._endpoints.shut()
         await self.devices.stop()
 
-    # Questions of the pods' workers (tessera_lab.kubelet.pods.pod_worker.WorkerNode)
+    # Questions of the pods' workers (tessera_lab.kubelet.pods.node_services.WorkerNode)
 
     def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
         """See :meth:`.WorkerNode.admit_pod`."""

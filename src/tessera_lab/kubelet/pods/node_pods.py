@@ -14,7 +14,8 @@ from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
-from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker
+from tessera_lab.kubelet.pods.node_services import NodeServices
+from tessera_lab.kubelet.pods.pod_worker import PodWorker
 from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.simulation.supervision import CREATE_RETRY, collect_result, describe_error
 

@@ -6,25 +6,19 @@ deletion with a delete of grace zero, as kubelet does.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from tessera.clock import Clock
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
-from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
-from tessera_lab.kubelet.containers.launcher import Launcher
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
-from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
+from tessera_lab.kubelet.containers.runtime import CreatedContainer
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
-from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.pod_status import (
     ContainerRecord,
     container_records,
@@ -33,8 +27,8 @@ from tessera_lab.kubelet.pod_status import (
     rejected_status,
 )
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
-from tessera_lab.kubelet.pods.pod_addresses import PodAddresses
-from tessera_lab.scheduler.state.node_cache import PodInfo, build_pod_info
+from tessera_lab.kubelet.pods.node_services import NodeServices
+from tessera_lab.scheduler.state.node_cache import build_pod_info
 
 Json = Mapping[str, Any]
 
@@ -50,50 +44,6 @@ REJECTION = 0.01
 
 #: Seconds before a status that could not be written is written again.
 _WRITE_AGAIN = 1.0
-
-
-class WorkerNode(Protocol):
-    """The node as the workers of its pods see it."""
-
-    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
-        """Checks the node's rules, devices excepted; None admits the pod."""
-        ...
-
-    def allocatable(self) -> Mapping[str, str]:
-        """The node's allocatable resources now."""
-        ...
-
-    async def read_data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
-        """The data of a ConfigMap or Secret; None if there is none."""
-        ...
-
-    async def wait_for_network(self) -> None:
-        """Returns once the node has its network."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeServices:
-    """Services of a node for the workers of its pods.
-
-    Attributes:
-        admission: held while a pod is admitted; one pod at a time on the whole node.
-        node: the node itself.
-        launcher: starts containers that run a process or a program.
-        addresses: the node's pod addresses.
-    """
-
-    client: Client
-    clock: Clock
-    rng: random.Random
-    events: EventRecorder
-    devices: DeviceManager
-    runtime: ContainerRuntime
-    host_ip: str
-    admission: asyncio.Lock
-    node: WorkerNode
-    launcher: Launcher
-    addresses: PodAddresses
 
 
 class PodWorker:

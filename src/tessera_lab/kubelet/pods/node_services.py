@@ -1,0 +1,82 @@
+"""Services of a node for the workers of its pods, the node as its workers see it, and its pod addresses."""
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
+from tessera_lab.kubelet.containers.launcher import Launcher
+from tessera_lab.kubelet.containers.runtime import ContainerRuntime
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.kubelet.pods.admission import AdmissionRejection
+from tessera_lab.scheduler.state.node_cache import PodInfo
+
+
+class PodAddresses:
+    """Gives addresses out, those that came back first.
+
+    Args:
+        network: the first two or three bytes, e.g. ``10.244`` or ``10.244.1``.
+    """
+
+    def __init__(self, network: str) -> None:
+        self._free: list[str] = []
+        wide = network.count(".") == 1
+        hosts = (f"{number // 256}.{number % 256}" for number in range(2, 65534)) if wide else map(str, range(2, 255))
+        self._fresh: Iterator[str] = (f"{network}.{host}" for host in hosts)
+
+    def take(self) -> str:
+        """An address that no pod of the node has."""
+        return self._free.pop(0) if self._free else next(self._fresh)
+
+    def release(self, address: str) -> None:
+        """The pod that had it is gone."""
+        self._free.append(address)
+
+
+class WorkerNode(Protocol):
+    """The node as the workers of its pods see it."""
+
+    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
+        """Checks the node's rules, devices excepted; None admits the pod."""
+        ...
+
+    def allocatable(self) -> Mapping[str, str]:
+        """The node's allocatable resources now."""
+        ...
+
+    async def read_data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """The data of a ConfigMap or Secret; None if there is none."""
+        ...
+
+    async def wait_for_network(self) -> None:
+        """Returns once the node has its network."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeServices:
+    """Services of a node for the workers of its pods.
+
+    Attributes:
+        admission: held while a pod is admitted; one pod at a time on the whole node.
+        node: the node itself.
+        launcher: starts containers that run a process or a program.
+        addresses: the node's pod addresses.
+    """
+
+    client: Client
+    clock: Clock
+    rng: random.Random
+    events: EventRecorder
+    devices: DeviceManager
+    runtime: ContainerRuntime
+    host_ip: str
+    admission: asyncio.Lock
+    node: WorkerNode
+    launcher: Launcher
+    addresses: PodAddresses
