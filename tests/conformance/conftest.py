@@ -7,6 +7,7 @@ stores anything has a namespace of its own; what is not namespaced bears a name 
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import threading
@@ -20,6 +21,7 @@ import msgspec
 import pytest
 
 from tessera.clock import SystemClock
+from tessera.kube import event_recorder
 from tessera.kube.client.client import Client
 from tessera.kube.transport.credentials import Credential, StaticCredentials
 from tessera.kube.transport.http import HttpTransport
@@ -171,13 +173,20 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         path.write_text(text)
         ready.set()
 
+    def is_other_thread(record: logging.LogRecord) -> bool:
+        return record.thread != thread.ident
+
+    # The lab outlives the captured streams of single tests: what its event recorder drops is not logged to them.
+    log = logging.getLogger(event_recorder.__name__)
     thread = threading.Thread(target=loop.run_until_complete, args=(_lab(usable, ended),), daemon=True)
+    log.addFilter(is_other_thread)
     thread.start()
     assert ready.wait(PATIENCE)
     yield path
     loop.call_soon_threadsafe(ended.set)
     thread.join(PATIENCE)
     loop.close()
+    log.removeFilter(is_other_thread)
 
 
 async def _lab(usable: Callable[[str], None], ended: asyncio.Event) -> None:
