@@ -1,4 +1,4 @@
-"""The Instaslice object: one per node, where controller and agent tell each other about slices.
+"""The Instaslice object, one per node, in which controller and agent agree on slices.
 
 Keys and states are those of the dynamic accelerator slicer, ``inference.redhat.com/v1alpha1`` (v0.0.2), so that what
 users read and script stays true. The extra keys are ours: ``slices`` for pods of several slices, ``foreign`` for

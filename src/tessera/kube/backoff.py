@@ -1,4 +1,4 @@
-"""Pauses that grow with failures and are spread at random, so that many clients do not return at once."""
+"""Jittered pauses that grow with failures, so that many clients do not return at the same moment."""
 
 import random
 

@@ -1,10 +1,10 @@
-"""Kubernetes Events about what Tessera decided, told without ever holding up a decision.
+"""Records Kubernetes Events without delaying the caller.
 
-:meth:`EventRecorder.record` only puts a note into a bounded table; one task sends. A note that repeats raises the count
-of the event there is (merge patch) instead of making another, as ``kubectl describe`` shows it: ``x5 over 2m``. What
-does not fit or cannot be sent is dropped and counted: events are help for people, not state.
+:meth:`EventRecorder.record` puts a note into a bounded table; one task sends the notes. A note that repeats raises the
+count of its event by merge patch instead of creating another, which ``kubectl describe`` shows as ``x5 over 2m``. The
+recorder drops and counts notes that do not fit or cannot be sent: events help people and hold no state.
 
-Written as core/v1 Events: every API server takes them, and kubectl aggregates them with everybody else's.
+They are core/v1 Events: every API server takes them, and kubectl aggregates them with all others.
 """
 
 import asyncio

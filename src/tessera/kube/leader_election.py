@@ -1,19 +1,19 @@
-"""One leader among several processes, by a Lease, with nobody acting after its lease may have run out.
+"""Elects one leader among several processes with a Lease; no process acts after its lease may have run out.
 
 Rules:
 
 1. The lease changes hands by compare-and-swap only: every write carries the resourceVersion that was read.
-2. Another's lease has run out when it has not changed for its duration *as seen here*, by the monotonic clock. Times
-   written by others are never compared with ours, so skewed clocks do no harm.
-3. What we hold is counted from the moment *before* the last acknowledged write was sent; a write whose answer was lost
-   is acknowledged when it is read. The leader's task is cancelled and awaited when ``deadline`` has passed since then;
-   ``duration - deadline`` is the time it has to stop before another may begin. That needs no answer from the server, so
-   a hanging API makes no difference.
-4. A try to renew that has no answer yet goes on beside the next one: the server may be slow, or the connection dead.
-5. A Lease that was deleted may have a holder that acts until its next renewal. Who has seen it before waits for its
-   own duration until it makes the Lease anew; only a process that never saw it makes it at once.
-6. What stands in a Lease may come from anybody. Holders are told with the way out, durations have a limit
-   (:data:`~tessera.limits.LEASE_DURATION`), and numbers of ours stay within what the API takes.
+2. The lease of another process has run out when this process has not seen it change for its duration, by the monotonic
+   clock. Times written by others are never compared with our clock, so skewed clocks do no harm.
+3. Our lease counts from the moment *before* the last acknowledged write was sent; a write whose answer was lost is
+   acknowledged when a read shows it. The leader's task is cancelled and awaited when ``deadline`` has passed since
+   then; ``duration - deadline`` is the time it has to stop before another may begin. That needs no answer from the
+   server, so a hanging API makes no difference.
+4. A renewal without an answer goes on beside the next one: the server may be slow, or the connection dead.
+5. A deleted Lease may have a holder that acts until its next renewal. A process that has seen the Lease before waits
+   for its own duration before it creates it again; only a process that never saw it creates it at once.
+6. Anybody may have written what a Lease holds. The log names other holders and what to do about them, durations have a
+   limit (:data:`~tessera.limits.LEASE_DURATION`), and our own numbers stay within what the API takes.
 7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
 """
@@ -35,7 +35,7 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: What the API may do to a request.
+#: Errors of a request that a later try may not meet.
 _REQUEST_ERRORS = (ApiError, ConnectionError, TimeoutError)
 
 #: Tries of a renewal without a pause while others change the Lease otherwise.
@@ -309,15 +309,8 @@ class LeaderElector:
     def _log_other_holder(self, before: LeaseSpec) -> None:
         """Logs another holder, and a duration beyond the limit, when they change."""
         holder, duration = self._spec.holder_identity, self._spec.lease_duration_seconds
-        if (
-            not holder
-            or holder == self._identity
-            or (holder, duration)
-            == (
-                before.holder_identity,
-                before.lease_duration_seconds,
-            )
-        ):
+        unchanged = (holder, duration) == (before.holder_identity, before.lease_duration_seconds)
+        if not holder or holder == self._identity or unchanged:
             return
         wait = "this process waits; if no such process is there, delete the Lease"
         _log.info('%s: held by "%s"; %s', self._label, one_line(holder), wait)
@@ -326,11 +319,8 @@ class LeaderElector:
             _log.warning("%s: spec.leaseDurationSeconds is %d, and %s", self._label, duration, rule)
 
     def _log_error(self, error: Exception) -> None:
-        hint = (
-            f"; if this lasts, delete the {self._label}, and a new one is made"
-            if isinstance(error, BrokenAnswer)
-            else ""
-        )
+        broken = isinstance(error, BrokenAnswer)
+        hint = f"; if this lasts, delete the {self._label}, and a new one is made" if broken else ""
         _log.info("%s: %s%s", self._label, one_line(str(error) or "no answer in time", FACT_SHOWN), hint)
 
     def _pause(self) -> float:

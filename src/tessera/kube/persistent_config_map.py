@@ -1,7 +1,7 @@
-"""A ConfigMap that one process keeps, so that what it learnt outlives it: read once, written soon after it changed.
+"""A ConfigMap in which one process keeps data that must outlive it: read once, written soon after each change.
 
-What is written replaces what is there. Whoever uses it decides what the entries mean, bounds them, and passes over what
-others wrote there that cannot be read.
+A write replaces what the ConfigMap holds. The caller defines what the entries mean, bounds them, and skips entries that
+it cannot read.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ SETTLE = 5.0
 
 
 class PersistentConfigMap:
-    """One such ConfigMap.
+    """Loads the ConfigMap, and writes it after changes.
 
     Args:
         client: who reads and writes: get, create, and patch of this name.
         clock: for pauses.
         namespace: where it lives.
         name: its name.
-        data: what it shall hold, asked for at each write.
+        data: returns the entries to write; called at each write.
         rng: for jitter.
         may_act: whether this process may still write; asked before each write.
     """
@@ -56,7 +56,7 @@ class PersistentConfigMap:
         self._writing = asyncio.Lock()
 
     async def load(self) -> Mapping[str, str]:
-        """What is kept; insists until the server answers. Empty without the right to read."""
+        """Reads the entries; tries until the server answers. Empty without the right to read."""
         while True:
             try:
                 found = await self._client.get(CONFIGMAPS, self._name, self._namespace)
@@ -72,7 +72,7 @@ class PersistentConfigMap:
                 return found.data
 
     def mark_changed(self) -> None:
-        """It is to be written."""
+        """Schedules a write."""
         self._changed.set()
 
     async def run(self) -> None:

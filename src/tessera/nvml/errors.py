@@ -1,5 +1,5 @@
 # ruff: noqa: N818 - the kinds carry the names of NVML's own error codes
-"""Why NVML refused a call.
+"""Errors of NVML calls.
 
 One class for each kind that a caller treats differently; the numbers are those of ``nvmlReturn_t`` in nvml.h. Texts
 name the call and its object first, the reason second and the remedy last.

@@ -1,6 +1,6 @@
-"""What Tessera needs from NVML, and nothing more.
+"""The part of NVML that Tessera needs.
 
-:class:`Nvml` is the seam between the node agent and the cards. :mod:`tessera.nvml.real.real_nvml` carries it over
+:class:`Nvml` is the interface between the node agent and the GPUs. :mod:`tessera.nvml.real.real_nvml` carries it over
 NVIDIA's library, :mod:`tessera.nvml.simulated.simulated_machine` over cards that exist only in memory or in a file.
 Both answer with the same values and the same errors, so whoever calls cannot tell them apart.
 

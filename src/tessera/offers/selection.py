@@ -1,10 +1,10 @@
-"""The smallest thing of a cluster that fulfils a pod's requirements: a MIG slice, a share of a card, or a whole one.
+"""Chooses the smallest resource of a cluster that fulfils a pod's requirements: a MIG slice, a share or a whole card.
 
 An *offer* is an extended resource as one node has it; nodes with the same offer are compared once, as a set
 (:class:`OfferTable`). Of all offers that fulfil the requirements the one with the least
 memory is chosen, then the one with the least part of a card's compute, then a plain profile before one that takes what
 a card has once (``+me``, ``+gfx``), then a slice that is cut before one that would have to be, a slice before a share,
-since nobody reaches into it, and a whole card last. How much is free at the moment does not matter: a pod would get
+since a slice is isolated, and a whole card last. How much is free at the moment does not matter: a pod would get
 more than it asked for, and keep it, because the cluster was busy for a minute.
 
 One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 here and an H100 there. The answer names the

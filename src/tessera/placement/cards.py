@@ -1,7 +1,7 @@
-"""A card, a node, and what stands where.
+"""Cards, nodes and the placements on them.
 
-Placements and allocations are values. Cards, nodes and groups are the fleet's own books: ``fleet.py`` changes them,
-everybody else reads.
+Placements are values. :class:`FleetCard`, :class:`FleetNode` and :class:`AlikeCards` are the fleet's index: only
+``fleet.py`` changes them, everybody else reads.
 """
 
 from collections.abc import Iterator
@@ -36,11 +36,11 @@ class CardPlacement(msgspec.Struct, frozen=True, order=True):
 
 
 class OwnedPlacement(msgspec.Struct, frozen=True):
-    """A placement and who holds it.
+    """A placement and its owner.
 
     Attributes:
         placement: where.
-        owner: whose it is, for messages and for freeing: a pod's key, or a description of a foreign instance.
+        owner: a pod's key, or a description of a foreign instance; for messages and for freeing.
     """
 
     placement: CardPlacement
@@ -48,14 +48,14 @@ class OwnedPlacement(msgspec.Struct, frozen=True):
 
 
 class FleetCard:
-    """One card, as the fleet files it. Changed by the fleet only.
+    """One card in the fleet's index. Only the fleet changes it.
 
     Attributes:
         node: node name.
         gpu: UUID.
         table: costs and arrangements of its geometry.
-        occupancy: what is fixed, see ``tessera.mig.geometry``.
-        pending: what the batch being planned gave it; empty outside of ``plan``.
+        occupancy: bits of the instances on the card, see ``tessera.mig.geometry``.
+        pending: profiles that the batch being planned gave the card; empty outside of ``plan``.
         allocations: by start.
     """
 

@@ -1,4 +1,4 @@
-"""What waits for slices, and how nodes are asked whether they take it."""
+"""A demand for slices, and the question whether a node takes it."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from tessera.placement.reasons import NodeRefusal
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What waits for slices: usually one pod.
+    """Slices that are waited for, usually by one pod.
 
     Attributes:
-        key: who it is, unique in a batch.
+        key: names the demand; unique in a batch.
         profiles: one entry per slice, as after ``nvidia.com/mig-`` (``1g.5gb.me``) or as NVIDIA writes it.
         priority: higher goes first.
         arrival: among equals, lower goes first.
@@ -28,4 +28,4 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 NodeAllows = Callable[[Demand, str], NodeRefusal | None]
-"""Says whether a node takes a demand as far as everything but slices goes: ``None``, or why not."""
+"""Tells if a node takes a demand, slices left aside: ``None``, or why not."""

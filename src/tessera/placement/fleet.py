@@ -1,4 +1,4 @@
-"""The cards of a cluster and what stands on them.
+"""The cards of a cluster and the instances on them.
 
 Beside the plain record (node, card, allocations) the fleet keeps a histogram: cards that are alike, that is of one
 geometry, one occupancy and one pending multiset, stand in one group. A decision looks at groups, of which there are at

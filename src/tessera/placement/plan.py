@@ -1,16 +1,16 @@
-"""Decides for everything that waits: which node, card and start, or why not.
+"""Decides for every waiting demand: which node, card and start, or why none.
 
 Rules:
 
-- What waits together is packed together. A card that got something in this batch keeps its starts open; what it got
-  must stay exactly packable beside what is fixed. Starts are chosen when the batch ends.
-- Nobody goes short for the sake of packing. Demands are first packed large to small; only if all of them fit is that
+- Demands that wait together are packed together. A card that got slices in this batch keeps their starts open; they
+  must stay exactly packable beside the instances on the card. The planner chooses starts when the batch ends.
+- No demand goes short for the sake of packing. Demands are first packed large to small; only if all of them fit is that
   the plan. Otherwise they are admitted by priority, then arrival; one that finds no room may have those admitted before
   it packed anew, large to small, but never takes one's place.
 - All slices of a demand go to one node, on any of its cards.
-- Which node admits whom is the caller's business. It is asked lazily, best node first, once per demand and attempt.
-- A batch may be given an amount of work. What it does not come to is postponed, in the order of admission; the first
-  demand is always decided.
+- The caller decides which node admits a demand. The planner asks lazily, best node first, once per demand and attempt.
+- A batch may have a budget of steps. Demands beyond it are postponed, in the order of admission; the first demand is
+  always decided.
 
 The fleet is left as it was; the caller records what it accepts (``Fleet.occupy_all``). Cost per demand of one slice
 does not depend on the number of cards: it looks at groups of alike cards.

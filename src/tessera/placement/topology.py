@@ -1,4 +1,4 @@
-"""Which whole cards of a node go together: scores of pairs, and the best set for a request.
+"""Chooses whole cards of a node that are close together: scores of pairs, and the best set for a request.
 
 A pair of cards scores by how fast they talk: points for the way through PCIe plus 100 for every NVLink between them
 (the points of NVIDIA's go-gpuallocator, so that its published results hold here). Cards on an NVSwitch reach each other
@@ -13,8 +13,8 @@ each could have, less what its sets lose against that, so sets are tried by loss
 reaches the best known one; two ways to the same remaining cards are compared by loss as well (``bench/preferred.py``
 has the times). Beyond that size sets are grown card by card and improved by exchange.
 
-This module does not know how links are read, nor about shares and MIG devices. A card that it was not told of
-scores nothing with any other, so a card that is lost or has just appeared disturbs no answer.
+This module knows nothing of reading links, of shares or of MIG devices. An unknown card scores nothing with any other,
+so a card that is lost or has just appeared disturbs no answer.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

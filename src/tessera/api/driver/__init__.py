@@ -1,1 +1,1 @@
-"""What administrators say about drivers, and what they are told: ``ClusterPolicy``, ``NVIDIADriver``, node status."""
+"""Driver settings of administrators (``ClusterPolicy``, ``NVIDIADriver``) and the driver status of nodes."""

@@ -1,4 +1,4 @@
-"""``ClusterPolicy`` (``nvidia.com/v1``) as it stands in a cluster: what it says about drivers, and what has no effect.
+"""Reads ``ClusterPolicy`` (``nvidia.com/v1``) objects: the driver settings, and notices on fields without effect.
 
 An object is in force already, so what upstream would pass over does not refuse it: unknown keys, and mistakes in parts
 that are about something else, are notices. Mistakes in the parts about drivers refuse it as a whole, all at once; half

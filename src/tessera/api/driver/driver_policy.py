@@ -1,4 +1,4 @@
-"""What an administrator asks for, one value whether written as ``ClusterPolicy``, ``NVIDIADriver`` or Helm values.
+"""A driver policy as one value, whether written as ``ClusterPolicy``, ``NVIDIADriver`` or Helm values.
 
 Names and defaults are those of NVIDIA's gpu-operator (chart v26.7.0). Settings that upstream does not have (canary,
 failure budget) are annotations of the object under ``tessera.dev``.

@@ -1,4 +1,4 @@
-"""What a node is told about its driver: the annotation ``tessera.dev/driver``, and the labels and markers around it.
+"""The driver status of a node: the annotation ``tessera.dev/driver``, its labels and marker files.
 
 Written by the controller, read by ``tessera driver status``, ``tessera why node/…`` and the records of provisioning.
 """

@@ -1,4 +1,4 @@
-"""What Tessera takes from an installation of NVIDIA's gpu-operator: its Helm values file, or its ``ClusterPolicy``.
+"""Reads the settings that Tessera follows from NVIDIA's gpu-operator: its Helm values file, or its ``ClusterPolicy``.
 
 Followed are the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
 defaults, how containers learn of their devices, and which errors count as ill health; and those of drivers, which

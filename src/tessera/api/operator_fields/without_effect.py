@@ -1,4 +1,4 @@
-"""What of an installation of NVIDIA's gpu-operator has no effect here, and why: the reasons as data.
+"""The settings of NVIDIA's gpu-operator that have no effect in Tessera, each with the reason, as data.
 
 Each goes on after ``no effect:``. A new version that follows one of these takes it out of its table.
 """

@@ -1,4 +1,4 @@
-"""Requirements as pods write them: annotations that say what a GPU has to be.
+"""Reads a pod's requirements on a GPU from its annotations.
 
 ``tessera.dev/gpu-memory: 10Gi``, ``tessera.dev/nvlink: "true"``, ``tessera.dev/ecc: "true"``,
 ``tessera.dev/compute-capability: ">=8.0"`` (several bounds with commas), ``tessera.dev/product: A100|H100``. A pod

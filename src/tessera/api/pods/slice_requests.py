@@ -1,4 +1,4 @@
-"""What slices a pod needs, read as kubelet will hand them out.
+"""Reads which slices a pod needs, as kubelet will hand them out.
 
 Kubelet gives devices to containers one after the other: init containers in order, then the others. What an ordinary
 init container held is offered first to those that come after it; what a sidecar (an init container with

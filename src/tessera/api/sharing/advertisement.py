@@ -1,4 +1,4 @@
-"""What a node advertises: from its cards, the MIG strategy and a sharing profile to resources with their devices.
+"""Computes the resources and devices that a node advertises from its GPUs, the MIG strategy and a sharing profile.
 
 A pure function, so a profile can be tried before a node is touched. The rules, in order:
 

@@ -1,4 +1,4 @@
-"""Which shares a container should get: spread over the devices, or packed onto few.
+"""Chooses a container's shares: spread over the devices, or packed onto few.
 
 Kubelet asks for a preference among what is free. One entry after the other is taken: ``distributed`` from the device
 that has the fewest shares in use, ``packed`` from the one that has the most. Equal ones are told apart by the use of

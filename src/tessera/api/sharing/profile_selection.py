@@ -1,4 +1,4 @@
-"""Which of the named profiles a node follows.
+"""Chooses the named sharing profile of a node.
 
 The rules of the device plugin's config manager: the node's label names a profile; without a label the cluster's default
 counts; without that a profile called ``default``, then the only one there is, then none. One difference: a name that

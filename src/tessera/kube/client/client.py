@@ -14,12 +14,20 @@ Rules:
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from tessera import __version__
 from tessera.clock import Clock
+from tessera.kube.client.bodies import (
+    Propagation,
+    binding_body,
+    delete_body,
+    eviction_body,
+    selector_query,
+    with_preconditions,
+)
 from tessera.kube.client.codec import Codec, ListPage, Undecodable
 from tessera.kube.client.errors import (
     BrokenAnswer,
@@ -31,13 +39,11 @@ from tessera.kube.client.errors import (
     error_from_response,
 )
 from tessera.kube.resources import PODS, Scale
-from tessera.kube.resources.meta import Resource, Wire, manifest
+from tessera.kube.resources.meta import Resource, manifest
 from tessera.kube.transport.fenced import FencedTransport
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 
 T = TypeVar("T")
-
-Propagation = Literal["Orphan", "Background", "Foreground"]
 
 #: Objects per page of a list; client-go's default.
 PAGE_SIZE = 500
@@ -65,17 +71,6 @@ class ListResult(msgspec.Struct, Generic[T], frozen=True):
     items: Sequence[T]
     undecodable: Sequence[Undecodable]
     resource_version: str
-
-
-class _Preconditions(Wire, frozen=True, kw_only=True):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class _DeleteOptions(Wire, frozen=True, kw_only=True):
-    grace_period_seconds: int | None = None
-    preconditions: _Preconditions = _Preconditions()
-    propagation_policy: Propagation | None = None
 
 
 class Client:
@@ -267,7 +262,7 @@ class Client:
                 "PATCH",
                 resource.path(namespace, name, subresource),
                 query=[("fieldManager", self._field_manager)],
-                body=_with_preconditions(patch, resource_version, uid),
+                body=with_preconditions(patch, resource_version, uid),
                 content_type=_MERGE_PATCH,
             )
         except Invalid as error:
@@ -293,12 +288,7 @@ class Client:
             NotFound: it is gone already.
             Conflict: it is another one than ``uid`` or ``resource_version`` say.
         """
-        options = _DeleteOptions(
-            grace_period_seconds=grace_seconds,
-            preconditions=_Preconditions(uid=uid, resource_version=resource_version),
-            propagation_policy=propagation,
-        )
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", **msgspec.to_builtins(options)}
+        body = delete_body(uid, resource_version, grace_seconds, propagation)
         await self.request("DELETE", resource.path(namespace, name), body=body)
 
     # Subresources with a form of their own
@@ -325,14 +315,7 @@ class Client:
             Conflict: the pod is another one, or was changed.
             TooManyRequests: a disruption budget forbids it now. Not repeated here.
         """
-        wanted = _Preconditions(uid=uid, resource_version=resource_version)
-        options = _DeleteOptions(grace_period_seconds=grace_seconds, preconditions=wanted)
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": msgspec.to_builtins(options),
-        }
+        body = eviction_body(name, namespace, uid, resource_version, grace_seconds)
         await self.request("POST", PODS.path(namespace, name, "eviction"), body=body)
 
     async def bind(self, name: str, namespace: str, node: str, *, uid: str | None = None) -> None:
@@ -341,9 +324,7 @@ class Client:
         Raises:
             Conflict: it is bound already, or has another ``uid``.
         """
-        identity = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": identity, "target": target}
+        body = binding_body(name, namespace, node, uid)
         await self.request("POST", PODS.path(namespace, name, "binding"), body=body)
 
     async def scale(self, resource: Resource[Any], name: str, namespace: str, replicas: int) -> Scale:
@@ -417,15 +398,3 @@ class Client:
         except msgspec.DecodeError as error:
             what = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
             raise BrokenAnswer(Status(code=answer.status, message=what)) from error
-
-
-def selector_query(labels: str | None, fields: str | None) -> list[tuple[str, str]]:
-    """Query parameters of the selectors that are set."""
-    pairs = (("labelSelector", labels), ("fieldSelector", fields))
-    return [(name, value) for name, value in pairs if value]
-
-
-def _with_preconditions(patch: Mapping[str, Any], version: str | None, uid: str | None) -> Mapping[str, Any]:
-    pairs = (("resourceVersion", version), ("uid", uid))
-    named = {name: value for name, value in pairs if value is not None}
-    return {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else patch

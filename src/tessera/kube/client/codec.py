@@ -1,9 +1,9 @@
-"""From the bytes of the API to typed objects, and how to go on when some of them do not fit.
+"""Decodes objects, list pages and watch lines to typed objects, and sets aside objects that do not decode.
 
-Pure. One :class:`Codec` per type. The common watch line is decoded in one pass; a line that the pass does not take
-(another field order, a bookmark, an error, an object that breaks its type) is decoded in two steps. An object that
-breaks its type becomes a :class:`Undecodable` and never an exception: one bad object must not blind us to the good
-ones. Bytes that are no UTF-8 read as replacement characters, and what nests too deep as a text that says so.
+Pure. One :class:`Codec` per type. Most watch lines decode in one pass. A line that this pass does not take (another
+field order, a bookmark, an error, an object that breaks its type) decodes in two steps. An object that breaks its type
+becomes an :class:`Undecodable`, never an exception: one bad object must not hide the good ones. Bytes that are no UTF-8
+become replacement characters; levels that nest too deep become a text that says so.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Says where an object breaks its type: the field by name, its value and the rule.
+"""Names the field at which an object breaks its type, with its value and the rule.
 
-The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves the value out.
-Whoever is to mend the object needs both. Pure; costs a few decodings of an object that is refused anyway.
+The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves its value out;
+whoever repairs the object needs both. Pure. Costs a few decodings of an object that is refused anyway.
 """
 
 import re

@@ -1,7 +1,8 @@
-"""Who we are to an API server, and how that is renewed while we run.
+"""Credentials for an API server, and their renewal.
 
-A transport asks for the :class:`Credential` before each request and says when the server answered 401 to it; whatever
-can be renewed is then renewed. Bound service account tokens change in their file, exec plugins say when theirs expire.
+A transport asks for the :class:`Credential` before each request and reports a 401 to it; the credentials are then
+renewed where that is possible. Bound service account tokens change in their file; exec plugins report when theirs
+expire.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""A transport that sends no write once its process may not act any more.
+"""A transport that sends writes only while its process leads.
 
 A write that was right when it was decided may be sent later: after the pause that a 429 asks for, or after the whole
-process stood still. So the question is asked at the last moment, for every write of a leader, in one place.
+process stood still. So the transport checks leadership at the last moment, for every write of a leader.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from tessera.kube.transport.interface import Request, Response, Stream, Transpor
 
 
 class FencedTransport:
-    """Carries reads always, and writes while it may.
+    """Sends reads always, and writes only while ``may_act()`` is true.
 
     Args:
         inner: carries the requests; closed with this one.
-        may_act: whether this process may still write; cheap.
+        may_act: tells if this process may still write; must be cheap.
     """
 
     def __init__(self, inner: Transport, may_act: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
-"""The seam under the API client: one request, one answer, or one stream of bytes.
+"""The transport protocol below the API client: one request with one answer, or one stream of bytes.
 
-Two back ends exist: :mod:`tessera.kube.transport.http` speaks HTTP through aiohttp, and the lab has one that calls its
-API server in the same process without sockets. Neither knows what the bytes mean.
+Two implementations exist: :mod:`tessera.kube.transport.http` speaks HTTP through aiohttp, and the lab calls its API
+server in the same process without sockets. Neither interprets the bytes.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""The last known state of a set of objects, with indexes, and what changes it in plain events.
+"""A cache of objects with indexes; every change of it is an event.
 
-Pure: no I/O, no time. The events that a cache returns are a consistent history: an object is added once, modified only
-while it is there, deleted once; one that was deleted and made again under its name, seen or unseen, is a DELETED of
-the old and an ADDED of the new (recognised by ``metadata.uid``).
+Pure: no I/O, no time. The events of one object are a consistent history: ADDED once, MODIFIED only while the object
+exists, DELETED once. An object that was deleted and created again under its name gives DELETED and then ADDED, even if
+the watch missed the delete: ``metadata.uid`` tells the two apart.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

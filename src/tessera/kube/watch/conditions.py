@@ -1,4 +1,4 @@
-"""Waiting for the cluster to reach a state, by events and never by asking again."""
+"""Waits, driven by events, until the cluster reaches a state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class InformerGroup:
-    """Several informers, and one condition over all of their caches."""
+    """Several informers whose caches one condition can read together."""
 
     def __init__(self, *informers: Informer[Any]) -> None:
         self._informers = informers
@@ -21,7 +21,7 @@ class InformerGroup:
     async def running(self) -> AsyncIterator[None]:
         """Keeps the informers running inside the block, first waiting for their first lists.
 
-        What the block raises leaves it as it is, not as a part of a group.
+        An exception of the block is raised as it is, not inside an exception group.
         """
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:

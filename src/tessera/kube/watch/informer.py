@@ -1,4 +1,4 @@
-"""A mirrored resource for many readers: one reflector, one cache with indexes, any number of handlers."""
+"""Mirrors one resource for many readers: one reflector, one cache with indexes, any number of handlers."""
 
 import random
 from collections.abc import Callable, Mapping

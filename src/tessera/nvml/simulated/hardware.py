@@ -1,4 +1,4 @@
-"""What happens to simulated cards from outside of NVML: processes come and go, cards fail, somebody reboots.
+"""Events on simulated GPUs from outside of NVML: processes come and go, GPUs fail, the machine reboots.
 
 The levers of tests and of the lab, which plays the programs that run in containers. Everything is kept with the
 machine, so that one process can pull a lever and another feel it.

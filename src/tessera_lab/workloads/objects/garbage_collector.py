@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.kube.client.client import Propagation
+from tessera.kube.client.bodies import Propagation
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources.meta import OwnerReference, PartialObject
 from tessera.kube.watch.informer import EventKind, WatchEvent
