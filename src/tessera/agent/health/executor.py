@@ -132,11 +132,11 @@ class CardHost(Protocol):
 
 
 class CardResetter:
-    """Resets cards that nobody uses.
+    """Resets cards that no pod uses.
 
     Args:
         hardware: the cards.
-        host: knows who uses them, and is told of every reset.
+        host: knows which cards are used, and reads a card anew after its reset.
         clock: the time.
     """
 
@@ -148,7 +148,7 @@ class CardResetter:
         self._attempts: dict[str, tuple[float, int]] = {}
 
     async def reset(self, gpu: str) -> bool:
-        """Resets a card if nobody uses it and its pause is over; returns whether it was reset.
+        """Resets a card if no pod uses it and its pause is over; returns whether it was reset.
 
         Raises:
             NvmlError: the driver refuses; the text says why.

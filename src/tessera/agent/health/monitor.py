@@ -4,7 +4,7 @@
 an event came at once, since the driver may have more to say about it. Cards are probed one after the other
 (:mod:`tessera.agent.health.executor`).
 
-Faults are kept over restarts of the agent, so their times are the wall clock's. Somebody may set that clock while the
+Faults are kept over restarts of the agent, so their times are the wall clock's. That clock may be set while the
 agent runs, so it is read once, when the agent starts, and goes on with the monotonic one. A stored fault that seems to
 come from the future counts as one of now. A boot of the node, known by its boot id, ends all faults.
 

@@ -1,13 +1,12 @@
-"""What each hardware error asks for, as data.
+"""The reaction to each hardware error, as data.
 
-An XID is the driver's number for an error. NVIDIA's catalogue says for each what helps; :data:`CATALOGUE` is that, in
-five steps. On top lie the six XIDs that NVIDIA's device plugin never counts, since they tell of the program and not of
-the card, and the two environment variables through which administrators change the choice today
-(``DP_DISABLE_HEALTHCHECKS``, ``DP_ENABLE_HEALTHCHECKS``). An XID that is in no list drains, as upstream marks it
-unhealthy; unlike there the card comes back.
+An XID is the driver's number for an error. :data:`CATALOGUE` puts NVIDIA's catalogue of remedies into five steps. Six
+XIDs are never counted, as in NVIDIA's device plugin, since they are errors of the program and not of the card. The two
+environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``, ``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID
+in no list drains the card, as NVIDIA's plugin marks it unhealthy; here the card comes back.
 
-One difference is meant: with everything disabled, XIDs that are enabled one by one still count, as upstream's text says
-and its code does not do.
+One difference is intended: with all XIDs disabled, those that are enabled one by one still count. NVIDIA's
+documentation says so, and its code does otherwise.
 """
 
 import re
@@ -22,7 +21,7 @@ from tessera.nvml.interface import GpuEventKind
 
 
 class RecoveryAction(IntEnum):
-    """The driver's own verdict on a card (``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``)."""
+    """The recovery action that the driver asks for (``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``)."""
 
     NONE = 0
     GPU_RESET = 1
@@ -34,7 +33,7 @@ class RecoveryAction(IntEnum):
     SYSTEM_REBOOT = 7
 
 
-#: What the driver's verdict asks for.
+#: The reaction to each recovery action.
 DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
     RecoveryAction.NONE: Reaction.IGNORE,
     RecoveryAction.GPU_RESET: Reaction.RESET,
@@ -46,7 +45,7 @@ DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
     RecoveryAction.SYSTEM_REBOOT: Reaction.REBOOT,
 }
 
-#: The XID that says that the driver's verdict changed; the next probe reads the verdict itself.
+#: The XID of a changed recovery action; the next probe reads the action itself.
 XID_RECOVERY_CHANGED = 154
 
 
@@ -73,7 +72,7 @@ CATALOGUE: Mapping[int, Reaction] = _table(
 #: Errors of the program that runs, not of the card: never counted unless enabled (k8s-device-plugin, ``health.go``).
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
-#: ECC events. What they mean for the card is told by the XID that follows (48, 63, 94, 95).
+#: The reaction to ECC events. The XID that follows says what they mean for the card (48, 63, 94, 95).
 ECC_REACTIONS: Mapping[GpuEventKind, Reaction] = {
     GpuEventKind.DOUBLE_BIT_ECC: Reaction.DEGRADE,
     GpuEventKind.SINGLE_BIT_ECC: Reaction.IGNORE,
@@ -96,7 +95,7 @@ class XidList(msgspec.Struct, frozen=True):
 
 
 def parse_xids(text: str) -> XidList:
-    """Reads ``all``, ``xids`` (the same), or a comma-separated list; what is no XID in it is passed over."""
+    """Reads ``all``, ``xids`` (the same), or a comma-separated list; words that are no XID are ignored."""
     words = _words(text)
     return XidList(
         every=not _EVERY.isdisjoint(words), xids=frozenset(int(word) for word in words if _NUMBER.fullmatch(word))
@@ -104,7 +103,7 @@ def parse_xids(text: str) -> XidList:
 
 
 def unknown_words(text: str) -> tuple[str, ...]:
-    """What :func:`parse_xids` finds in a value and can do nothing with, in its order."""
+    """The words in a value that :func:`parse_xids` ignores, in their order."""
     return tuple(word for word in _words(text) if word and word not in _EVERY and not _NUMBER.fullmatch(word))
 
 
@@ -113,13 +112,13 @@ def _words(text: str) -> list[str]:
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which error asks for what.
+    """The reaction to each error.
 
     Attributes:
         reactions: by XID.
-        unlisted: for an XID that ``reactions`` lacks.
-        disabled: XIDs that are not counted, beside :data:`APPLICATION_XIDS`.
-        enabled: XIDs that count whatever else is said; at least they drain.
+        unlisted: the reaction to an XID that ``reactions`` lacks.
+        disabled: XIDs that are ignored, beside :data:`APPLICATION_XIDS`.
+        enabled: XIDs that always count; they drain at least.
     """
 
     reactions: Mapping[int, Reaction] = CATALOGUE
@@ -129,14 +128,14 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "HealthPolicy":
-        """The policy as upstream's two variables change it."""
+        """The policy with the changes of the two environment variables."""
         return cls(
             disabled=parse_xids(environment.get("DP_DISABLE_HEALTHCHECKS", "")),
             enabled=parse_xids(environment.get("DP_ENABLE_HEALTHCHECKS", "")),
         )
 
     def reaction(self, xid: int) -> Reaction:
-        """What the XID asks for."""
+        """The reaction to an XID."""
         listed = self.reactions.get(xid, self.unlisted)
         if xid in self.enabled:
             return max(listed, Reaction.DRAIN)

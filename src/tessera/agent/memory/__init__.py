@@ -1,1 +1,1 @@
-"""Who takes how much memory of a shared card, and what is done about those who take too much."""
+"""Memory of shared cards: how much each pod uses, and what is done about pods that use too much."""

@@ -79,7 +79,7 @@ async def signal_process(
 async def find_objection(
     decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
 ) -> EnforcementOutcome | None:
-    """What speaks against a decision now; ``None`` if nothing does. Without a process only the pod's use is judged."""
+    """Why a decision no longer holds; ``None`` if it does. Without a process only the pod's use is checked."""
     if process is not None:
         residence = processes.pod_of(process)
         if residence is None or residence.pod != decision.pod:
@@ -142,53 +142,53 @@ class MemoryEnforcement:
         """Carries out one decision.
 
         Args:
-            decision: what was decided.
-            card: the reading that it was decided on.
+            decision: the decision.
+            card: the reading that led to it.
             pods: the node's pods by the UID that their cgroups carry.
         """
         pod = pods.get(decision.pod)
         match decision.action:
             case MemoryAction.NEAR | MemoryAction.EXCEEDED | MemoryAction.STRANGER:
-                outcome = self._told(decision, card, pod)
+                outcome = self._record(decision, card, pod)
             case MemoryAction.EVICT:
-                outcome = await self._evicted(decision, pod)
+                outcome = await self._evict(decision, pod)
             case MemoryAction.TERMINATE | MemoryAction.KILL:
-                outcome = await self._signalled(decision, pod)
+                outcome = await self._signal(decision, pod)
         self._metrics.count_memory_decision(decision.action.value, outcome)
 
-    def _told(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
+    def _record(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
         if pod is None or (decision.action is MemoryAction.NEAR and self._mode is EnforcementMode.OBSERVE):
             return "noted"
+        processes = _describe_processes(decision, card)
         if decision.action is MemoryAction.STRANGER:
-            text = (
-                f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{_by(decision, card)}"
-            )
+            text = f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{processes}"
             self._events.record_on_pod(pod, "GpuMemoryWithoutShare", text, "Warning")
-        elif decision.action is MemoryAction.NEAR:
-            self._events.record_on_pod(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
         else:
-            self._events.record_on_pod(
-                pod, "GpuMemoryLimitExceeded", f"{_use(decision)}{_by(decision, card)}", "Warning"
-            )
+            near = decision.action is MemoryAction.NEAR
+            reason = "GpuMemoryNearLimit" if near else "GpuMemoryLimitExceeded"
+            self._events.record_on_pod(pod, reason, f"{_describe_use(decision)}{processes}", "Warning")
         return "told"
 
-    async def _evicted(self, decision: MemoryDecision, pod: Pod | None) -> str:
+    async def _evict(self, decision: MemoryDecision, pod: Pod | None) -> str:
         against = await find_objection(decision, None, processes=self._processes, read_card=self._read_card)
         if against is not None or pod is None:
             return EnforcementOutcome.ENDED.value if against is None else against.value
         meta = pod.metadata
         result = await self._evictor.evict(meta.namespace, meta.name, PodUid(meta.uid))
         if isinstance(result, Evicted):
-            self._events.record_on_pod(pod, "GpuMemoryEvicted", f"evicted: {_use(decision)}", "Warning")
+            self._events.record_on_pod(pod, "GpuMemoryEvicted", f"evicted: {_describe_use(decision)}", "Warning")
             return "evicted"
         if isinstance(result, Blocked):
             self._events.record_on_pod(
-                pod, "GpuMemoryEvictionBlocked", f"{_use(decision)}; it is not evicted: {result.text}", "Warning"
+                pod,
+                "GpuMemoryEvictionBlocked",
+                f"{_describe_use(decision)}; it is not evicted: {result.text}",
+                "Warning",
             )
             return "blocked"
         return EnforcementOutcome.ENDED.value
 
-    async def _signalled(self, decision: MemoryDecision, pod: Pod | None) -> str:
+    async def _signal(self, decision: MemoryDecision, pod: Pod | None) -> str:
         outcome = await signal_process(decision, processes=self._processes, read_card=self._read_card)
         if pod is not None and decision.process is not None:
             pid = decision.process.pid
@@ -197,19 +197,19 @@ class MemoryEnforcement:
                     "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
                 )
                 self._events.record_on_pod(
-                    pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning"
+                    pod, "GpuMemoryProcessEnded", f"{_describe_use(decision)}; its process {pid} {done}", "Warning"
                 )
             elif outcome is EnforcementOutcome.NOT_PERMITTED:
-                text = f"{_use(decision)}; the kernel does not let the agent end its process {pid}"
+                text = f"{_describe_use(decision)}; the kernel does not let the agent end its process {pid}"
                 self._events.record_on_pod(pod, "GpuMemoryProcessNotEnded", text, "Warning")
         return outcome.value
 
 
-def _use(decision: MemoryDecision) -> str:
+def _describe_use(decision: MemoryDecision) -> str:
     return f"uses {_gib(decision.used)} of {decision.device}, its limit there is {_gib(decision.limit)}"
 
 
-def _by(decision: MemoryDecision, card: CardUse) -> str:
+def _describe_processes(decision: MemoryDecision, card: CardUse) -> str:
     """The pod's processes on the card, the largest first."""
     own = sorted((use for use in card.uses if use.pod == decision.pod), key=lambda use: -use.bytes)
     return f"; processes {list_names([f'{use.process.pid} ({_gib(use.bytes)})' for use in own], _MOST_SHOWN)}"

@@ -1,16 +1,16 @@
-"""Who was given how much memory of which shared card: from what kubelet handed out and how the cards are shared.
+"""Works out how much memory of which shared card each pod was given, from kubelet's list and the offer. Pure.
 
-A share is the card's memory divided by its replicas, or what MPS gives to one client, times the entries that the pod
-holds, all its containers together. A card or MIG device that is not shared has one holder, whom nobody limits.
+A share is the card's memory divided by its replicas, or the limit that MPS sets for one client. A pod's limit is its
+share times the entries that all its containers hold. A card or MIG device that is not shared has no limit.
 
 Rules:
 
-- A limit is not lowered under a pod that runs: when a profile divides a card anew, pods that were admitted before keep
-  what they came for. A pod whose share is not known any more may use the whole card.
-- A pod's annotation may lower its limit (:data:`LIMIT`), never raise it: what is more is its neighbours'. It may also
-  say that the pod is told of excess and nothing else (:data:`ENFORCEMENT`).
-- A static pod's processes carry the hash of its manifest and not the UID of its mirror in the API; kubelet writes that
-  hash into the mirror's annotation.
+- The limit of a running pod is never lowered: when a profile divides a card anew, earlier pods keep their share. A pod
+  whose share is not recorded may use the whole card.
+- A pod's annotation may lower its limit (:data:`LIMIT_ANNOTATION`), never raise it at the expense of its neighbours.
+  Another annotation lets the agent tell the pod of excess and do nothing else (:data:`ENFORCEMENT_ANNOTATION`).
+- The processes of a static pod carry the hash of its manifest, not the UID of its mirror in the API; kubelet writes
+  that hash into an annotation of the mirror.
 """
 
 import re
@@ -25,9 +25,9 @@ from tessera.api.sharing.profile import SharingKind
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 
-#: Annotation of a pod: bytes that it wants to be held to on each shared card, a Kubernetes quantity. Only less counts.
+#: Annotation of a pod: its own lower limit in bytes on each shared card, a Kubernetes quantity.
 LIMIT_ANNOTATION = "tessera.dev/memory-limit"
-#: Annotation of a pod: ``off`` if neither it nor its processes are to be ended for taking too much memory.
+#: Annotation of a pod: with ``off`` neither the pod nor its processes are ended for taking too much memory.
 ENFORCEMENT_ANNOTATION = "tessera.dev/memory-enforcement"
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -45,12 +45,12 @@ class MemoryGrants:
     """The pods that were given a part of a card.
 
     Args:
-        shares: what an earlier process had given.
+        shares: the record of an earlier process.
 
     Attributes:
-        shares: what each pod was given per entry, to be kept over restarts.
-        unknown: pods, by device, that came when nobody took down what they were given.
-        refused: pods whose annotation :data:`LIMIT` is no quantity, with the reason.
+        shares: bytes of one entry, by device and pod, to be kept over restarts. Only pods that hold the device now.
+        without_record: devices and pods whose share nothing recorded; their limit is the whole device.
+        rejected_limits: pods whose :data:`LIMIT_ANNOTATION` is no positive quantity, with the reason.
     """
 
     def __init__(self, shares: Shares | None = None) -> None:
@@ -59,22 +59,18 @@ class MemoryGrants:
         self.rejected_limits: dict[PodUid, str] = {}
 
     def update(
-        self,
-        holders: Mapping[str, Sequence[DeviceUser]],
-        offer: Advertisement,
-        totals: Mapping[str, int],
-        pods: Iterable[Pod],
+        self, users: Mapping[str, Sequence[DeviceUser]], offer: Advertisement, totals: Mapping[str, int], pods: Iterable[Pod]
     ) -> tuple[MemoryGrant, ...]:
-        """The tenants now, with their limits.
+        """Takes in what is true now, and returns the pods with their limits.
 
         Args:
-            holders: what was handed out, by device.
+            users: the containers that hold each device.
             offer: how devices are shared now.
-            totals: bytes of each device that is watched; other devices are passed over.
+            totals: bytes of each watched device; other devices are ignored.
             pods: the node's.
         """
         shared = shared_devices(offer)
-        held = {uuid: _entries(uuid, each) for uuid, each in holders.items()}
+        held = {uuid: _entries(uuid, each) for uuid, each in users.items()}
         self.shares = {
             uuid: {pod: share for pod, share in pods.items() if pod in held.get(uuid, {})}
             for uuid, pods in self.shares.items()
@@ -124,7 +120,7 @@ class MemoryGrants:
 
 
 def shared_devices(offer: Advertisement) -> dict[str, AdvertisedDevice]:
-    """The devices that several containers may have at once, by UUID, each by one of its entries."""
+    """The devices that several containers may hold at once, by UUID, each with one of its entries."""
     return {device.uuid: device for offered in offer.resources.values() for device in offered.devices if device.shared}
 
 
@@ -147,12 +143,12 @@ def cgroup_uid(pod: Pod) -> PodUid:
 
 
 def _share(before: int, now: AdvertisedDevice | None, total: int) -> int:
-    """What one entry is worth to a pod: what it came for, or more; the whole device if neither is known."""
+    """Bytes of one entry for a pod: its earlier share or the present one, whichever is more; else the whole device."""
     return max(before, share_of(now, total)) if now is not None else before or total
 
 
 def _entries(uuid: str, holders: Sequence[DeviceUser]) -> dict[PodUid, int]:
-    """How many entries of a device each pod holds, all its containers together; 0 for all of it."""
+    """The entries of a device that each pod holds, over all its containers; 0 for the whole device."""
     count: dict[PodUid, int] = {}
     for holder in holders:
         count[holder.pod] = count.get(holder.pod, 0) + len(holder.ids)

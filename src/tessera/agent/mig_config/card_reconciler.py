@@ -2,7 +2,7 @@
 
 No card waits for another.
 
-NVML has no event for instances that somebody else makes or destroys, so a finished card is read now and then; a new
+NVML has no event for instances that another program makes or destroys, so a finished card is read now and then; a new
 reading of the node's inventory that differs is looked into at once. The inventory is read again when the calls of a
 burst are over and before a fence shrinks: a destroyed device must not be offered for a moment.
 
@@ -200,7 +200,7 @@ class CardReconciler:
         self._executor.journal.save_managed(self._uuid, self._machine.managed)
 
     async def _refresh_inventory(self) -> bool:
-        """Shows everybody what the calls have changed; returns whether it could be read."""
+        """Reads the inventory again if a call was made; returns whether that succeeded."""
         if self._changed:
             try:
                 await self._inventory.refresh()

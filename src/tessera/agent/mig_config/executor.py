@@ -38,7 +38,7 @@ UNREADABLE_FIRST, UNREADABLE_MOST = 1.0, 30.0
 
 
 class HardwareListener(Protocol):
-    """Is told what became of cards; the health monitor drops faults of hardware that is gone."""
+    """Learns what happened to cards; the health monitor drops the faults of hardware that no longer exists."""
 
     def card_reset(self, gpu: str) -> None:
         """A card was reset."""
@@ -55,7 +55,7 @@ class MigExecutor:
     Args:
         hardware: the node's cards.
         journal: saved before every call.
-        listener: told of resets and of destroyed GPU instances.
+        listener: learns of resets and of destroyed GPU instances.
         clock: the time.
     """
 

@@ -22,7 +22,7 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the journal.
 
     Attributes:
-        layout: the layout's name, for whoever reads the file.
+        layout: the layout's name, for people who read the file.
         digest: names the layout by its name and entries; another digest is another layout.
         attempts: how many processes began to apply this layout and did not see it in force.
         rebooted_from: boot id in which a reboot was asked for this layout; empty if none was.
@@ -75,14 +75,14 @@ class LayoutJournal:
         self._write(msgspec.structs.replace(self.record, attempts=0))
 
     def save_managed(self, uuid: str, places: Collection[InstancePlace]) -> None:
-        """Notes the places of one card that a layout made or kept."""
+        """Saves the places of one card that a layout made or kept."""
         managed = dict(self.record.managed) | {uuid: tuple(sorted(places))}
         self._write(
             msgspec.structs.replace(self.record, managed={card: each for card, each in managed.items() if each})
         )
 
     def save_reboot(self, boot_id: str) -> None:
-        """Notes, flushed to disk, the boot id in which a reboot is asked for; empty if it was refused."""
+        """Saves, flushed to disk, the boot id in which a reboot is asked for; empty if it was refused."""
         self._write(msgspec.structs.replace(self.record, rebooted_from=boot_id), flush=True)
 
     def _write(self, record: LayoutRecord, *, flush: bool = False) -> None:

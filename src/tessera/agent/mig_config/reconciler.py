@@ -44,7 +44,7 @@ class LayoutReconciler:
     Args:
         config: which layout is desired.
         inventory: the node's cards; they were read at least once before :meth:`run`.
-        ownership: which side has which card; told here which side must have it.
+        ownership: which side has which card; learns here which side must have it.
         executor: reads and changes cards.
         users: who uses which device.
         reboots: asks for reboots; ``None`` if the node is never rebooted for a card.
