@@ -151,7 +151,7 @@ def test_a_closed_offer_lists_nothing_and_gives_nothing_whatever_its_plugin_says
         served = node.advertising._served[0]
         with pytest.raises(PluginError, match="nothing is given out while the node's driver is replaced"):
             await served.allocate([["0"]])
-        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: nothing is given out"):
+        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: no device is given out"):
             await served.pre_start_container(["0"])
         await node.end()
         assert node.plugin.closed
