@@ -105,6 +105,6 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in
         after = lab.pod(lab.ready_of("late"))
         assert after.metadata.uid != before.metadata.uid
         assert after.spec.node_name != before.spec.node_name
-        assert lab.events_of(before.metadata.name, "SliceTakenBack")
+        assert lab.events_of(before.metadata.name, "SliceReclaimed")
 
     in_lab(scenario, nodes="A100-40GB,A100-40GB", cluster_type=failing.cluster)

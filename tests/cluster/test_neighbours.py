@@ -200,7 +200,7 @@ def test_a_refused_pod_is_made_anew_elsewhere(in_lab: InLab) -> None:
         await lab.running("filler")
         await replicas(lab, "refused", 1)
         assert await run(lab, "refused", 1) == ["node-2"]
-        taken = [event for event in lab.events.cache.values() if event.reason == "SliceTakenBack"]
+        taken = [event for event in lab.events.cache.values() if event.reason == "SliceReclaimed"]
         assert "existing pods anti-affinity rules" in taken[0].message
         await lab.until(lambda: len(lab.results("node-1")) == 1, "the slice is free again")
 
@@ -219,8 +219,8 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
         await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
         await lab.create("second", {"nvidia.com/mig-7g.40gb": 1}, terminationGracePeriodSeconds=1)
         await lab.running("second")
-        assert lab.events_of("first", "SliceTakenBack")
-        assert slice_condition(lab, "first") == ("False", "SliceTakenBack")
+        assert lab.events_of("first", "SliceReclaimed")
+        assert slice_condition(lab, "first") == ("False", "SliceReclaimed")
         assert not lab.pod("first").spec.node_name
         await lab.client.delete(PODS, "holder", "default")
         await lab.client.delete(PODS, "second", "default")

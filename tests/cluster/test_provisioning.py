@@ -36,7 +36,7 @@ def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_r
         lab.add("gpu-1")
         await lab.until(lambda: lab.done("gpu-1", M.PULLED), "its driver's image is there")
         answer = await lab.why("gpu-1")
-        assert answer.case == "coming-up"
+        assert answer.case == "starting-up"
         assert "in phase driver for" in answer.verdict
         await lab.running("job")
         await lab.until(lambda: lab.done("gpu-1", M.WORKLOAD), "the way is over", seconds=30)

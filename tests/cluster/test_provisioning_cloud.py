@@ -131,7 +131,7 @@ def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(pla
             assert now.name != first.name
             told = await reasons(lab)
             assert told.count("GpuNodeReplaced") == 2
-            assert told.count("GpuReplacementHeld") == 1
+            assert told.count("GpuNodeReplacementDelayed") == 1
             lost = [each for each in (await lab.kept()).values() if each.lost is not None]
             assert len(lost) == 2
             assert all(each.replaced is not None for each in lost)
@@ -172,7 +172,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: 
             assert reason == EXTENDED
             assert f"Job tessera-system/{job.metadata.name}" in message
             answer = await lab.why(name)
-            assert answer.case == "coming-up"
+            assert answer.case == "starting-up"
             assert answer.facts[0] == message
             seconds = COSTS.build_seconds
             while dies and seconds > 0:
@@ -187,7 +187,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: 
             assert found.waited == pytest.approx(COSTS.build_seconds, abs=60)
             assert told(lab, name) == "Provisioned"
             assert [each.name for each in cloud.instances("gpus")] == [name]
-            assert not {"GpuNodeReplaced", "GpuReplacementHeld", "DriverNotPulled"} & set(await reasons(lab))
+            assert not {"GpuNodeReplaced", "GpuNodeReplacementDelayed", "DriverNotPulled"} & set(await reasons(lab))
 
     play(scenario)
 
@@ -224,7 +224,7 @@ def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replac
             assert (await lab.why(name)).case == "overdue"
             await lab.clock.sleep(3600)
             assert [each.name for each in cloud.instances("gpus")] == [name]
-            assert (await reasons(lab)).count("GpuReplacementHeld") == 1
+            assert (await reasons(lab)).count("GpuNodeReplacementDelayed") == 1
             lab.registries.allow(f"{REPOSITORY}:*")
             await lab.until(lambda: lab.taints(name) == [], "the node has come up")
 
@@ -246,7 +246,7 @@ def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(play: Play, version:
             (held,) = [
                 each.message
                 for each in (await lab.client.list(EVENTS, "default")).items
-                if each.reason == "GpuReplacementHeld"
+                if each.reason == "GpuNodeReplacementDelayed"
             ]
             assert "another node in its place would be" in held
             await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")

@@ -94,7 +94,7 @@ def let_go(lab: Any, name: Callable[[], str]) -> Callable[[], Awaitable[None]]:
 
 @pytest.mark.parametrize(
     "words",
-    [("PATCH", "/instaslices/", "podAllocationResults", "deleting"), ("PATCH", "/pods/first/status", "SliceTakenBack")],
+    [("PATCH", "/instaslices/", "podAllocationResults", "deleting"), ("PATCH", "/pods/first/status", "SliceReclaimed")],
     ids=["as the slices are given up", "as the pod is told"],
 )
 @pytest.mark.parametrize("wanted", [False, True], ids=["nobody else waits", "another waits for the place"])

@@ -85,7 +85,7 @@ def test_the_loop_is_found_in_a_clusters_own_records(scaled: Cluster) -> None:
 
 
 def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: Cluster) -> None:
-    text = scaled.tessera("autoscaler", "warm", "--per-hour", "2", "--waits", "0.3", "-o", "yaml")
+    text = scaled.tessera("autoscaler", "warm", "--per-hour", "2", "--max-waiting-share", "0.3", "-o", "yaml")
     done = scaled.run("kubectl", "apply", "--server-side", "-n", "default", "-f", "-", text=text)
     assert done.returncode == 0, done.stderr
     selector = ("-n", "default", "-l", "app.kubernetes.io/name=tessera-warm")

@@ -84,7 +84,7 @@ def test_what_others_hold_is_counted_node_by_node() -> None:
     nodes = [node(gives={SHARED: "2"}), node("n2", {SHARED: "1"}), node("n3")]
     others = [pod(f"b{n}", on=where, phase="Running") for n, where in enumerate(("n1", "n1", "n2"))]
     found = answer(pod(), nodes, *others)
-    assert (found.case, found.verdict) == ("taken", f"waits for {SHARED}: 2 nodes offer it, and too few are free")
+    assert (found.case, found.verdict) == ("in-use", f"waits for {SHARED}: 2 nodes offer it, and too few are free")
     assert f"node n1: 2 of 2 {SHARED} taken" in found.facts
     assert f"node n2: 1 of 1 {SHARED} taken" in found.facts
 
@@ -100,7 +100,7 @@ def test_pods_that_have_ended_hold_nothing() -> None:
 def test_slices_of_a_fixed_layout_are_compared_in_the_same_way() -> None:
     holder = pod("b", {SLICE: "1"}, on="n1", phase="Running")
     found = answer(pod("a", {SLICE: "1"}), [node(gives={SLICE: "1"})], holder)
-    assert (found.case, found.verdict) == ("taken", f"waits for {SLICE}: 1 node offers it, and too few are free")
+    assert (found.case, found.verdict) == ("in-use", f"waits for {SLICE}: 1 node offers it, and too few are free")
 
 
 def test_positions_for_slices_on_demand_are_no_fixed_slices() -> None:
@@ -132,6 +132,6 @@ def test_another_operators_gate_comes_first() -> None:
 
 
 def test_why_it_asks_for_what_it_asks_for_is_told_where_that_was_chosen() -> None:
-    annotations = {"tessera.dev/chosen-because": "the smallest with 10Gi"}
+    annotations = {"tessera.dev/chosen-resource-reason": "the smallest with 10Gi"}
     found = answer(pod(metadata={"annotations": annotations}), [node()])
     assert found.facts[-1] == "Tessera chose its request: the smallest with 10Gi"

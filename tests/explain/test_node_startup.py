@@ -61,7 +61,7 @@ def asked(
 def test_the_phase_is_told_with_what_remains() -> None:
     way = record(ready=20, labelled=0, pulled=60)
     found = asked(way, 100, known=history(240, 260, 30), annotations=driver(reason="built on the node"))
-    assert found.case == "coming-up"
+    assert found.case == "starting-up"
     assert found.verdict == ("is starting up, in phase driver for 40s: building or loading its driver")
     assert "driver (built) is starting: built on the node" in found.facts
     assert "until now: ready 20 s, pulled 40 s" in found.facts
@@ -104,12 +104,12 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
     way = record(ready=20, labelled=0)
     verdict = "is starting up, in phase pulled for {}: its driver waits for what other nodes wait for too"
     early = asked(way, 620, annotations=waits)
-    assert (early.case, early.verdict) == ("coming-up", verdict.format("10m"))
+    assert (early.case, early.verdict) == ("starting-up", verdict.format("10m"))
     assert f"driver waiting: {reason}" in early.facts
     text = "the deadline stands still, and is extended to 2027-01-15T08:55:00Z at most"
     extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
     later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
-    assert (later.case, later.verdict) == ("coming-up", verdict.format("20m"))
+    assert (later.case, later.verdict) == ("starting-up", verdict.format("20m"))
     assert later.facts[0] == text
 
 
@@ -141,12 +141,12 @@ def test_a_node_that_came_up_says_how_long_it_took() -> None:
 
 def test_a_record_of_another_node_or_of_nothing_changes_no_answer() -> None:
     other = msgspec.structs.replace(record(), uid="another")
-    assert asked(other, 5).case == asked(None, 5).case == "untold"
-    assert asked(None, 5, annotations={PROVISIONING_ANNOTATION: "x"}).case == "untold"
+    assert asked(other, 5).case == asked(None, 5).case == "not-reported"
+    assert asked(None, 5, annotations={PROVISIONING_ANNOTATION: "x"}).case == "not-reported"
 
 
 def test_an_old_way_that_nobody_follows_any_more_changes_no_answer() -> None:
-    assert asked(record(), 86400).case == "untold"
+    assert asked(record(), 86400).case == "not-reported"
 
 
 def test_a_node_that_was_there_at_once_has_no_phase_to_name() -> None:

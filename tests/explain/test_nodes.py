@@ -124,8 +124,8 @@ WRONG = [
     (("GpuSharingApplied", "False", "ProfileRefused", "bad"), "profile-refused", "tessera config check -"),
     (("GpuSharingApplied", "False", "ProfileMissing", "none"), "profile-missing", "label node n1 nvidia.com/dev"),
     (("GpuSharingApplied", "False", "ProfilesUnreadable", "no"), "profiles-unreadable", "tessera install"),
-    (("GpuSharingApplied", "False", "ResourceTaken", "taken"), "resource-taken", "rename"),
-    (("GpuSharingApplied", "False", "KubeletSilent", "silent"), "kubelet-silent", "kubelet runs on n1"),
+    (("GpuSharingApplied", "False", "ResourceNameConflict", "taken"), "resource-name-conflict", "rename"),
+    (("GpuSharingApplied", "False", "KubeletNotResponding", "silent"), "kubelet-not-responding", "kubelet runs on n1"),
     (("GpuSharingApplied", "False", "CdiFailed", "full"), "cdi-failed", "make room on n1"),
     (("GpuSharingApplied", "False", "ResourceRefused", "no"), "resource-refused", "kubelet says on n1"),
     (("GpuMigLayoutApplied", "False", "StateUnwritable", "full"), "state-unwritable", "make room on n1"),
@@ -249,7 +249,7 @@ def test_a_long_event_is_cut() -> None:
 
 
 def test_an_agent_that_has_said_nothing_is_waited_for() -> None:
-    assert answer(node(offers=())).case == "untold"
+    assert answer(node(offers=())).case == "not-reported"
 
 
 def test_slices_on_demand_are_not_counted_by_their_positions() -> None:
@@ -273,7 +273,7 @@ def test_without_the_annotation_kubelets_counts_are_told() -> None:
 
 def test_a_node_that_offers_nothing_though_all_is_as_asked_says_how_that_comes() -> None:
     found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/mig-1g.5gb": "0"}, offers=()))
-    assert (found.case, found.verdict) == ("nothing", "is as asked, and offers nothing")
+    assert (found.case, found.verdict) == ("offers-nothing", "is as asked, and offers nothing")
     assert "nvidia.com/mig.config=all-disabled" in found.help[0]
 
 

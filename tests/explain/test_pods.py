@@ -359,7 +359,7 @@ def test_a_node_that_is_down() -> None:
 def test_a_pod_on_a_sliced_node_without_a_record() -> None:
     assert answer(bound()).case == "placing"
     full = cards(("old", "7g.40gb", 0, 8, "created"))
-    assert answer(bound(), bound("old", "7g.40gb"), instaslices=[full]).case == "lost"
+    assert answer(bound(), bound("old", "7g.40gb"), instaslices=[full]).case == "no-record"
 
 
 def test_with_few_rights_the_events_speak() -> None:

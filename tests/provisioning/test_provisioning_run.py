@@ -257,7 +257,7 @@ def test_failed_nodes_are_replaced_up_to_the_limit_and_then_it_stops_and_says_so
         await cluster.clock.sleep(1200)
         assert len(await claims(cluster)) == 1
         assert cluster.reasons().count("GpuNodeReplaced") == 2
-        assert cluster.reasons().count("GpuReplacementHeld") == 1
+        assert cluster.reasons().count("GpuNodeReplacementDelayed") == 1
         assert cluster.count("tessera_replaced_nodes_total") == 2
         assert all(cluster.node(name) is not None for name in "abc")  # they are Karpenter's to drain and delete
 
@@ -284,7 +284,7 @@ def test_a_machine_that_must_not_be_disrupted_stays(play: Play) -> None:
         await cluster.admin.merge_patch(NODECLAIMS, "claim-a", protect)
         await cluster.clock.sleep(1200)
         assert await claims(cluster) == {"claim-a"}
-        assert "GpuReplacementHeld" in cluster.reasons()
+        assert "GpuNodeReplacementDelayed" in cluster.reasons()
 
     play(scenario, deadline=300, replace_failed=2)
 
@@ -298,7 +298,7 @@ def test_a_node_that_nobody_made_is_deleted_itself_unless_pods_run_on_it(play: P
         await cluster.clock.sleep(1200)
         assert cluster.node("idle") is None
         assert cluster.node("busy") is not None
-        (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuReplacementHeld"]
+        (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuNodeReplacementDelayed"]
         assert held.endswith(f"no Machine or NodeClaim is known, and pods run on it: {SYSTEM}/web")
 
     play(scenario, deadline=300, replace_failed=2)
@@ -315,7 +315,7 @@ def test_a_pod_is_tesseras_own_by_its_label_and_its_namespace(play: Play) -> Non
             await cluster.admin.create(PODS.untyped(), {"metadata": metadata, "spec": spec}, namespace)
         await cluster.clock.sleep(1200)
         assert (cluster.node("validated"), cluster.node("theirs") is not None) == (None, True)
-        (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuReplacementHeld"]
+        (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuNodeReplacementDelayed"]
         assert held.endswith("pods run on it: default/pod")
 
     play(scenario, deadline=300, replace_failed=2)

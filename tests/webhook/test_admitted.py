@@ -103,7 +103,9 @@ def test_a_requirement_becomes_a_slice_that_stands() -> None:
         affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (term,) = affinity["nodeSelectorTerms"]
         assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["fixed"]}]
-        assert pod["metadata"]["annotations"]["tessera.dev/chosen-because"].startswith("nvidia.com/mig-2g.10gb (MIG ")
+        assert pod["metadata"]["annotations"]["tessera.dev/chosen-resource-reason"].startswith(
+            "nvidia.com/mig-2g.10gb (MIG "
+        )
 
     story(tell)
 

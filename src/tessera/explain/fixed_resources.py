@@ -151,7 +151,7 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
     if any(total - taken[name] >= count for name, total in given.items()):
         return None
     return Explanation(
-        case="taken",
+        case="in-use",
         verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
         " and too few are free",
         facts=(wants, *_lines(given, taken, resource), *_scheduler_message(pod), *_faulty_nodes(view)),

@@ -39,7 +39,7 @@ _AGAIN = "the agent tries again by itself"
 _PODS = "see the pods: kubectl get pods -A --field-selector spec.nodeName={node}"
 
 #: Reasons that pass without anybody's help.
-_PASSING = frozenset({"LayoutApplying", "LayoutRetrying", "Starting", "HoldersUnknown"})
+_PASSING = frozenset({"LayoutApplying", "LayoutRetrying", "Starting", "DeviceUsersUnknown"})
 #: Steps by condition, for reasons that are not in the table.
 _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     HEALTH: (_DRIVER, _LOG),
@@ -97,8 +97,11 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     ),
     (SHARING, "ProfilesUnreadable"): (_RIGHTS,),
     (SHARING, "CardsInUse"): ("wait, or delete the pods that hold those cards; the agent continues by itself", _PODS),
-    (SHARING, "ResourceTaken"): ("rename one of the two resources in the sharing profile, as the message says", _CHECK),
-    (SHARING, "KubeletSilent"): ("check that kubelet runs on {node}: journalctl -u kubelet", _LOG),
+    (SHARING, "ResourceNameConflict"): (
+        "rename one of the two resources in the sharing profile, as the message says",
+        _CHECK,
+    ),
+    (SHARING, "KubeletNotResponding"): ("check that kubelet runs on {node}: journalctl -u kubelet", _LOG),
     (SHARING, "NvmlFailed"): (_DRIVER, _AGAIN),
     (SHARING, "CdiFailed"): ("make room on {node}, in the folder named above: df -h", _AGAIN),
     (SHARING, "ResourceRefused"): ("see what kubelet says on {node}: journalctl -u kubelet", _AGAIN),

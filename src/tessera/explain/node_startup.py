@@ -63,7 +63,7 @@ def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
     if phase is None or (overdue is None and view.snapshot.now - registered > FRESH):
         return None
     return Explanation(
-        case="overdue" if overdue is not None else "coming-up",
+        case="overdue" if overdue is not None else "starting-up",
         verdict=_verdict(view, node, record, phase, overdue),
         facts=tuple(_facts(view, node, record, overdue or extended)),
         help=tuple(step.format(node=node.metadata.name) for step in _HELP.get(phase, ())),

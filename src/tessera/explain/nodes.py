@@ -186,7 +186,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
             )
     if not told:
         return Explanation(
-            case="untold",
+            case="not-reported",
             verdict="has an agent that has not reported its cards yet",
             facts=facts,
             help=("ask again in a moment; if nothing comes, read the log of the agent's pod",),
@@ -194,7 +194,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
     given = _given(node)
     if not given:
         return Explanation(
-            case="nothing",
+            case="offers-nothing",
             verdict="is as asked, and offers nothing",
             facts=facts,
             help=remedies_for_empty_node(node.metadata.name),

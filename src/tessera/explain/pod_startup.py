@@ -106,7 +106,7 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
     reason = slicer.state.waiting.get(facts.uid)
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
-        case="lost",
+        case="no-record",
         verdict="passed the gate but has no recorded slice",
         facts=(asks, *why),
         help=("delete the pod, so that its replacement is placed again",),

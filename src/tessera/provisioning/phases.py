@@ -64,8 +64,8 @@ TOTALS = {
     "total": Span.TOTAL,
     "total-provisioned": Span.PROVISIONED,
     "total-startup": Span.STARTUP,
-    "total-after-ready": Span.READY_TO_WORKLOAD,
-    "total-after-labelled": Span.AFTER_LABELLED,
+    "total-ready-to-workload": Span.READY_TO_WORKLOAD,
+    "total-labelled-to-allocatable": Span.AFTER_LABELLED,
 }
 
 

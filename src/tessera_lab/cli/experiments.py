@@ -28,7 +28,7 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
     results: list[Samples] = []
     told: list[str] = []
     for name in trial.scenarios or scenarios:
-        if trial.attribute:
+        if trial.breakdown:
             found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, told=_print_result(name))
             results += [found.reference, found.ours]
             told += format_attribution(found)

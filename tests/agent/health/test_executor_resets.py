@@ -77,9 +77,9 @@ def test_a_reset_that_the_driver_refuses_is_tried_again_less_and_less_often(rese
         node.machine.fail("reset", NotSupported, times=None)
         node.xid(48)
         await asyncio.sleep(400)
-        assert told(node) == ["GpuUnhealthy", *["GpuNotReset"] * 3], "at once, after 60 s, and 120 s later"
+        assert told(node) == ["GpuUnhealthy", *["GpuResetFailed"] * 3], "at once, after 60 s, and 120 s later"
         await asyncio.sleep(5 * 3600)
-        assert told(node).count("GpuNotReset") == 11, "hourly in the end"
+        assert told(node).count("GpuResetFailed") == 11, "hourly in the end"
 
     play(resetting, story)
 

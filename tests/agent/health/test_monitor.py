@@ -241,7 +241,7 @@ def test_marks_that_cannot_be_kept_hold_and_are_counted(node: Node) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
         assert agent.watch.is_unhealthy(node.one)
-        assert agent.gauge("tessera_gpu_marks_not_kept_total")
+        assert agent.gauge("tessera_gpu_fault_save_failures_total")
 
     play(node, story)
 

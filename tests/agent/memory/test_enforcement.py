@@ -26,9 +26,9 @@ def test_a_hog_is_ended_and_its_neighbour_lives(node: Node) -> None:
         await asyncio.sleep(15.5)
         assert hog.wait(10) == -signal.SIGTERM
         assert neighbour.poll() is None
-        assert node.told[-1][:2] == ("hog", "GpuMemoryProcessEnded")
+        assert node.told[-1][:2] == ("hog", "GpuMemoryProcessTerminated")
         assert f"its process {hog.pid} was asked to end (SIGTERM)" in node.told[-1][2]
-        assert node.gauge("tessera_memory_decisions_total", act="terminate", outcome="sent") == 1
+        assert node.gauge("tessera_memory_decisions_total", action="terminate", outcome="sent") == 1
         node.machine.end_process(hog.pid)
         await asyncio.sleep(100)
         assert neighbour.poll() is None
@@ -107,7 +107,7 @@ def test_all_the_way_with_the_machine_s_own_processes_and_cgroups(node: Node) ->
             await node.clock.sleep(5)
         assert hog.wait(10) == -signal.SIGTERM
         assert neighbour.poll() is None
-        assert node.reasons()[-1] == ("hog", "GpuMemoryProcessEnded")
+        assert node.reasons()[-1] == ("hog", "GpuMemoryProcessTerminated")
 
     with ExitStack() as stack:
 
@@ -129,8 +129,8 @@ def test_a_process_that_ended_meanwhile_is_not_signalled(node: Node) -> None:
 
         node.before_telling = ends
         await asyncio.sleep(15.5)
-        assert node.gauge("tessera_memory_decisions_total", act="terminate", outcome="ended") == 1
-        assert ("hog", "GpuMemoryProcessEnded") not in node.reasons()
+        assert node.gauge("tessera_memory_decisions_total", action="terminate", outcome="ended") == 1
+        assert ("hog", "GpuMemoryProcessTerminated") not in node.reasons()
         assert neighbour.poll() is None
 
     play(node, EnforcementMode.KILL, story)
@@ -147,7 +147,7 @@ def test_another_process_that_has_the_pid_meanwhile_is_not_signalled(node: Node)
 
         node.before_telling = is_replaced
         await asyncio.sleep(15.5)
-        assert node.gauge("tessera_memory_decisions_total", act="terminate", outcome="ended") == 1
+        assert node.gauge("tessera_memory_decisions_total", action="terminate", outcome="ended") == 1
         await asyncio.sleep(5)
         assert innocent.poll() is None
 
@@ -208,7 +208,7 @@ def test_an_eviction_that_is_not_due_any_more_is_left_out(node: Node) -> None:
         node.before_telling = gives_back
         await asyncio.sleep(15.5)
         assert (await node.client.get(PODS, "hog", "team")).metadata.deletion_timestamp is None
-        assert node.gauge("tessera_memory_decisions_total", act="evict", outcome="within-limit") == 1
+        assert node.gauge("tessera_memory_decisions_total", action="evict", outcome="within-limit") == 1
 
     play(node, EnforcementMode.EVICT, story)
 
@@ -236,6 +236,6 @@ def test_a_process_that_the_kernel_does_not_let_us_end_is_told(node: Node, monke
         hog, _ = await hog_and_neighbour(node)
         await asyncio.sleep(16)
         assert hog.poll() is None
-        assert node.told[-1][:2] == ("hog", "GpuMemoryProcessNotEnded")
+        assert node.told[-1][:2] == ("hog", "GpuMemoryTerminationFailed")
 
     play(node, EnforcementMode.KILL, story)

@@ -25,7 +25,7 @@ def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node)
         await asyncio.sleep(100)
         assert len(node.told) == 1
         assert hog.poll() is None
-        assert node.gauge("tessera_memory_decisions_total", act="exceeded", outcome="told") == 1
+        assert node.gauge("tessera_memory_decisions_total", action="exceeded", outcome="told") == 1
 
     play(node, EnforcementMode.OBSERVE, story)
 
@@ -69,7 +69,7 @@ def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Nod
         await asyncio.sleep(60)
         assert alone.poll() is None
         assert node.told == []
-        assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
+        assert node.gauge("tessera_memory_unattributed_bytes", gpu=node.gpu) == 25 * GIB
 
     play(node, EnforcementMode.KILL, story)
 
@@ -82,7 +82,7 @@ def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
         node.hold(2**22 - 1, 25)
         await asyncio.sleep(60)
         assert node.told == []
-        assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
+        assert node.gauge("tessera_memory_unattributed_bytes", gpu=node.gpu) == 25 * GIB
 
     play(node, EnforcementMode.KILL, story)
 
@@ -93,7 +93,7 @@ def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: N
         stranger = node.process(await node.pod("stranger", f"{node.other}::0"), 25)
         await asyncio.sleep(100)
         assert stranger.poll() is None
-        assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
+        assert node.reasons() == [("stranger", "GpuUsedWithoutAllocation")]
         assert (node.memory("used", "stranger"), node.memory("limit", "stranger")) == (25, 0)
 
     play(node, EnforcementMode.KILL, story)
@@ -225,7 +225,7 @@ def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
         await hog_and_neighbour(node, hog=5)
         node.process(STRANGER, 2)
         await asyncio.sleep(60)
-        assert node.gauge("tessera_memory_decisions_total", act="stranger", outcome="noted") is None
+        assert node.gauge("tessera_memory_decisions_total", action="stranger", outcome="noted") is None
 
     play(node, EnforcementMode.OBSERVE, story)
 
@@ -272,7 +272,7 @@ def test_whoever_uses_a_shared_card_is_looked_at_often_though_nobody_holds_a_sha
         await node.share(4)
         node.process(await node.pod("stranger"), 1)
         await asyncio.sleep(16)
-        assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
+        assert node.reasons() == [("stranger", "GpuUsedWithoutAllocation")]
 
     play(node, EnforcementMode.OBSERVE, story)
 

@@ -144,7 +144,7 @@ def test_nothing_goes_while_kubelet_does_not_say_who_holds_what(play: Callable[.
         node.kubelet.silent = True
         node.start()
         node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.PENDING, "HoldersUnknown"))
+        await node.until(lambda: node.state(LayoutState.PENDING, "DeviceUsersUnknown"))
         await node.clock.sleep(60)
         assert node.multisets() == [{"7g.40gb": 1}]
         node.kubelet.silent = False

@@ -162,7 +162,7 @@ def test_nothing_is_destroyed_while_nobody_says_who_holds_what(bench: Benches) -
     assert card.machine.decide([*card.events, card.seen()], 0.0) == ListUsers()
     step = card.machine.decide([UsersUnknown("kubelet does not answer", 2.0)], 0.0)
     assert isinstance(step, Wait)
-    assert (step.until, step.reason) == (2.0, "HoldersUnknown")
+    assert (step.until, step.reason) == (2.0, "DeviceUsersUnknown")
 
 
 @pytest.mark.parametrize("killed_after", range(40))

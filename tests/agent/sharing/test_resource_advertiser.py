@@ -215,7 +215,7 @@ def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_too(play
         await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1})
         problem = scene.shelf.problem
         assert problem is not None
-        assert problem.reason == "ResourceTaken"
+        assert problem.reason == "ResourceNameConflict"
         assert "rename it in resources.mig of the sharing profile, such as {pattern: '1g.5gb'" in problem.text
         scene.taken = frozenset()
         scene.changes.notify()
@@ -461,7 +461,7 @@ def test_nothing_is_offered_before_kubelet_says_who_holds_what(play: Callable[..
         await scene.clock.sleep(10.0)
         problem = scene.shelf.problem
         assert problem is not None
-        assert problem.reason == "KubeletSilent"
+        assert problem.reason == "KubeletNotResponding"
         scene.bus.start(scene.kubelet.registered, scene.kubelet)
         await scene.offers(gpu_shared=16)
         assert scene.shelf.problem is None

@@ -48,7 +48,7 @@ def test_every_node_has_its_driver() -> None:
     assert short(status) == {
         "Ready": ("True", "Reconciled"),
         "Error": ("False", "Ready"),
-        "FieldsWithoutEffect": ("False", "None"),
+        "FieldsIgnored": ("False", "None"),
         "NodesWithoutDriver": ("False", "None"),
     }
     assert condition(status, "Ready")["message"] == "all 2 nodes have their driver"
@@ -88,8 +88,8 @@ def test_a_driver_that_does_not_come_is_an_error_that_names_its_node(phase: Driv
 def test_fields_without_effect_are_listed_and_defaults_are_not() -> None:
     notices = (Notice("spec.dcgm", "no effect: reasons"), Notice("spec.driver.image", "not set; the chart's is taken"))
     status = told(summarize_nodes({}, notices))
-    assert short(status)["FieldsWithoutEffect"] == ("True", "Reported")
-    assert condition(status, "FieldsWithoutEffect")["message"] == "spec.dcgm: no effect: reasons"
+    assert short(status)["FieldsIgnored"] == ("True", "Reported")
+    assert condition(status, "FieldsIgnored")["message"] == "spec.dcgm: no effect: reasons"
 
 
 def test_texts_are_bounded_and_the_rest_is_counted() -> None:
@@ -98,7 +98,7 @@ def test_texts_are_bounded_and_the_rest_is_counted() -> None:
     status = told(summarize_nodes(nodes, notices))
     assert all(len(each["message"]) <= 4096 for each in status["conditions"])
     assert condition(status, "NodesWithoutDriver")["message"].endswith(" more")
-    assert condition(status, "FieldsWithoutEffect")["message"].endswith("; and 280 more")
+    assert condition(status, "FieldsIgnored")["message"].endswith("; and 280 more")
 
 
 def test_what_holds_for_many_is_told_once() -> None:
@@ -111,9 +111,7 @@ def test_what_holds_for_many_is_told_once() -> None:
     assert condition(status, "NodesWithoutDriver")["message"] == (
         f"{first} and 2 more: blocked, No policy governs it.; z: pulling"
     )
-    assert (
-        condition(status, "FieldsWithoutEffect")["message"] == "spec.driver.image, spec.driver.version: no effect: why"
-    )
+    assert condition(status, "FieldsIgnored")["message"] == "spec.driver.image, spec.driver.version: no effect: why"
 
 
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
@@ -122,7 +120,7 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     assert all(each["lastTransitionTime"] == T1 for each in second["conditions"])
     third = told(summarize_nodes({"n1": node(DriverPhase.READY)}), second, now=T2)
     times = {each["type"]: each["lastTransitionTime"] for each in third["conditions"]}
-    assert times == {"Ready": T2, "Error": T1, "FieldsWithoutEffect": T1, "NodesWithoutDriver": T2}
+    assert times == {"Ready": T2, "Error": T1, "FieldsIgnored": T1, "NodesWithoutDriver": T2}
 
 
 def test_what_is_told_already_is_not_written_again() -> None:

@@ -93,7 +93,7 @@ def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: 
         (["--selector", "gpu"], '--selector "gpu" is not of the form LABEL=VALUE'),
         (["--per-hour", "nan"], "'--per-hour': nan is no number that can be reckoned with"),
         (["--node-price", "inf"], "'--node-price': inf is no number that can be reckoned with"),
-        (["--waits", "nan"], "'--waits': nan is no number that can be reckoned with"),
+        (["--max-waiting-share", "nan"], "'--max-waiting-share': nan is no number that can be reckoned with"),
         (["--per-hour", "0"], "0.0 is not in the range"),
         (["--per-hour", "100000"], "need too many warm nodes: at most 1,000 nodes"),
     ],

@@ -148,12 +148,12 @@ def test_nothing_known_to_come_blocks_no_reboot_unless_that_is_asked_for(
     told = capsys.readouterr()
     assert told.out == "No kernel is known to come.\n"
     assert told.err == "warning: nobody has said which kernel comes, so nothing was looked for there\n"
-    assert asked("r.local", "--list", str(empty), "--must-know") == NOT_KNOWN == 4
+    assert asked("r.local", "--list", str(empty), "--fail-if-unknown") == NOT_KNOWN == 4
 
 
 def test_a_kernel_that_is_known_needs_no_warning(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(host, "--kernels", K, "--must-know") == 0
-    assert asked(host, "--kernels", K1, "--must-know") == NOT_COVERED
+    assert asked(host, "--kernels", K, "--fail-if-unknown") == 0
+    assert asked(host, "--kernels", K1, "--fail-if-unknown") == NOT_COVERED
     assert capsys.readouterr().err == ""
 
 

@@ -207,4 +207,4 @@ def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: Wo
     assert dict(request.query)["fieldManager"] == "tessera-instaslices"
     (condition,) = json.loads(request.body)["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("GpuInstasliceValid", "False")
-    assert (condition["reason"], condition["message"]) == ("InstasliceRefused", "it is wrong")
+    assert (condition["reason"], condition["message"]) == ("InstasliceInvalid", "it is wrong")

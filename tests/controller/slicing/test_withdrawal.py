@@ -40,7 +40,7 @@ def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: World) -> No
     pod = refused(world)
     withdraw(world, pod)
     world.settle()
-    assert [tell.reason for tell in world.told] == ["SliceTakenBack"]
+    assert [tell.reason for tell in world.told] == ["SliceReclaimed"]
     assert reports(world) == [False]
     (report,) = [write for write in world.writes if isinstance(write, ReportPodCondition)]
     assert "0/1 nodes are available" in report.text

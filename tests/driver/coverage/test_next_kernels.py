@@ -246,7 +246,7 @@ def test_a_list_that_is_wrong_is_told(in_world: InWorld) -> None:
             await world.until(lambda: gate.report.problems)
             condition = gate.condition
             assert condition is not None
-            assert (condition.status, condition.reason) == ("False", "ListIsWrong")
+            assert (condition.status, condition.reason) == ("False", "InvalidList")
             assert condition.message.startswith("ubuntu22.04: kernel 'latest': write what uname -r says")
 
     in_world(story)

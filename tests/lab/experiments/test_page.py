@@ -32,7 +32,7 @@ def test_the_page_shows_what_is_printed(command: str, tmp_path: Path, capsys: py
     assert main([*command.split(), "--json", str(file)]) == 0
     assert shows(PRINTED[command].splitlines()[1:], capsys.readouterr().out)
     results = read_results(file.read_text())
-    if "--attribute" not in command:
+    if "--breakdown" not in command:
         _in_table(results)
         assert main(["provisioning", "report", "--experiment", str(file), "-o", "svg"]) == 0
         drawn = (ROOT / "docs" / "pictures" / f"{results[0].experiment}.svg").read_text()
@@ -64,4 +64,4 @@ def test_thirty_repetitions_take_less_than_twenty_seconds_and_the_reference_come
 def test_every_experiment_is_printed_once() -> None:
     commands = {command.split()[1] for command in PRINTED}
     assert commands == {"policy-reset", "autoscale"}
-    assert any("--attribute" in command for command in PRINTED)
+    assert any("--breakdown" in command for command in PRINTED)

@@ -323,7 +323,11 @@ def test_red_hats_means_stand_beside_what_the_lab_played() -> None:
 def test_nodes_that_stood_there_before_are_counted_and_measured_from_then_on() -> None:
     at = {M.LABELLED: 700.0, M.PULLED: 750.0, M.DRIVER: 780.0, M.ALLOCATABLE: 795.0}
     (found,) = summaries([ProvisioningRecord(node="n", uid="n", at=at, asked=700.0, strategy="built")], [By.STRATEGY])
-    assert (found.late, found.totals["total-startup"].n, found.totals["total-after-labelled"].mean) == (1, 0, 95)
+    assert (found.late, found.totals["total-startup"].n, found.totals["total-labelled-to-allocatable"].mean) == (
+        1,
+        0,
+        95,
+    )
     assert next(lines([found])) == "built (1 node, 1 there before a driver was asked for)"
     assert any("facts known to cards given out" in each for each in texts(stacked([found])))
 

@@ -117,7 +117,7 @@ def test_requirements_become_the_smallest_offer(
     assert summary(after) == (f"nvidia.com/{resource}", gated, charge, nodes)
     annotations = after["metadata"]["annotations"]
     assert annotations["tessera.dev/chosen-resource"] == f"nvidia.com/{resource}"
-    assert "is the smallest that fulfils" in annotations["tessera.dev/chosen-because"]
+    assert "is the smallest that fulfils" in annotations["tessera.dev/chosen-resource-reason"]
 
 
 def test_a_slice_that_stands_goes_before_one_that_would_have_to_be_made_and_its_pod_stays_there() -> None:

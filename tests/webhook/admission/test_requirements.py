@@ -74,7 +74,7 @@ def test_the_smallest_slice_is_asked_for_and_recorded() -> None:
     assert after["spec"]["containers"][0]["resources"] == {"limits": wanted, "requests": wanted}
     annotations = after["metadata"]["annotations"]
     assert annotations["tessera.dev/chosen-resource"] == "nvidia.com/mig-2g.10gb"
-    assert "is the smallest that fulfils memory 10Gi" in annotations["tessera.dev/chosen-because"]
+    assert "is the smallest that fulfils memory 10Gi" in annotations["tessera.dev/chosen-resource-reason"]
     assert "affinity" not in after["spec"]
 
 

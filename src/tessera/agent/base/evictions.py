@@ -1,7 +1,7 @@
-"""Asks the API server to evict a pod, so that disruption budgets and grace periods are kept.
+"""Evicts pods through the API server, so that disruption budgets and grace periods are kept.
 
-The pod's UID is a precondition: another pod of the same name is never evicted by mistake. An eviction is asked for
-once; whoever asked decides when to ask again.
+The pod's UID is a precondition: another pod of the same name is never evicted. One call asks once; the caller decides
+when to ask again.
 """
 
 import msgspec

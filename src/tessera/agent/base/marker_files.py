@@ -1,11 +1,11 @@
-"""Marker files: how the parts of the driver stack tell each other on a node that they are ready.
+"""Marker files: by them the parts of the driver stack on a node tell each other that they are ready.
 
-Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.node_status`), so its driver containers and
-its validator are understood, and understand this agent. What a marker says is that it is there; its content is for
-people.
+Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.node_status`), so this agent and the
+operator's driver containers and validator understand each other. The existence of a marker is the message; its content
+is for people.
 
-A folder that is not there is one that nobody looks into: nothing is present in it, and nothing is written. It is not
-made here, so that a node whose driver belongs to the host stays as it is.
+A missing folder has no markers, and nothing is written into it. The agent does not make it, so that a node whose driver
+belongs to the host stays as it is.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from tessera.agent.base import folder_watch
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.limits import MARKER_FILE
 
-#: Which file a marker is, and since when: device, inode, time of the last write in ns.
+#: Identifies the file of a marker: device, inode, time of the last write in ns.
 MarkerId = tuple[int, int, int]
-#: A line of a marker of ours: the driver container whose driver it is about. Shells source ``driver-ready``.
+#: A line in our markers: the driver container that the marker concerns. Shells source ``driver-ready``.
 _ABOUT = re.compile(r"^TESSERA_DRIVER_CONTAINER=(\d+)-(\d+)-(\d+)$", re.MULTILINE)
 
 
 class MarkerFile(msgspec.Struct, frozen=True):
-    """A marker that is there.
+    """A marker that exists.
 
     Attributes:
-        identity: which file it is.
-        about: the marker of the driver container that it is about; ``None`` if it does not say.
+        identity: its file.
+        about: the marker of the driver container that it concerns; ``None`` if it names none.
     """
 
     identity: MarkerId
     about: MarkerId | None = None
 
     def is_about(self, driver: MarkerId) -> bool:
-        """Whether it is about a driver container's driver: as it says itself, else if it is not older."""
+        """Whether it concerns a driver container: it names that one, or it names none and is not older."""
         return self.about == driver if self.about is not None else self.identity[-1] >= driver[-1]
 
 
@@ -46,52 +46,52 @@ class MarkerFiles:
     """The markers of a node.
 
     Args:
-        folder: where they lie; it may come later. ``None`` where there are none and will be none.
+        folder: their folder, which may appear later; ``None`` if there will never be markers.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def present(self, name: str) -> bool:
-        """Whether a marker is there."""
+        """Whether a marker exists."""
         return self.identity(name) is not None
 
     def identity(self, name: str) -> MarkerId | None:
-        """Which file a marker is; it differs when the marker was removed and written again. ``None`` if it is gone."""
+        """Identifies a marker; another value after it was removed and written again. ``None`` if it does not exist."""
         if self.folder is None:
             return None
         try:
             status = (self.folder / name).stat()
-        except OSError:  # not there, or no folder to look into
+        except OSError:  # no such file or folder
             return None
         return status.st_dev, status.st_ino, status.st_mtime_ns
 
     def mark(self, name: str) -> MarkerFile | None:
-        """A marker with what it is about; ``None`` if it is not there."""
+        """A marker and the driver that it concerns; ``None`` if it does not exist."""
         identity = self.identity(name)
         if identity is None or self.folder is None:
             return None
         try:
             with (self.folder / name).open(errors="replace") as file:
                 found = _ABOUT.search(file.read(MARKER_FILE))
-        except OSError:  # gone in between, or not for us to read
+        except OSError:  # removed in between, or not readable
             found = None
         return MarkerFile(identity, None if found is None else (int(found[1]), int(found[2]), int(found[3])))
 
     def about_driver(self) -> str:
-        """The line that makes a marker one about the driver container that is ready now; empty without one."""
+        """The line for a marker that concerns the driver container that is ready now; empty without one."""
         driver = self.identity(DRIVER_CONTAINER_READY)
         return "" if driver is None else f"TESSERA_DRIVER_CONTAINER={'-'.join(map(str, driver))}\n"
 
     def write(self, name: str, text: str = "") -> bool:
-        """Writes a marker, whole or not at all; returns whether the folder is there to write it into.
+        """Writes a marker, whole or not at all; returns whether its folder exists.
 
         Raises:
             OSError: it cannot be written.
         """
         if self.folder is None:
             return False
-        # A name of its own and a leading dot: nobody takes the unfinished file for a marker.
+        # A name of its own with a leading dot: no program takes the unfinished file for a marker.
         draft = self.folder / f".{name}.{os.getpid()}"
         try:
             draft.write_text(text)
@@ -101,7 +101,7 @@ class MarkerFiles:
         return True
 
     def remove(self, *names: str) -> None:
-        """Removes markers, those that are there.
+        """Removes those of the markers that exist.
 
         Raises:
             OSError: one cannot be removed.

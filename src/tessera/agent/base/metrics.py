@@ -54,13 +54,15 @@ class Metrics:
         self._probes = Counter(
             "tessera_gpu_probes", "How cards answered when they were probed.", ["result"], registry=self.registry
         )
-        self._marks_not_kept = Counter(
-            "tessera_gpu_marks_not_kept", "Times that what is known of bad cards was not saved.", registry=self.registry
+        self._fault_save_failures = Counter(
+            "tessera_gpu_fault_save_failures",
+            "Times that the known faults of cards could not be saved.",
+            registry=self.registry,
         )
         self._memory = Counter(
             "tessera_memory_decisions",
             "What was decided about pods on shared cards, and what became of it.",
-            ["act", "outcome"],
+            ["action", "outcome"],
             registry=self.registry,
         )
 
@@ -82,7 +84,7 @@ class Metrics:
 
     def count_unsaved_faults(self) -> None:
         """What is known of bad cards was not saved."""
-        self._marks_not_kept.inc()
+        self._fault_save_failures.inc()
 
     def count_memory_decision(self, act: str, outcome: str) -> None:
         """Something was decided about a pod's memory; ``outcome`` is ``told`` or what became of the deed."""
@@ -135,7 +137,7 @@ class _Memory(Collector):
             used.add_metric([each.pod, each.namespace, each.gpu], each.used)
             limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
         unproven = GaugeMetricFamily(
-            "tessera_memory_unproven_bytes",
+            "tessera_memory_unattributed_bytes",
             "Used memory of a shared card that no pod is proven to hold.",
             labels=["gpu"],
         )

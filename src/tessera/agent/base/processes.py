@@ -1,14 +1,14 @@
-"""Which pod and container a process belongs to, told by the kernel, and a hold on a process that cannot be mistaken.
+"""Reads pod and container of a process from the kernel, and holds a process so that a signal meets no other.
 
-NVML reports host PIDs. The cgroup of a process names its pod and container; kubelet and the runtimes write the path in
+NVML reports host PIDs. The cgroup of a process names its pod and container. Kubelet and the runtimes write the path in
 several ways (both cgroup drivers, both cgroup versions, nested nodes), which are read here. The first pod in the path
-counts: what a container makes below its own cgroup, it may name as it likes.
+counts, since a container may name what it makes below its own cgroup as it likes.
 
-A PID is used again after its process has ended, so a process is known by PID and start time, and it is signalled
-through a pidfd that was opened before both were checked. Where the kernel tells nothing that proves a pod, the answer
-is ``None``: such a process is never acted on.
+A PID is used again after its process has ended. So a process is identified by PID and start time, and signalled through
+a pidfd that was opened before both were checked. Where the kernel proves no pod, the answer is ``None``: such a process
+is never acted on.
 
-This module does not know pods by name, nor what a process holds on a card. ``/proc`` has to be the host's: the agent
+This module knows neither the names of pods nor what a process holds on a card. ``/proc`` must be the host's: the agent
 runs in the host's PID namespace.
 """
 
@@ -41,14 +41,14 @@ _START = 22 - 3
 
 
 class ProcessId(msgspec.Struct, frozen=True, order=True):
-    """A process that has not been and will not be any other: PID and start time in clock ticks since boot."""
+    """Identifies a process for good: PID and start time in clock ticks since boot."""
 
     pid: int
     start: int
 
 
 class ProcessPod(msgspec.Struct, frozen=True):
-    """Where a process runs.
+    """Pod and container of a process.
 
     Attributes:
         pod: the pod's UID; of a static pod its ``kubernetes.io/config.hash``.
@@ -60,7 +60,7 @@ class ProcessPod(msgspec.Struct, frozen=True):
 
 
 def parse_cgroup(text: str) -> ProcessPod | None:
-    """The residence that ``/proc/PID/cgroup`` tells; ``None`` if it proves no pod.
+    """Pod and container by ``/proc/PID/cgroup``; ``None`` if it proves no pod.
 
     A path from the root has to pass through ``kubepods``. A path that begins with ``/..`` is seen from inside another
     cgroup namespace, where the beginning is cut off; there the element of the pod suffices.
@@ -106,9 +106,9 @@ def parse_start(text: str) -> int:
     """The start time in ``/proc/PID/stat``.
 
     Raises:
-        ValueError: the text is none of it.
+        ValueError: the text is no process status.
     """
-    # The name may hold blanks and brackets itself: what counts follows the last one.
+    # The name may have blanks and brackets itself, so the fields begin after the last bracket.
     fields = text.rpartition(")")[2].split()
     if len(fields) <= _START:
         raise ValueError(f"process status {text[:ECHOED]!r}: it ends before field 22, the start time")
@@ -131,7 +131,7 @@ class ProcessTable:
         return None if text is None else ProcessId(pid, parse_start(text))
 
     def pod_of(self, process: ProcessId) -> ProcessPod | None:
-        """Where the process runs; ``None`` if it ended or no pod is proven."""
+        """Pod and container of the process; ``None`` if it ended or the kernel proves no pod."""
         text = self._read(process.pid, "cgroup")
         if text is None or self.identify(process.pid) != process:
             return None
@@ -140,12 +140,12 @@ class ProcessTable:
     def _read(self, pid: int, name: str) -> str | None:
         try:
             return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it has ended, or is hidden from us: either way nothing is proven
+        except OSError:  # it has ended, or is hidden: either way no pod is proven
             return None
 
     @contextmanager
     def open(self, process: ProcessId) -> "Iterator[ProcessHandle | None]":
-        """A hold on the process: while it lasts the PID means this process or none. ``None`` if it has ended.
+        """Holds the process: meanwhile its PID means this process or none. ``None`` if it has ended.
 
         Raises:
             OSError: the kernel refuses a pidfd.
@@ -162,7 +162,7 @@ class ProcessTable:
 
 
 class ProcessHandle:
-    """A process that can be signalled without the risk to meet another of the same PID."""
+    """Signals one process, and never another one of the same PID."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

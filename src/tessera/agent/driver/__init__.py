@@ -1,1 +1,1 @@
-"""Where the node's driver is, when it may be used, and what becomes of the agent while it is replaced."""
+"""The node's driver: where it is, when it may be used, and what the agent does while it is replaced."""

@@ -1,13 +1,13 @@
-"""Where a node's driver is, and whether it may be used; decided from facts. Pure.
+"""Decides where a node's driver is, and whether it may be used. Pure.
 
 Rules:
 
-1. Whoever replaces drivers goes first: on a node whose label says so nothing uses a card.
+1. A replacement of the driver goes first: while the node's label asks for a pause, nothing uses a card.
 2. A driver container says by its marker that it is ready, and only then is its library used. Where such a container is
-   expected (the node's label, or files below the driver root), a library of the host is none: it would be what is left
-   of the container before.
-3. What was validated was one driver. A marker that speaks of another driver container, or says nothing and is older
-   than the container's own, is about the driver before.
+   expected (by the node's label, or by files below the driver root), a library of the host does not count: it would be
+   left from the earlier container.
+3. A validation concerns one driver. A marker that names another driver container, or that names none and is older than
+   the container's own, concerns the earlier driver.
 """
 
 from enum import Enum
@@ -20,7 +20,7 @@ from tessera.agent.base.options import ValidationMode
 
 
 class DriverHome(Enum):
-    """Whose the driver is."""
+    """Who brought the driver: the host, or a driver container."""
 
     HOST = "host"
     CONTAINER = "container"
@@ -30,7 +30,7 @@ Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation"
 
 
 class WaitReason(msgspec.Struct, frozen=True):
-    """What is waited for: a word for machines, a text for people."""
+    """Why the cards cannot be used yet: ``reason`` for machines, ``message`` for people."""
 
     reason: Reason
     message: str
@@ -40,7 +40,7 @@ class DriverFound(msgspec.Struct, frozen=True):
     """A driver that may be opened.
 
     Attributes:
-        home: whose it is.
+        home: who brought it.
         container: the marker of the container that brought it; ``None`` for the host's.
     """
 
@@ -49,13 +49,13 @@ class DriverFound(msgspec.Struct, frozen=True):
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be seen without the driver.
+    """What the agent can see without the driver.
 
     Attributes:
-        paused: the node's label asks everybody to let go of the cards.
-        managed: the node is to get its driver in a container.
+        paused: the node's label asks every process to release the cards.
+        managed: the node's driver comes in a container.
         container: the marker of a driver container that is ready.
-        library: its library is below the driver root.
+        library: the driver's library is below the driver root.
         toolkit: the marker of the container runtime that knows the cards.
         validated: the marker of the validation.
         driver_root: for messages.
@@ -71,7 +71,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
-    """The driver that may be opened now, or what is waited for."""
+    """The driver that may be opened now, or why there is none."""
     if facts.paused:
         return WaitReason("PausedForDriver", "the driver is being replaced: no card is advertised and NVML is closed")
     if facts.container is not None:
@@ -88,23 +88,23 @@ def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
 
 
 def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
-    """Whether a driver that is in use may still be used."""
+    """Whether a driver that is open may still be used."""
     return not facts.paused and facts.container == found.container
 
 
 def check_validation(found: DriverFound, facts: DriverFacts, mode: ValidationMode) -> WaitReason | None:
-    """What is missing before the cards of an opened driver may be advertised; ``None`` if nothing is."""
+    """Why the cards of an open driver may not be advertised yet; ``None`` if they may."""
     if mode is ValidationMode.NEVER or (mode is ValidationMode.AUTO and found.home is DriverHome.HOST):
         return None
     if _about(found, facts.validated):
         return None
     if facts.validated is not None:
-        return WaitReason("WaitingForValidation", "the last validation was of another driver; a new one is waited for")
+        return WaitReason("WaitingForValidation", "the last validation was of another driver; waiting for a new one")
     if _about(found, facts.toolkit):
         return WaitReason("WaitingForValidation", "no program has been run on the cards yet; tessera validate does it")
     return WaitReason("WaitingForToolkit", "the driver works; the container runtime does not know the cards yet")
 
 
 def _about(found: DriverFound, mark: MarkerFile | None) -> bool:
-    """Whether a marker is about this driver."""
+    """Whether a marker concerns this driver."""
     return mark is not None and (found.container is None or mark.is_about(found.container))

@@ -1,9 +1,12 @@
-"""The way to an open driver, and to cards that may be advertised: waits for events, writes markers, decides nothing.
+"""Opens the driver as soon as it may be used, and closes it again: waits for events, and writes markers.
 
-What a state means is decided by :mod:`tessera.agent.driver.driver_state`. The gate looks whenever something happened on
-the node or to the node's object, and never because time has passed, with two exceptions. A driver that says it is ready
-and does not open is tried again with growing pauses. And a module of the host that somebody loads by hand makes no
-device node before it is used, so no event tells of it: an open driver is tried for every :data:`HOST_RECHECK`.
+:mod:`tessera.agent.driver.driver_state` decides. The gate looks whenever something happened on the node or to the Node
+object, with two exceptions by time. A driver that says that it is ready and does not open is tried again with growing
+pauses. And a module of the host that somebody loads by hand makes no device node before it is used, so no event shows
+it: the gate tries to open a driver every :data:`HOST_RECHECK`.
+
+Many parts of the agent call NVML, and each treats an error as one of its own call. :class:`NvmlWithLossDetection`
+notices when the driver itself is gone: then everything must be released before another driver can come.
 """
 
 import logging
@@ -51,14 +54,14 @@ T = TypeVar("T")
 
 
 class NvmlWithLossDetection(AsyncNvml):
-    """Another :class:`~tessera.nvml.asynchronous.async_nvml.AsyncNvml`, with a memory.
+    """Passes all calls on, and remembers when the driver is gone.
 
     Args:
         inner: does the calls.
-        notify: called when the driver is found gone.
+        notify: called when the driver is gone.
 
     Attributes:
-        gone: what NVML said when the driver was found gone; empty while it is there.
+        gone: NVML's error when the driver was gone; empty while it is there.
     """
 
     def __init__(self, inner: AsyncNvml, notify: Callable[[], None]) -> None:
@@ -78,7 +81,7 @@ class NvmlWithLossDetection(AsyncNvml):
             _log.warning("NVML was not closed in order: %s", error)
 
     async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
-        """Does one call."""
+        """Makes one call."""
         try:
             return await self._inner.call(operation, call, card=card)
         except (DriverNotLoaded, DriverMismatch) as error:
@@ -102,25 +105,25 @@ class NvmlWithLossDetection(AsyncNvml):
             self._notify()
 
 
-#: Seconds after which a driver of the host is tried for again, though nothing told of one.
+#: Seconds after which the gate tries to open a driver of the host again without any event.
 HOST_RECHECK = 60.0
 
 
 class OpenDriver(msgspec.Struct, frozen=True):
-    """A driver in use."""
+    """An open driver."""
 
     found: DriverFound
     hardware: NvmlWithLossDetection
 
 
 class DriverGate:
-    """The gate of one node.
+    """Waits for the driver of one node.
 
     Args:
-        options: the node, its folders, whether a validation is asked for.
-        driver: looks for the driver and opens it.
-        markers: of the node.
-        teller: is told what is waited for.
+        options: the node, its folders, and whether a validation is required.
+        driver: finds the driver and opens it.
+        markers: the node's.
+        condition: reports why the cards cannot be used yet.
         changes: notified when a marker, a device or the node's labels changed.
         clock: the time.
         rng: for jitter.
@@ -132,7 +135,7 @@ class DriverGate:
         *,
         driver: DriverBackend,
         markers: MarkerFiles,
-        teller: ReadyConditionWriter,
+        condition: ReadyConditionWriter,
         changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
@@ -141,14 +144,14 @@ class DriverGate:
         self._root = options.driver_root
         self._driver = driver
         self._markers = markers
-        self._teller = teller
+        self._condition = condition
         self._changes = changes
         self._clock = clock
         self._backoff = Backoff(rng)
         self._labels = (False, False)
 
     def node_changed(self, node: Node | None) -> None:
-        """The node's object changed."""
+        """Takes in a change of the Node object."""
         labels = node.metadata.labels if node is not None else {}
         now = (labels.get(PAUSE_LABEL) == PAUSED, bool(labels.get(DRIVER_SET_LABEL)))
         if now != self._labels:
@@ -156,7 +159,7 @@ class DriverGate:
             self._changes.notify()
 
     async def open_driver(self, stack: AsyncExitStack) -> OpenDriver:
-        """Returns with NVML open as soon as there is a driver; ``stack`` closes it.
+        """Opens NVML as soon as there is a driver; ``stack`` closes it.
 
         Raises:
             NvmlError: only a new process can open the host's driver.
@@ -173,7 +176,7 @@ class DriverGate:
                         raise
                     found, pause = self._refused(found, error)
             self._unmark(DRIVER_READY, PLUGIN_READY)
-            self._teller.set_waiting(found)
+            self._condition.set_waiting(found)
             await self._changes.wait(seen, pause)
 
     async def _open(self, found: DriverFound, stack: AsyncExitStack) -> OpenDriver:
@@ -189,23 +192,23 @@ class DriverGate:
         return WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
 
     async def nvml_failed(self, text: str) -> None:
-        """NVML was opened and failed all the same: returns when it is to be opened again."""
-        self._teller.set_waiting(WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
+        """Reports that NVML failed after it was opened; returns when to open it again."""
+        self._condition.set_waiting(WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
         await self._changes.wait(self._changes.count, self._backoff.next())
 
     async def wait_validated(self, opened: OpenDriver) -> bool:
-        """Returns ``True`` as soon as the cards may be advertised, ``False`` if the driver has to be let go of."""
+        """Waits until the cards may be advertised; ``False`` if the driver must be released first."""
         while self.is_usable(opened):
             seen = self._changes.count
             waits = check_validation(opened.found, self._facts(), self._mode)
             if waits is None:
                 return True
-            self._teller.set_waiting(waits)
+            self._condition.set_waiting(waits)
             await self._changes.wait(seen)
         return False
 
     def is_usable(self, opened: OpenDriver) -> bool:
-        """Whether a driver may still be used; keeps the marker that says so."""
+        """Whether an open driver may still be used; writes the marker anew if it is gone."""
         seen = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
         if opened.hardware.gone or not is_still_usable(opened.found, seen):
             return False
@@ -214,17 +217,17 @@ class DriverGate:
         return True
 
     def advertised(self, *, published: bool) -> None:
-        """Kubelet has the cards; whether the node's status shows them yet."""
+        """Takes in that kubelet has the cards; ``published`` says whether the node's status shows them."""
         self._backoff.reset()
         if not published:
-            self._teller.set_publishing()
+            self._condition.set_publishing()
             return
-        self._teller.set_advertised()
+        self._condition.set_advertised()
         if not self._markers.present(PLUGIN_READY):
             self._mark(PLUGIN_READY, self._markers.about_driver())
 
     def released(self) -> None:
-        """Nothing of the driver is used any more."""
+        """Takes in that the driver was released: removes the markers."""
         self._unmark(PLUGIN_READY, DRIVER_READY)
 
     def _facts(self) -> DriverFacts:
@@ -241,7 +244,7 @@ class DriverGate:
         )
 
     def _driver_text(self, found: DriverFound) -> str:
-        """What NVIDIA's operator writes there, which others source; roots are those of the host and of its parts."""
+        """The content of the marker as NVIDIA's operator writes it; its other parts source it as a shell script."""
         host = found.home is DriverHome.HOST
         root, seen = ("/", "/host") if host else (self._root, self._root)
         lines = [
@@ -257,7 +260,7 @@ class DriverGate:
         try:
             self._markers.write(name, text)
         except OSError as error:
-            _log.warning("marker %s cannot be written, whoever waits for it goes on waiting: %s", name, error)
+            _log.warning("marker %s cannot be written, so others go on waiting for it: %s", name, error)
 
     def _unmark(self, *names: str) -> None:
         try:

@@ -1,7 +1,6 @@
-"""The seam between the agent's life and the driver: the machine's own driver, or a simulated machine's.
+"""The interface between the agent and the driver: the machine's own driver, or a simulated machine's.
 
-Whether there is a driver is decided elsewhere (:mod:`tessera.agent.driver.driver_state`); here it is looked for and
-opened.
+It finds the driver and opens it; :mod:`tessera.agent.driver.driver_state` decides whether it may be used.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 _log = logging.getLogger(__name__)
 
-#: The control device: there as soon as a driver of the host can be used.
+#: The control device; it exists as soon as a driver of the host can be used.
 CONTROL_DEVICE = "nvidiactl"
 
 
@@ -41,7 +40,7 @@ class DriverBackend(Protocol):
         ...
 
     def root(self, home: DriverHome) -> Path | None:
-        """Where its files are, as seen here; ``None`` if where programs and libraries are looked for anyway."""
+        """Where its files are, as this process sees them; ``None`` if they are in the usual places."""
         ...
 
     def needs_new_process(self, error: NvmlError) -> bool:
@@ -49,12 +48,12 @@ class DriverBackend(Protocol):
         ...
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` when a driver of the host may have come, until cancelled."""
+        """Calls ``notify`` when a driver of the host may have appeared, until cancelled."""
         ...
 
 
 class MachineDriver:
-    """The machine's own.
+    """The machine's own driver.
 
     Args:
         root: where a driver container shows its files.
@@ -70,15 +69,15 @@ class MachineDriver:
         self._proc = proc
 
     def has_library(self) -> bool:
-        """See :meth:`Driver.library`."""
+        """See :meth:`DriverBackend.has_library`."""
         return find_library(self._root) is not None
 
     def nvml(self, home: DriverHome) -> AsyncNvml:
-        """See :meth:`Driver.nvml`. On opening, device nodes are made that a driver container made for itself only."""
+        """See :meth:`DriverBackend.nvml`. Opening it makes device nodes that a driver container made for itself."""
         return ThreadedNvml(RealNvml if home is DriverHome.HOST else self._of_container, self._clock)
 
     def root(self, home: DriverHome) -> Path | None:
-        """See :meth:`Driver.root`."""
+        """See :meth:`DriverBackend.root`."""
         return self._root if home is DriverHome.CONTAINER else None
 
     def needs_new_process(self, error: NvmlError) -> bool:
@@ -87,7 +86,7 @@ class MachineDriver:
         return missing or isinstance(error, DriverMismatch)
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """See :meth:`Driver.follow`; tells when the control device comes or goes."""
+        """See :meth:`DriverBackend.watch`; watches the control device."""
         there: bool | None = None
         async for _ in folder_watch.changes(self._dev):
             before, there = there, (self._dev / CONTROL_DEVICE).exists()
@@ -97,18 +96,18 @@ class MachineDriver:
     def _of_container(self) -> RealNvml:
         made = make_nodes(self._dev, list_driver_nodes(self._proc))
         if made:
-            _log.info("made device nodes that the driver container made for itself only: %s", ", ".join(made))
+            _log.info("made device nodes that the driver container had made only for itself: %s", ", ".join(made))
         tool = ("chroot", str(self._root), "nvidia-smi")
         return RealNvml(proc=self._proc, library=find_library(self._root), reset_tool=tool)
 
 
 class SimulatedDriver:
-    """A simulated machine's. It has no files, so a driver container is believed when it says that it is ready.
+    """A simulated machine's driver. It has no files, so the marker of a driver container suffices.
 
     Args:
         machine: the simulated one.
         clock: the time.
-        markers: where a driver container says so; ``None`` where none does.
+        markers: the folder of markers; ``None`` if there is none.
     """
 
     def __init__(self, machine: SimulatedMachine, clock: Clock, *, markers: Path | None = None) -> None:
@@ -117,24 +116,24 @@ class SimulatedDriver:
         self._markers = markers
 
     def has_library(self) -> bool:
-        """Whether the driver is, or would have to be, a container's: one is ready, or the host has none itself."""
+        """Whether the driver is a container's: one is ready, or the host has no driver itself."""
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 
     def nvml(self, _home: DriverHome) -> AsyncNvml:
-        """See :meth:`Driver.nvml`."""
+        """See :meth:`DriverBackend.nvml`."""
         return InlineNvml(self._machine, self._clock)
 
     def root(self, _home: DriverHome) -> Path | None:
-        """See :meth:`Driver.root`."""
+        """See :meth:`DriverBackend.root`."""
         return None
 
     def needs_new_process(self, _error: NvmlError) -> bool:
-        """Nothing is put into a container of the lab when it is started."""
+        """Never: the lab puts no library into a container when it starts."""
         return False
 
     async def watch(self, notify: Callable[[], None]) -> None:
-        """See :meth:`Driver.follow`."""
+        """See :meth:`DriverBackend.watch`."""
         loaded = self._machine.loaded_driver
 
         def changed() -> None:

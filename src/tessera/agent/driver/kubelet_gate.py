@@ -1,8 +1,8 @@
-"""Kubelet as the parts of an agent see it while a driver is there: what they list reaches it until the offer is closed.
+"""Kubelet as the agent's parts see it while a driver is there; all its device lists can be emptied at once.
 
-A plugin that ends keeps its devices in the node's capacity for minutes, since kubelet waits for its return. A list that
-is empty counts at once. So before the driver goes, every list becomes empty, whatever its plugin says, and nothing more
-is given out.
+The devices of a plugin that ends stay in the node's capacity for minutes, since kubelet waits for its return. An empty
+list counts at once. So before the driver goes, every list becomes empty, whatever its plugin lists, and no further
+device is given out.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from tessera.kubelet.interfaces import (
     PreferredRequest,
 )
 
-#: Seconds that kubelet is given to take the empty lists; one that does not answer holds up no driver.
+#: Seconds that kubelet has to take the empty lists; a silent kubelet must not delay the driver.
 EMPTY_LISTS_TIMEOUT = 5.0
-#: Seconds from when kubelet has read a list until it has counted it.
+#: Seconds between kubelet's reading of a list and its new count.
 HANDOVER = 0.1
 
 
@@ -35,19 +35,19 @@ class GatedKubelet:
     Args:
         kubelet: the node's.
         changes: notified when kubelet has taken a list.
-        clock: for patience.
+        clock: for timeouts.
     """
 
     def __init__(self, kubelet: Kubelet, changes: ChangeNotifier, clock: Clock) -> None:
         self._kubelet = kubelet
         self._changes = changes
         self._clock = clock
-        self._served: list[_Closable] = []
-        self._shut = asyncio.Event()
+        self._served: list[_GatedPlugin] = []
+        self._closed = asyncio.Event()
 
     async def serve(self, plugin: DevicePlugin) -> None:
         """See :meth:`.Kubelet.serve`."""
-        served = _Closable(plugin, self._shut, self._changes)
+        served = _GatedPlugin(plugin, self._closed, self._changes)
         self._served.append(served)
         try:
             await self._kubelet.serve(served)
@@ -60,36 +60,36 @@ class GatedKubelet:
 
     @property
     def accepted(self) -> bool:
-        """Whether kubelet has taken a list of everything that is served."""
+        """Whether kubelet has taken a list of every plugin that is served."""
         return all(served.count is not None for served in self._served)
 
     @property
     def devices(self) -> int:
-        """How many devices kubelet has been told of."""
+        """The number of devices in the lists that kubelet has taken."""
         return sum(served.count or 0 for served in self._served)
 
     def is_published(self, allocatable: Mapping[str, str]) -> bool:
-        """Tells if a node's allocatable covers the healthy devices of every list that kubelet has accepted."""
+        """Whether a node's allocatable covers the healthy devices of every list that kubelet has taken."""
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
-        self._shut.set()
+        self._closed.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
 
 
-class _Closable:
-    """One plugin, as kubelet is served it.
+class _GatedPlugin:
+    """One plugin, as kubelet sees it.
 
     Attributes:
-        count: devices of the last list that kubelet took; ``None`` while it listens to none.
+        count: devices in the last list that kubelet took; ``None`` while it reads none.
         healthy: how many of them are healthy.
     """
 
-    def __init__(self, plugin: DevicePlugin, shut: asyncio.Event, changes: ChangeNotifier) -> None:
+    def __init__(self, plugin: DevicePlugin, closed: asyncio.Event, changes: ChangeNotifier) -> None:
         self._plugin = plugin
-        self._shut = shut
+        self._closed = closed
         self._changes = changes
         self.count: int | None = None
         self.healthy = 0
@@ -105,54 +105,56 @@ class _Closable:
         return self._plugin.options
 
     async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """The plugin's lists; an empty one, and no other, once the offer is closed."""
+        """The plugin's lists; once the gate is closed, an empty one and no other."""
         try:
-            async with aclosing(_until(self._plugin.list_and_watch(), self._shut)) as lists:
+            async with aclosing(_until(self._plugin.list_and_watch(), self._closed)) as lists:
                 async for devices in lists:
                     yield devices
-                    self._took(len(devices), sum(each.healthy for each in devices))
+                    self._set_count(len(devices), sum(each.healthy for each in devices))
             yield ()
-            self._took(0)
+            self._set_count(0)
             await asyncio.Event().wait()
         finally:
-            self._took(None)
+            self._set_count(None)
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """See :meth:`.DevicePlugin.get_preferred_allocation`."""
         return await self._plugin.get_preferred_allocation(requests)
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """See :meth:`.DevicePlugin.allocate`; refused once the offer is closed."""
-        self._must_be_open()
+        """See :meth:`.DevicePlugin.allocate`; refused once the gate is closed."""
+        self._check_open()
         return await self._plugin.allocate(requests)
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """See :meth:`.DevicePlugin.pre_start_container`; refused once the offer is closed."""
-        self._must_be_open()
+        """See :meth:`.DevicePlugin.pre_start_container`; refused once the gate is closed."""
+        self._check_open()
         await self._plugin.pre_start_container(device_ids)
 
-    def _took(self, count: int | None, healthy: int = 0) -> None:
-        # Whoever reads a list asks for the next one when it has taken this one.
+    def _set_count(self, count: int | None, healthy: int = 0) -> None:
+        # Kubelet asks for the next list once it has taken this one.
         if (count, healthy) != (self.count, self.healthy):
             self.count, self.healthy = count, healthy
             self._changes.notify()
 
-    def _must_be_open(self) -> None:
-        if self._shut.is_set():
-            raise PluginError(f"{self.resource_name}: nothing is given out while the node's driver is replaced")
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise PluginError(f"{self.resource_name}: no device is given out while the node's driver is replaced")
 
 
 def _count(text: str) -> int:
-    """A count of the node's status; 0 for what is no quantity, which kubelet corrects with its next status."""
+    """A count in the node's status; 0 if it is no quantity, which kubelet corrects with its next status."""
     try:
         return integer_value(text)
     except ValueError:
         return 0
 
 
-async def _until(lists: AsyncIterator[Sequence[Device]], shut: asyncio.Event) -> AsyncGenerator[Sequence[Device], None]:
-    """What an iterator yields until something is set."""
-    ends = asyncio.ensure_future(shut.wait())
+async def _until(
+    lists: AsyncIterator[Sequence[Device]], closed: asyncio.Event
+) -> AsyncGenerator[Sequence[Device], None]:
+    """Yields an iterator's items until the event is set."""
+    ends = asyncio.ensure_future(closed.wait())
     coming: asyncio.Future[Sequence[Device]] | None = None
     try:
         while True:

@@ -1,8 +1,8 @@
-"""Tells on the Node whether its cards are advertised, and if not, what is waited for.
+"""Writes the condition ``GpuNodeReady`` of the Node: whether its cards are advertised, and if not, why.
 
-The condition ``GpuNodeReady`` has an owner of its own: it is written while no driver is there and nobody knows what the
-agent's other conditions would say; those stay as they are meanwhile, as over a restart of the agent. A replacement of
-the driver may begin once it says ``PausedForDriver``: NVML is closed by then.
+The condition has a field manager of its own. It is written while there is no driver and the agent's other conditions
+are unknown; those stay as they are meanwhile, as over a restart of the agent. A replacement of the driver may begin
+once the condition says ``PausedForDriver``: NVML is closed by then.
 """
 
 import logging
@@ -26,13 +26,13 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Who owns the condition.
+#: Field manager of the condition.
 FIELD_MANAGER = "tessera-agent-driver"
-#: Seconds after a write in which it is not repeated because the Node shows something else.
+#: Seconds after a write before it is repeated because the Node shows another condition.
 REPAIR_PAUSE = 30.0
 
-_WELL = NodeCondition(CONDITION, "True", "Advertised", "the driver is there, and kubelet has the node's cards")
-_TAKEN = NodeCondition(
+_ADVERTISED = NodeCondition(CONDITION, "True", "Advertised", "the driver is there, and kubelet has the node's cards")
+_PUBLISHING = NodeCondition(
     CONDITION,
     "False",
     WAITING_FOR_KUBELET,
@@ -41,13 +41,13 @@ _TAKEN = NodeCondition(
 
 
 class ReadyConditionWriter:
-    """Keeps one condition true.
+    """Keeps the condition of one Node as desired.
 
     Args:
         client: the API server.
-        node_name: the Node.
+        node_name: the Node's name.
         node: the Node as last seen; ``None`` while there is none.
-        events: where changes are told.
+        events: where changes are recorded.
         clock: the time.
         rng: for jitter.
     """
@@ -69,88 +69,95 @@ class ReadyConditionWriter:
         self._changes = ChangeNotifier()
         self._clock = clock
         self._backoff = Backoff(rng)
-        self._wanted: NodeCondition | None = None
+        #: ``None`` before it was set.
+        self._desired: NodeCondition | None = None
+        #: The last write: UID of the Node, condition, monotonic seconds.
         self._written: tuple[str, NodeCondition, float] | None = None
 
     @property
     def desired(self) -> NodeCondition | None:
-        """What the condition shall be; ``None`` before anything was said."""
-        return self._wanted
+        """The desired condition; ``None`` before it was set."""
+        return self._desired
 
     def node_changed(self) -> None:
-        """The Node changed."""
+        """Takes in a change of the Node."""
         self._changes.notify()
 
     def set_waiting(self, waits: WaitReason) -> None:
-        """Something is waited for."""
-        self._want(NodeCondition(CONDITION, "False", waits.reason, one_line(waits.message, CONDITION_MESSAGE)))
+        """Sets the condition to false, with its reason."""
+        self._set(NodeCondition(CONDITION, "False", waits.reason, one_line(waits.message, CONDITION_MESSAGE)))
 
     def set_publishing(self) -> None:
-        """Kubelet has the cards, and the node's status does not show them yet.
+        """Sets the condition to false: kubelet has the cards, and the node's status does not show them yet.
 
-        An agent that has just started leaves a node ready that is: kubelet counts its devices again in a moment.
+        An agent that has just started leaves a ready node ready: kubelet counts its devices again in a moment.
         """
         node = self._node()
-        shown = _shown(node) if node is not None else None
-        if self._wanted is not None or shown is None or shown.status != "True":
-            self._want(_TAKEN)
+        shown = _current(node) if node is not None else None
+        if self._desired is not None or shown is None or shown.status != "True":
+            self._set(_PUBLISHING)
 
     def set_advertised(self) -> None:
-        """The node's status shows the cards."""
-        self._want(_WELL)
+        """Sets the condition to true: the node's status shows the cards."""
+        self._set(_ADVERTISED)
 
-    def _want(self, wanted: NodeCondition) -> None:
-        if wanted != self._wanted:
-            self._wanted = wanted
-            _log.info("%s: %s", wanted.reason, wanted.message)
+    def _set(self, desired: NodeCondition) -> None:
+        if desired != self._desired:
+            self._desired = desired
+            _log.info("%s: %s", desired.reason, desired.message)
             self._changes.notify()
 
     async def run(self) -> None:
-        """Tells until cancelled."""
+        """Writes until cancelled."""
         while True:
             seen = self._changes.count
-            node, wanted = self._node(), self._wanted
+            node, desired = self._node(), self._desired
             pause = None
-            if node is not None and wanted is not None:
-                pause = self._due(node, wanted)
-            if node is not None and wanted is not None and pause == 0:
-                pause = await self._tell(node, wanted)
+            if node is not None and desired is not None:
+                pause = self._seconds_until_write(node, desired)
+            if node is not None and desired is not None and pause == 0:
+                pause = await self._write(node, desired)
             await self._changes.wait(seen, pause)
 
-    def _due(self, node: Node, wanted: NodeCondition) -> float | None:
-        """In how many seconds to write: 0 for now, ``None`` for never while nothing changes."""
-        if (shown := _shown(node)) is not None and _says(shown, wanted):
+    def _seconds_until_write(self, node: Node, desired: NodeCondition) -> float | None:
+        """Seconds until the next write: 0 for now, ``None`` for none before a change."""
+        if (shown := _current(node)) is not None and _is_same(shown, desired):
             return None
-        if self._written is None or self._written[:2] != (node.metadata.uid, wanted):
+        if self._written is None or self._written[:2] != (node.metadata.uid, desired):
             return 0.0
         return max(0.0, self._written[2] + REPAIR_PAUSE - self._clock.monotonic())
 
-    async def _tell(self, node: Node, wanted: NodeCondition) -> float | None:
-        """Writes; returns the pause after a failure."""
-        shown = _shown(node)
+    async def _write(self, node: Node, desired: NodeCondition) -> float | None:
+        """Writes the condition; returns the pause in seconds after a failure."""
+        shown = _current(node)
         since: dict[str, tuple[str, str]] = {}
         if shown is not None and shown.last_transition_time is not None:
             since[CONDITION] = (shown.status, shown.last_transition_time)
-        listed = conditions_manifest([wanted], since, rfc3339(self._clock.now()))
+        listed = conditions_manifest([desired], since, rfc3339(self._clock.now()))
         body = {"metadata": {"uid": node.metadata.uid}, "status": {"conditions": listed}}
         try:
             await self._client.apply(NODES, self._name, body, subresource="status")
         except (ApiError, ConnectionError, TimeoutError) as error:
             pause = self._backoff.next()
-            _log.warning("node %s cannot be told of its driver, again in %.1f s: %s", self._name, pause, error)
+            _log.warning(
+                "condition GpuNodeReady of node %s cannot be written, next attempt in %.1f s: %s",
+                self._name,
+                pause,
+                error,
+            )
             return pause
         self._backoff.reset()
-        self._written = (node.metadata.uid, wanted, self._clock.monotonic())
-        if shown is not None or wanted.status != "True":
-            kind: Literal["Normal", "Warning"] = "Warning" if wanted.reason == "NvmlFailed" else "Normal"
+        self._written = (node.metadata.uid, desired, self._clock.monotonic())
+        if shown is not None or desired.status != "True":
+            kind: Literal["Normal", "Warning"] = "Warning" if desired.reason == "NvmlFailed" else "Normal"
             about = make_reference(NODES, self._name, uid=node.metadata.uid)
-            self._events.record(about, wanted.reason, wanted.message, type=kind)
+            self._events.record(about, desired.reason, desired.message, type=kind)
         return None
 
 
-def _shown(node: Node) -> Condition | None:
+def _current(node: Node) -> Condition | None:
     return next((each for each in node.status.conditions if each.type == CONDITION), None)
 
 
-def _says(shown: Condition, wanted: NodeCondition) -> bool:
-    return (shown.status, shown.reason, shown.message) == (wanted.status, wanted.reason, wanted.message)
+def _is_same(shown: Condition, desired: NodeCondition) -> bool:
+    return (shown.status, shown.reason, shown.message) == (desired.status, desired.reason, desired.message)

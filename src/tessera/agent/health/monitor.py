@@ -237,7 +237,7 @@ class HealthMonitor:
                 self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
                 self.card_reset(uuid)
         except NvmlError as error:
-            self._node.record_on_node("GpuNotReset", f"{name}: could not be reset: {error}", "Warning")
+            self._node.record_on_node("GpuResetFailed", f"{name}: could not be reset: {error}", "Warning")
 
     def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:

@@ -107,7 +107,7 @@ class _Lifecycle:
             options,
             driver=driver,
             markers=self._markers,
-            teller=self._teller,
+            condition=self._teller,
             changes=self._changes,
             clock=clock,
             rng=rng,

@@ -162,7 +162,7 @@ class MemoryEnforcement:
         processes = _describe_processes(decision, card)
         if decision.action is MemoryAction.STRANGER:
             text = f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{processes}"
-            self._events.record_on_pod(pod, "GpuMemoryWithoutShare", text, "Warning")
+            self._events.record_on_pod(pod, "GpuUsedWithoutAllocation", text, "Warning")
         else:
             near = decision.action is MemoryAction.NEAR
             reason = "GpuMemoryNearLimit" if near else "GpuMemoryLimitExceeded"
@@ -197,11 +197,11 @@ class MemoryEnforcement:
                     "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
                 )
                 self._events.record_on_pod(
-                    pod, "GpuMemoryProcessEnded", f"{_describe_use(decision)}; its process {pid} {done}", "Warning"
+                    pod, "GpuMemoryProcessTerminated", f"{_describe_use(decision)}; its process {pid} {done}", "Warning"
                 )
             elif outcome is EnforcementOutcome.NOT_PERMITTED:
                 text = f"{_describe_use(decision)}; the kernel does not let the agent end its process {pid}"
-                self._events.record_on_pod(pod, "GpuMemoryProcessNotEnded", text, "Warning")
+                self._events.record_on_pod(pod, "GpuMemoryTerminationFailed", text, "Warning")
         return outcome.value
 
 

@@ -213,7 +213,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
                 self._learn(diff, card, goal)
                 return self._work_on(diff, card, usage, now)
             case UsersUnknown(text=text, retry=retry):
-                return Wait(retry, "HoldersUnknown", f"{self.name}: {text}")
+                return Wait(retry, "DeviceUsersUnknown", f"{self.name}: {text}")
             case None:
                 return ListUsers()
 

@@ -136,7 +136,7 @@ def _without_taken(found: AppliedSharing, taken: Collection[str]) -> tuple[Appli
         offer=msgspec.structs.replace(found.offer, resources=resources),
         plans={name: plan for name, plan in found.plans.items() if name not in taken},
     )
-    return kept, SharingProblem("ResourceTaken", "; ".join(texts))
+    return kept, SharingProblem("ResourceNameConflict", "; ".join(texts))
 
 
 def _conflict(name: str, devices: int) -> str:

@@ -148,7 +148,7 @@ class ResourceAdvertiser:
         if self._refusal is not None:
             return self._refusal
         if self._occupancy.silent is not None:
-            return SharingProblem("KubeletSilent", self._occupancy.silent)
+            return SharingProblem("KubeletNotResponding", self._occupancy.silent)
         if self._cdi.failed is not None:
             return SharingProblem("CdiFailed", self._cdi.failed)
         if self._served.refused:

@@ -1,1 +1,1 @@
-"""Whether a program can compute on a node's cards, found out by running one."""
+"""Shows whether a program can compute on a node's cards, by running one."""

@@ -1,21 +1,24 @@
-"""CUDA's driver API, as far as one small program needs it: ``libcuda.so.1`` through ctypes.
+"""Computes on a card with CUDA's driver API: ``libcuda.so.1`` through ctypes, and one vector addition.
 
 The library comes with the driver, and into a container with the container runtime; a program that finds it there and
-computes with it proves both. No package of CUDA is needed, whose size would be a hundred times that of the program.
+computes with it proves both. Names and result codes are those of cuda.h. An error names the call, and explains it with
+``cuGetErrorString``. No package of CUDA is used: it would be a hundred times the size of this program.
 
-Names and result codes are those of cuda.h. An error names the call, and says with ``cuGetErrorString`` what is wrong.
+The vector addition is the smallest program that needs driver, card and memory to work together. It is PTX, which every
+driver compiles for its card. ISA 4.0 and ``sm_50`` are as old as the oldest driver and card in use (NVIDIA, PTX ISA,
+release notes), so neither CUDA's toolkit nor a choice by model is needed.
 """
 
 from ctypes import CDLL, addressof, byref, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 LIBRARY = "libcuda.so.1"
-#: ``CUDA_ERROR_NO_DEVICE``: no card, or none that may be computed on as a whole.
+#: ``CUDA_ERROR_NO_DEVICE``: no card, or no card on which a program can compute as a whole.
 NO_DEVICE = 100
 
 
 class CudaError(Exception):
-    """A step of the validation failed; ``code`` is CUDA's ``CUresult``, 0 where CUDA itself is content."""
+    """A step of the validation failed; ``code`` is CUDA's ``CUresult``, 0 if CUDA itself succeeded."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -53,7 +56,7 @@ class Cuda:
         self.call("cuInit", 0)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Does one call.
+        """Makes one call.
 
         Raises:
             CudaError: CUDA refuses it, or the driver is too old to know it.
@@ -72,7 +75,7 @@ class Cuda:
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
     def count(self) -> int:
-        """How many devices there are: whole cards, or the first MIG device of those that are cut."""
+        """The number of devices: whole cards, and the first MIG device of each card with instances."""
         number = c_int()
         self.call("cuDeviceGetCount", byref(number))
         return number.value

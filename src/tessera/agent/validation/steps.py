@@ -1,10 +1,10 @@
-"""The steps of a validation: the cards answer NVML, then a program computes on them; each leaves its marker.
+"""The steps of a validation: the cards answer NVML, then a program computes on them; each step leaves its marker.
 
-Both go through what the container runtime gave to this process, so they show what any other container would find. A
-marker of the time before is removed first: a validation that fails leaves none.
+Both use what the container runtime gave to this process, so they show what any other container would find. The markers
+of an earlier validation are removed first: a failed validation leaves none.
 
-A card in MIG mode that nobody has cut yet has nothing to compute on. Where all cards are so, CUDA has been reached and
-refuses for that reason alone; this counts as validated, and is said.
+A card in MIG mode without instances has nothing to compute on. If all cards are like that, CUDA refuses for that reason
+alone; this counts as validated, and the output says so.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from tessera.api.driver.node_status import CUDA_READY, TOOLKIT_READY
 from tessera.nvml.interface import GpuInfo, Nvml
 from tessera.nvml.real.real_nvml import RealNvml
 
+#: Prints one line about a finished step.
 Say = Callable[[str], None]
 
 
@@ -33,8 +34,8 @@ def validate(
     """Validates a node's cards and leaves the markers.
 
     Args:
-        markers: of the node.
-        say: told of each step that is done.
+        markers: the node's.
+        say: prints each finished step.
         open_nvml: opens NVML.
         load: loads ``libcuda``.
 
@@ -57,7 +58,7 @@ def validate(
 
 
 def ask_cards(nvml: Nvml, say: Say) -> tuple[int, bool]:
-    """Has every card answer; returns how many there are, and whether there is anything to compute on.
+    """Reads every card; returns how many there are, and whether CUDA has a device to compute on.
 
     Raises:
         ValidationFailed: there is no card, or one is lost.

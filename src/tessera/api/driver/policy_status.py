@@ -2,7 +2,7 @@
 
 States and the conditions Ready and Error, with their reasons, are those of NVIDIA's operator. Two differences: a driver
 that is on its way is no error, so Error is true only where somebody has to do something; and Ready says itself what is
-awaited. Two conditions are Tessera's: ``FieldsWithoutEffect`` and ``NodesWithoutDriver``, which names nodes. Texts are
+awaited. Two conditions are Tessera's: ``FieldsIgnored`` and ``NodesWithoutDriver``, which names nodes. Texts are
 bounded, whatever the number of nodes.
 
 Everything is a value: the time is passed in, and a condition whose status stays keeps its time. Conditions of other
@@ -21,7 +21,7 @@ from tessera.limits import POLICY_MESSAGE
 from tessera.phrasing import count_noun, list_names
 
 READY, ERROR = "Ready", "Error"
-WITHOUT_EFFECT = "FieldsWithoutEffect"
+WITHOUT_EFFECT = "FieldsIgnored"
 WITHOUT_DRIVER = "NodesWithoutDriver"
 
 _LIST_MOST = 20

@@ -27,7 +27,7 @@ KEYS = (MEMORY, NVLINK, ECC, CAPABILITY, PRODUCT)
 
 #: Where the choice that was made for a pod is recorded, and why.
 CHOSEN = PREFIX + "chosen-resource"
-CHOSEN_REASON = PREFIX + "chosen-because"
+CHOSEN_REASON = PREFIX + "chosen-resource-reason"
 
 #: Less is taken for a forgotten unit: no slice of any card is smaller.
 _LEAST_MEMORY = 2**20

@@ -27,7 +27,7 @@ _ORDINARY = 0
 @click.option("--node-price", type=Number(min=0), default=1.0, show_default=True, help="Of a node, an hour.")
 @click.option("--wait-price", type=Number(min=0), help="Of a pod's waiting, an hour: find the cheapest pool.")
 @click.option(
-    "--waits",
+    "--max-waiting-share",
     type=Number(0, 1, min_open=True),
     default=0.05,
     show_default=True,
@@ -50,7 +50,7 @@ def command(
     group: str | None,
     node_price: float,
     wait_price: float | None,
-    waits: float,
+    max_waiting_share: float,
     gpus: int,
     resource: str,
     selectors: Sequence[str],
@@ -82,7 +82,7 @@ def command(
         seconds, cutoff = _mean(times), facts.settings.cutoff
         simulated = any(each.simulated for each in times)
     rates: dict[str, float] = {"per_hour": per_hour, "seconds": seconds, "node_price": node_price}
-    chosen = smallest(waits, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
+    chosen = smallest(max_waiting_share, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
     if output == "yaml":
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
         _warn(chosen_priority, cutoff)

@@ -60,7 +60,7 @@ def command(
     \b
     Examples:
       tessera bench autoscale --lab
-      tessera bench autoscale --lab --scenario precompiled-public --attribute --repeat 10
+      tessera bench autoscale --lab --scenario precompiled-public --breakdown --repeat 10
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:

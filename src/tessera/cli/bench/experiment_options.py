@@ -24,7 +24,7 @@ class Trial(NamedTuple):
         lab: simulated here instead of on a cluster.
         scenarios: names of scenarios that the lab plays; all if none is named.
         operator: whose order of steps the lab plays; ``both`` or one.
-        attribute: the lab tells where every saved second comes from.
+        breakdown: the lab tells where every saved second comes from.
         repeat: samples of each scenario; None for as many as are usual.
         seed: of chance in the lab.
         json_file: where the samples go; None for nowhere.
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     lab: bool
     scenarios: Sequence[str]
     operator: str
-    attribute: bool
+    breakdown: bool
     repeat: int | None
     seed: int
     json_file: Path | None
@@ -79,7 +79,7 @@ def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Call
             default="both",
             help="In the lab: whose order of steps.",
         ),
-        click.option("--attribute", is_flag=True, help="In the lab: tell where every saved second comes from."),
+        click.option("--breakdown", is_flag=True, help="In the lab: tell where every saved second comes from."),
         click.option(
             "--repeat",
             type=click.IntRange(1, 1000),

@@ -62,7 +62,7 @@ def command(
     \b
     Examples:
       tessera bench policy-reset --lab
-      tessera bench policy-reset --lab --attribute --repeat 10
+      tessera bench policy-reset --lab --breakdown --repeat 10
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
     if trial.lab:

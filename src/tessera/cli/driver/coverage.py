@@ -38,7 +38,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--version", "driver", metavar="NAME", default="", help="Without --cluster: driver version or branch.")
 @click.option("--repository", default=REPOSITORY, show_default=True, help="Without --cluster: of the image.")
 @click.option("--image", default=IMAGE, show_default=True, help="Without --cluster: its name.")
-@click.option("--must-know", is_flag=True, help="Exit with 4 where nobody has said which kernel comes, instead of 0.")
+@click.option(
+    "--fail-if-unknown", is_flag=True, help="Exit with 4 where nobody has said which kernel comes, instead of 0."
+)
 @click.option("--announce", is_flag=True, help="With --cluster: add the kernels to driver-next-kernels.")
 @output_option
 @registry_options
@@ -60,7 +62,7 @@ def command(
     driver: str,
     repository: str,
     image: str,
-    must_know: bool,
+    fail_if_unknown: bool,
     announce: bool,
     output: str,
     access: Access,
@@ -72,14 +74,14 @@ def command(
     The exit code is 0 if all are covered, 3 if one is not or its registry does not answer, 1 if the question could not
     be asked: what reboots nodes (kured, a hook before a reboot) can ask it. Where nobody has said which kernel comes,
     or a list has a line that is none, it is 0, or nodes whose kernels nobody lists would never reboot; standard error
-    says so, and with --must-know it is 4. With --cluster the policies of the cluster
+    says so, and with --fail-if-unknown it is 4. With --cluster the policies of the cluster
     say which image is wanted, and the kernels listed in ConfigMap tessera-system/driver-next-kernels count too. The
     controller follows that list, has images built for what is missing where a build repository is set, and shows the
     same gate as the metric tessera_driver_next_kernel_covered.
 
     \b
     Examples:
-      tessera driver coverage --cluster --must-know
+      tessera driver coverage --cluster --fail-if-unknown
       tessera driver coverage --cluster --apt-index Packages.xz --os ubuntu22.04 --announce
       tessera driver coverage --kernels 5.15.0-119-generic --os ubuntu22.04 --version 535
       tessera driver coverage --toolkit-release driver-toolkit-release.json --release-info next.json --cluster
@@ -131,4 +133,4 @@ def command(
         say(describe_unknown(report, cluster=cluster), err=True)
     if not report.open:
         return NOT_COVERED
-    return NOT_KNOWN if must_know and not report.known else 0
+    return NOT_KNOWN if fail_if_unknown and not report.known else 0

@@ -28,7 +28,7 @@ class ControllerMetrics:
         self.rollout = RolloutMetrics(self.registry)
         self.coverage = CoverageMetrics(self.registry)
         self._waiting = Gauge("tessera_pods_waiting", "Pods that wait for a slice.", registry=self.registry)
-        self._promises = Gauge("tessera_promises", "Slices promised to pods, by pod.", registry=self.registry)
+        self._promises = Gauge("tessera_slices_promised", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
         self._seconds = Histogram(

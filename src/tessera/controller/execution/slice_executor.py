@@ -191,7 +191,7 @@ class SliceExecutor:
 
     async def _report(self, write: ReportNodeCondition) -> None:
         """Applies the condition under a field manager of its own: other conditions of the node are other parts'."""
-        reason = "InstasliceRefused" if write.text else "InstasliceFollowed"
+        reason = "InstasliceInvalid" if write.text else "InstasliceValid"
         message = write.text or "the node's Instaslice object can be followed"
         condition = {
             "type": OBJECT_CONDITION,

@@ -152,7 +152,7 @@ class NextKernels:
             return None
         if report.problems and report.open:
             return Condition(
-                type=CONDITION, status="False", reason="ListIsWrong", message="; ".join(report.problems[:3])
+                type=CONDITION, status="False", reason="InvalidList", message="; ".join(report.problems[:3])
             )
         return Condition(
             type=CONDITION,

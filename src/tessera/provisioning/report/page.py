@@ -93,8 +93,8 @@ _SUMS = {
     "total": "request to workload",
     "total-provisioned": "request to cards given out",
     "total-startup": "registration to cards given out",
-    "total-after-ready": "Ready to workload",
-    "total-after-labelled": "facts known to cards given out",
+    "total-ready-to-workload": "Ready to workload",
+    "total-labelled-to-allocatable": "facts known to cards given out",
 }
 
 

@@ -238,7 +238,7 @@ class StartupController:
         self._due[node.metadata.name] = now + _AGAIN
         if self._reported_held.get(node.metadata.uid) != why:
             self._reported_held[node.metadata.uid] = why
-            self._events.record(_about(node), "GpuReplacementHeld", f"is not replaced: {why}", type="Warning")
+            self._events.record(_about(node), "GpuNodeReplacementDelayed", f"is not replaced: {why}", type="Warning")
 
 
 class _ConditionText(NamedTuple):
