@@ -59,7 +59,11 @@ class MemoryGrants:
         self.rejected_limits: dict[PodUid, str] = {}
 
     def update(
-        self, users: Mapping[str, Sequence[DeviceUser]], offer: Advertisement, totals: Mapping[str, int], pods: Iterable[Pod]
+        self,
+        users: Mapping[str, Sequence[DeviceUser]],
+        offer: Advertisement,
+        totals: Mapping[str, int],
+        pods: Iterable[Pod],
     ) -> tuple[MemoryGrant, ...]:
         """Takes in what is true now, and returns the pods with their limits.
 
