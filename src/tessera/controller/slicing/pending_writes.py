@@ -153,7 +153,7 @@ class PendingWrites:
                 and uid not in self._state.refused_pods
             )
             if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
-                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceTakenBack"
+                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceReclaimed"
                 yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
     def _openings(self) -> Sequence[Ungate]:

@@ -180,7 +180,7 @@ class Slicer:
         served = not self._lifecycle.agent_is_down(allocation.node)
         text = withdrawn_text(pod, allocation.node, avoided=served)
         stays = bool(pod.node) and not pod.owner
-        self._lifecycle.record_event(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
+        self._lifecycle.record_event(pod, "AgentNotReady" if stays else "SliceReclaimed", text, warning=True)
         if pod.owner:
             if served:
                 self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
