@@ -1,7 +1,7 @@
-"""What was seen of nodes, pods and DaemonSets, as far as drivers depend on it, and whether a change of it matters.
+"""Nodes, pods and DaemonSets as far as drivers depend on them, and whether a change of one matters.
 
-A cluster's nodes send heartbeats and its pods come and go by the thousand; a round of decisions begins only where a
-node's facts changed, a pod has to do with drivers, or the node of a pod is being upgraded.
+Nodes send heartbeats and pods come and go by the thousand. A planning round begins only if a node's facts changed, if a
+pod concerns drivers, or if the pod's node is being upgraded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Nodes that can share a driver image: same operating system, same kernel, same architecture, same page size.
+"""Pools: nodes with the same operating system, kernel, architecture and page size, which can share a driver image.
 
-The whole kernel string is part of the key. A shortened one makes nodes of two architectures look alike, and the second
-then never gets a driver.
+The key holds the whole kernel string. A shortened one makes nodes of two architectures look alike, and the second then
+never gets a driver.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""What is asked of registries, and what they can answer: values and one seam, no I/O.
+"""Image queries and their answers: values and the :class:`Resolver` protocol, no I/O.
 
-Four ways to fail are told apart, since each needs another hand: the image is not there (build it), the registry wants
-other credentials (an administrator), it does not answer (wait, and go on with what was known), or it has the image for
-another architecture.
+Four failures are told apart, since each needs another remedy: the image is missing (build it), the registry wants other
+credentials (an administrator grants them), the registry is unreachable (wait, and use its last answer), or the image
+exists for another architecture only.
 """
 
 from enum import Enum

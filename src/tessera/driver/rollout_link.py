@@ -1,11 +1,8 @@
-"""Between what is wanted of nodes and the rollout that brings it about: what goes in, and what comes back.
+"""Connects the planner with the rollout: wanted sets go in, notes and failed sets come back for the next plan.
 
-A set that is wanted goes in with what stands in its way; why a node waits, and which sets failed, come back and are
-part of the next decision.
-
-The rollout's writes hold only for a node as it was seen, so it has the first word about a node. What is told of one
-(:mod:`tessera.driver.executor`) waits while a write of the rollout is not seen yet, and while the rollout says of the
-node what it did not say before: otherwise each would overtake the other, and every step be told twice.
+The rollout's patches hold only for the resourceVersion that it saw, so it writes a node first. The node's status
+(:mod:`tessera.driver.executor`) waits while a patch of the rollout is unseen, and while the rollout's note has changed
+in this round. Otherwise each write would invalidate the other.
 """
 
 import asyncio

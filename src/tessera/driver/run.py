@@ -1,8 +1,7 @@
-"""The driver part of the controller: mirrors what matters, decides, and lets the hands and the rollout act.
+"""The driver part of the controller: caches, planner, executor and rollout in one loop.
 
-Nothing is looked at by the clock. A round begins when something that matters was seen to change, when an answer or a
-build changed, or when a deadline that the round before named has come. Everything that is remembered between rounds
-may be lost.
+There is no polling. A round begins after a relevant change in a watch, after an answer or a build, or at a deadline
+that the last round named. Everything kept between two rounds may be lost.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Records as texts, and the bounded book of those that are kept: what outlives autoscaled nodes.
+"""Provisioning records as text, and the bounded history of them, which outlives autoscaled nodes.
 
 Rules:
 
-- one record is one line of JSON, so that one broken line costs one record;
-- annotations and ConfigMaps are written by others too: a text's length, its names and its numbers are bounded before
-  anything is done with them, and keys and milestones that are not known are passed over;
-- the book holds the newest records, at most so many and so many bytes; a record that is put again replaces itself.
+- One record is one line of JSON, so one broken line costs one record.
+- Others can write annotations and ConfigMaps: the length of a text, its names and its numbers are bounded before use,
+  and unknown keys and milestones are ignored.
+- The history holds the newest records, bounded in number and in bytes. A record replaces an older one of its uid.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""The way of a node from "somebody needs it" to "its workload runs", as moments; and that of a pod that asks for cards.
+"""Milestones of a node, from the request for it to its running workload, and those of a pod that requests GPUs.
 
-A moment that nobody saw is unknown, and stays so: durations around it are unknown too, never zero and never negative.
-The phase before a milestone is named after it, so phases of a complete record sum to its total.
+An unobserved milestone is unknown, and stays unknown. Durations next to it are unknown too, never zero or negative. A
+phase is named after the milestone that ends it, so the phases of a complete record sum to its total.
 """
 
 from collections.abc import Mapping

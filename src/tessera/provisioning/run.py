@@ -1,8 +1,8 @@
-"""Provisioning as a part of the controller: what is seen goes to the tracker, what it finds is written.
+"""Provisioning as a part of the controller: observations go to the tracker, and its records are written.
 
-Three kinds of writes, each with its own pace: startup taints and conditions at once, since pods wait for them; a node's
-annotation after its changes have gathered for a second; the book of records a few seconds later. Everything that is
-written can be lost at any moment: the tracker starts again from what objects say.
+Three kinds of writes have their own pace: startup taints and conditions at once, since pods wait for them; a node's
+annotation after its changes were gathered for a second; the history a few seconds later. Any of them may be lost: the
+tracker starts again from the objects.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Builds that are wanted, and their Jobs: each image is built once, whoever asks, and whoever dies meanwhile.
+"""Runs the wanted builds as Jobs: each image is built once, whoever asks and whichever controller dies meanwhile.
 
-Memory holds nothing that the API server does not: what runs, what failed and when is read from Jobs and their pods,
-what is to come is decided by :mod:`tessera.driver.build.states`. A write that failed is decided anew after a pause.
+All state is in Jobs and their pods; :mod:`tessera.driver.build.states` decides from them. A write that failed is
+decided anew after a pause.
 """
 
 import asyncio
@@ -68,11 +68,16 @@ class BuildJobs:
         self._may_act = may_act
         self._retries = retries or BuildRetries()
         self._listeners = [changed] if changed is not None else []
+        #: Orders by asker; an asker replaces its own entry only.
         self._wanted: dict[str, tuple[BuildOrder, ...]] = {}
+        #: Attempts that were created and not seen in the watch yet, with the monotonic time; by Job name.
         self._created: dict[str, tuple[BuildAttempt, float]] = {}
+        #: Why the API server refused a Job, by the order's key; only wanted orders.
         self._refused: dict[str, str] = {}
+        #: The attempt that listeners were last told of, by Job name.
         self._reported: dict[str, BuildAttempt] = {}
         self._changed = asyncio.Event()
+        #: No write before this monotonic time: the last one failed.
         self._paused_until = 0.0
         self._backoff = Backoff(rng, shortest=_SHORTEST, longest=_LONGEST)
         selector = f"{APP_LABEL}={APP}"

@@ -1,14 +1,14 @@
-"""What Jobs and their pods say about builds, and what is to be done next. Pure.
+"""Reads the state of builds from Jobs and their pods, and decides which Jobs to create. Pure.
 
 Rules:
 
-1. A build is known by its key (see :attr:`BuildOrder.key`), an attempt by its Job's name. Whoever looks at the same
-   Jobs decides the same, so a controller that dies leaves nothing behind that the next one must know.
-2. An attempt that failed is followed by another after a pause that doubles, up to a number. Jobs are kept for a day:
-   after that a build that failed for good begins anew if it is still wanted.
-3. A build that is done is not made again while its Job is there, even if the image is not found: then something else is
-   wrong (the registry, or who may read it), and the state says so.
-4. Builds for two architectures under one tag take turns, since the second must put the first's image into its index.
+1. A build is identified by its key (:attr:`BuildOrder.key`), an attempt by its Job's name. A controller that restarts
+   reads the same Jobs and decides the same.
+2. A failed attempt is repeated after a pause that doubles, up to a number of attempts. Jobs are kept for a day; after
+   that, a build that failed for good begins anew if it is still wanted.
+3. A finished build is not repeated while its Job exists, even if the image is not found: then the registry or its
+   access rights are wrong, and the state says so.
+4. Builds for two architectures under one tag take turns, since the second adds to the first one's index.
 """
 
 from collections.abc import Collection, Iterable, Mapping

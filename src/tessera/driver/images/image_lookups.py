@@ -1,7 +1,7 @@
-"""What registries said, asked again when it may have changed.
+"""Looks images up in the background, and again when the answer may have changed.
 
-The resolver remembers answers by reference and paces itself; this keeps the answer to each question for decisions,
-which cannot wait, and says when one has come. A question that no pool has any more is forgotten.
+The resolver caches by reference and paces its requests. This module keeps the latest answer to each query, since the
+planner cannot wait, and reports when one has come. Queries of no pool are dropped.
 """
 
 import asyncio
@@ -34,10 +34,15 @@ class ImageLookups:
         self._clock = clock
         self._rng = rng
         self._answered = answered
+        #: Latest answer of each query.
         self._answers: dict[ImageQuery, Resolution] = {}
-        self._due: dict[ImageQuery, float] = {}  # on the monotonic clock
+        #: When a query is looked up again, monotonic seconds. Each key has an answer.
+        self._due: dict[ImageQuery, float] = {}
+        #: Since when a query's registry is unreachable, monotonic seconds.
         self._unanswered_since: dict[ImageQuery, float] = {}
+        #: Pauses of queries in ``_unanswered_since``.
         self._backoffs: dict[ImageQuery, Backoff] = {}
+        #: Queries that are being looked up.
         self._running: set[ImageQuery] = set()
 
     @property

@@ -1,4 +1,4 @@
-"""Images that kubelets could not pull lately: they count as not there, whatever their registry says."""
+"""Images that kubelets could not pull lately. They count as missing, whatever their registry says."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,7 @@
-"""What registries said last, kept in the cluster: an outage that meets a fresh controller takes nothing away.
+"""A resolver whose found images survive a restart, so that a registry outage does not hit a new controller harder.
 
-A resolver in front of another one. Before the first question it puts back what the ConfigMap ``driver-images`` holds;
-after an answer that found another image it has that written down. What is written is the newest that fits; content that
-cannot be read is passed over and replaced.
+It loads the ConfigMap ``driver-images`` before the first query and rewrites it after a query found a new image. The
+newest images that fit are kept; content that cannot be decoded is ignored and replaced.
 """
 
 import asyncio

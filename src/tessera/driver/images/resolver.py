@@ -115,9 +115,13 @@ class RegistryResolver:
         self._slots = asyncio.Semaphore(parallel)
         self._found_for = found_for
         self._missing_for = missing_for
+        #: Newest results, least recently used first; at most :data:`REMEMBERED_REFERENCES`.
         self._results: OrderedDict[_Key, _LookupResult] = OrderedDict()
+        #: Lookups in flight: one per key, however many callers wait.
         self._flights: dict[_Key, asyncio.Task[_LookupResult]] = {}
+        #: By repository: its back-off, and until when it is not asked, monotonic seconds.
         self._pauses: dict[str, tuple[Backoff, float]] = {}
+        #: Images from an earlier process, by reference and architecture; a clear answer removes its entry.
         self._restored: dict[tuple[str, str], CachedImage] = {}
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:

@@ -1,11 +1,11 @@
-"""What a node says about itself, as far as its driver depends on it. Pure.
+"""Facts of a node that its driver depends on. Pure.
 
 Rules:
 
-1. What kubelet says at every boot comes before what Node Feature Discovery found out up to a minute ago, before an
-   upgrade of the system maybe. Labels say what kubelet's text does not. Nobody waits for a label.
-2. A node that lacks a fact is reported alone, with the fact; it stands in nobody else's way.
-3. Labels are written by others: a value that cannot be part of an image's name is a missing fact.
+1. Kubelet's report at boot counts before Node Feature Discovery's labels, which may be a minute old and from before an
+   upgrade of the system. Labels fill in what kubelet does not report. Nothing waits for a label.
+2. A node that lacks a fact is reported alone, with the fact; it holds up no other node.
+3. Anybody may write labels: a value that cannot be part of an image name counts as missing.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One node as the machine sees it, and how far its driver is. Pure."""
+"""The state of one node as the planner reads it, and the progress of its driver. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a node is told about its driver: the annotation, and the condition that ``kubectl`` shows. Pure."""
+"""Writes a node's driver status as annotation and as condition, and reads it back. Pure."""
 
 from typing import Any
 

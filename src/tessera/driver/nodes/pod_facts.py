@@ -1,4 +1,4 @@
-"""What the pods on a node say about its driver. Pure."""
+"""Reads the driver-related pods of a node: driver, toolkit, validation, and driver pods of others. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
-"""Where a node stands in the change of its driver: upstream's states and names, and the record that we keep on it.
+"""The upgrade state of a node: NVIDIA's label, and our record in an annotation.
 
-Everything that a controller needs after it died lies on the node: the state in upstream's label, which tools read, and
-a record in an annotation, which says from where to where. The record is ours alone; a state without a readable record
-was left by somebody else, and is not gone on with.
+A controller that restarts continues from the node: the label holds the state, which other tools read, and the
+annotation says from which set to which. A state without a readable record was left by somebody else and is not
+continued.
 """
 
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Between a policy that names a repository for builds and the builds themselves: which one is wanted, how it stands."""
+"""Requests the builds that nodes wait for, and reads their progress for the strategy."""
 
 from collections.abc import Callable, Collection
 

@@ -1,16 +1,16 @@
-"""All nodes and their drivers: one round of decisions, without I/O.
+"""Plans the drivers of all nodes: one :class:`ClusterSnapshot` in, one :class:`ClusterPlan` out. No I/O, no state.
 
 Rules:
 
-1. Everything follows from what is seen: nodes, pods, DaemonSets, the objects of administrators, and what registries and
-   builds say. What is remembered besides only saves time; a controller that starts anew decides the same.
-2. One bad node, pool or policy stops nobody else.
-3. A DaemonSet is made for a set that some node is to have, and deleted once no node refers to it: neither by its label,
-   nor by what the rollout would go back to.
-4. A set that failed on nodes is not given to fresh ones while others of the pool serve with another.
-5. While nothing may be decided (see :mod:`tessera.driver.policies.policy_selection`), nothing is written at all.
+1. The plan follows from the snapshot alone: nodes, pods, DaemonSets, policy objects, answers of registries and builds.
+   A controller that starts anew plans the same.
+2. One bad node, pool or policy stops no other.
+3. A DaemonSet is created for a set that some node should have, and deleted once no node refers to it by its label or
+   by its upgrade record.
+4. A set that failed in the rollout is not given to fresh nodes while other nodes of the pool serve with another set.
+5. While the policy selection is frozen (:mod:`tessera.driver.policies.policy_selection`), nothing is written.
 
-It does not know how the rollout replaces drivers that serve (:mod:`tessera.driver.rollout`); it says what is wanted.
+The plan says which set each node should have; :mod:`tessera.driver.rollout` replaces drivers that serve.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,9 +69,12 @@ class _ClusterPlanner:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._sets = {key: each.set for key, each in snapshot.sets.items()}
+        #: Strategy of each policy (``kind/name``) and pool that was asked for in this round.
         self._results: dict[tuple[str, PoolKey], StrategyResult] = {}
         self._serving = self._serving_sets()
+        #: Plans of the nodes that have to do with drivers, by name.
         self._plans: dict[str, NodePlan] = {}
+        #: DaemonSets to create, by set id; no id of it is in ``_sets``.
         self._needed: dict[str, CreateSet] = {}
 
     def run(self) -> ClusterPlan:

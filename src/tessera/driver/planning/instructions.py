@@ -1,4 +1,4 @@
-"""What the machine asks the hands to do, as values. Each may be lost, or done twice, without harm."""
+"""Instructions of the planner to the executor, as values. Each can be lost, or carried out twice, without harm."""
 
 from typing import Any
 

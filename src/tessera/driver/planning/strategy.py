@@ -1,18 +1,18 @@
-"""How one node comes to its driver: the best strategy that is possible now, and why none of the better ones is. Pure.
+"""Chooses the driver strategy of one node: the best that is possible now, and why each better one is not. Pure.
 
 Best first: pre-installed, precompiled for exactly the version, precompiled for its branch, the same from a mirror,
-built, blocked. With ``usePrecompiled: false`` building comes before the three that need finished modules.
+built, blocked. With ``usePrecompiled: false`` building comes before the three precompiled strategies.
 
 Rules:
 
-1. Only an image that a registry has said to have is chosen. Not found, unauthorized and wrong architecture never lead
-   to a DaemonSet.
-2. A registry that does not answer says nothing: what it said last counts, and without that the node waits rather than
-   go a way that is slower by minutes, but not for longer than the caller's patience.
-3. A pool whose policy names a build repository waits for the one build, until that fails or is overdue.
-4. An image that kubelet could not pull counts as not there.
+1. Only an image that a registry has confirmed is chosen. Not found, unauthorized and wrong architecture never lead to a
+   DaemonSet.
+2. An unreachable registry says nothing. Its last answer counts; without one the node waits, up to the caller's limit,
+   rather than take a strategy that is slower by minutes.
+3. A pool whose policy names a build repository waits for its one build, until that build fails or is overdue.
+4. An image that kubelet could not pull counts as missing.
 
-It does not know what a node has now; that is :mod:`tessera.driver.planning.cluster_plan`'s business.
+The driver set that the node has now is not considered here; :mod:`tessera.driver.planning.node_plan` does that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

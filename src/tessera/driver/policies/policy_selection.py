@@ -1,12 +1,12 @@
-"""Which policy governs which node: from the objects that administrators wrote, to one value. Pure.
+"""Selects the policy of each node from the objects that administrators wrote. Pure.
 
 Rules:
 
-1. The oldest ClusterPolicy counts. One whose status another operator writes is that operator's: nothing is done.
-2. An object with mistakes is not followed; what it said before goes on, and where nothing is known of that, everything
-   stays as it is. Nobody loses a driver by a typing error.
-3. Where there is no such kind of object (the definition was never installed, or was removed), nothing is taken away
-   from nodes either. Only an object that was deleted, or says ``enabled: false``, takes drivers away.
+1. The oldest ClusterPolicy counts. If another operator writes its status, it is that operator's and nothing is done.
+2. An object with a mistake is ignored and its last valid version counts. If there is none, the selection is frozen and
+   everything stays as it is. Nobody loses a driver by a typing error.
+3. If the API server does not serve the kind (the CRD was never installed, or was removed), nothing is taken away from
+   nodes. Only an object that was deleted, or says ``enabled: false``, takes drivers away.
 """
 
 from collections.abc import Collection, Mapping, Sequence

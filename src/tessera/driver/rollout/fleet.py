@@ -142,8 +142,10 @@ class _PolicyRound:
         self._now = now
         self._busy = busy
         self._eviction_refusals = eviction_refusals
+        #: Causes of failures of the sets wanted now, by node; grows within the round, never shrinks.
         self._failed = self._failed_nodes()
-        self._keep_pull_pods: set[str] = set()  # nodes that may keep a pod that brought an image
+        #: Names of nodes that may keep their pull pod.
+        self._keep_pull_pods: set[str] = set()
 
     def run(self) -> None:
         """Decides; what was begun comes first, since it may use up the budget."""

@@ -36,10 +36,15 @@ class InFlight:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._running: set[str] = set()  # keys of instructions that were not answered yet
-        self._unseen: dict[str, str] = {}  # node -> the version that a patch replaced, until another one is seen
-        self._ending: set[str] = set()  # pods that will end, until they are seen to
-        self._pauses: dict[str, float] = {}  # key -> when it may be tried again, seconds since 1970
+        #: Keys of instructions that were started and not answered.
+        self._running: set[str] = set()
+        #: By node, the resourceVersion that an answered patch replaced, until a view shows another one.
+        self._unseen: dict[str, str] = {}
+        #: Uids of pods whose end was accepted, until a view shows them terminating or gone.
+        self._ending: set[str] = set()
+        #: When a key may be tried again, seconds since 1970. No key of it is in ``_running``.
+        self._pauses: dict[str, float] = {}
+        #: Refusals in a row, by key; without an entry there was none.
         self._backoffs: dict[str, Backoff] = {}
 
     @property

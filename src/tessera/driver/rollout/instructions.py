@@ -1,4 +1,4 @@
-"""What the machine asks the hands to do, as values. Each can be lost or done twice without harm."""
+"""Instructions of the rollout to its executor, as values. Each can be lost, or carried out twice, without harm."""
 
 from collections.abc import Mapping
 from enum import Enum

@@ -1,7 +1,7 @@
-"""The book of records in its ConfigMap ``provisioning-records``: read once, written a moment after it changed.
+"""Keeps the provisioning history in the ConfigMap ``provisioning-records``: read once, written soon after a change.
 
-One process writes it, the leader; what it writes replaces what is there. Lines that cannot be read are set aside within
-the ConfigMap and told in an Event; they are no reason to stop.
+Only the leader writes it, and replaces what is there. Unreadable lines are set aside within the ConfigMap and reported
+in an Event.
 """
 
 import logging

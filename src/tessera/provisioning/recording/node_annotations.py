@@ -1,7 +1,6 @@
-"""A node's record in the node's annotation, so that whoever looks at the node, or begins anew, sees how far it came.
+"""Writes a node's provisioning record to the node's annotation, for readers and for the next controller.
 
-Written after a node's changes have gathered for a second. What cannot be written is tried again, with what it says by
-then.
+Changes of a node are gathered for :data:`SETTLE` seconds. A failed write is repeated with the newest record.
 """
 
 import asyncio

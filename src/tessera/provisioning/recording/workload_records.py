@@ -1,8 +1,7 @@
-"""Records of pods that started: kept, and where a node was made for the pod, with the moment its images were there.
+"""Keeps the records of pods that started; for a pod whose node was created for it, with the time of its image pull.
 
-Only kubelet's Events say when an image was there, and asking for those of one pod has a server look through all of a
-namespace. So it is done for the few pods whose pull is a part of a new node's way, one after the other; where nobody
-says it, it stays unknown.
+Only kubelet's Events hold that time, and a query for one pod makes the server scan all Events of the namespace. So it
+is sent only for pods with a new node, one after the other. Without an Event the time stays unknown.
 """
 
 import asyncio

@@ -1,17 +1,17 @@
-"""When a new node may take pods that ask for its cards, and what is said of one that does not come that far. Pure.
+"""Judges the startup of a node: whether its startup taint goes, and what its condition says at the deadline. Pure.
 
-A node group may give its nodes a startup taint, so that nothing is scheduled there too early and a cluster autoscaler
-counts the node as coming, not as useless. Somebody has to take it off:
+A node group may give its nodes a startup taint, so that the scheduler puts nothing there too early and the cluster
+autoscaler counts the node as coming. Rules:
 
-- it goes only when kubelet gives out what the node's agent says its cards offer, with the layout and the sharing that
-  are asked for: not at the first card, and not while a MIG layout is half applied;
-- a node that is not that far at its deadline is told so, with the phase that blocks it; the taint stays, since nothing
-  can run there;
-- while its driver is kept from coming by what would keep another node's, too, the deadline stands still. If that is a
-  wait (for the one build of its kernel, for an answer of a registry), nothing is wrong with the node for as long as
-  nodes wait for a build at most; if people have to act (no image fits), they are told at the ordinary deadline. It is
-  replaced in neither case, and has what was left of its time once its driver may come, however late that is;
-- only the keys that were named are touched. Startup taints of others wait for something else.
+- The taint goes once kubelet offers what the node's agent says, with the MIG layout and the sharing that are asked for:
+  not at the first GPU, and not while a layout is half applied.
+- A node that is not ready at its deadline gets a condition that names the blocking phase. Its taint stays, since
+  nothing can run there.
+- While the node's driver is held back by a cause that would hold back another node's too, the deadline stops. If the
+  cause is a wait (the build of its kernel, an answer of a registry), the node counts as well for at most
+  :data:`BUILD_PATIENCE`. If people have to act (no image fits), the condition says so at the ordinary deadline. Such a
+  node is not replaced in either case, and gets the rest of its time once its driver can come.
+- Only the named taint keys are touched. Startup taints of others wait for something else.
 """
 
 from collections.abc import Collection

@@ -1,9 +1,9 @@
-"""Whether a node that did not come up is replaced: a bounded number, and never against somebody's word. Pure.
+"""Decides whether an overdue node is replaced: a bounded number, and never against somebody's mark. Pure.
 
-Replacing helps against a broken machine and not against a driver that does not exist. So a node whose driver is kept
-from coming by what would keep another one's, too, is not replaced; and as that cannot always be told, it stops after a
-number of nodes per group and hour. What was replaced is counted from the book of records, so a controller that starts
-anew goes on counting; a node is in the book before it is deleted.
+Replacing helps against a broken machine, not against a driver that does not exist. So a node whose driver is held back
+by a cause that would hold back another node's too is not replaced. That cannot always be known, so the number of
+replacements per group and hour is limited. Replacements are counted in the history, so a controller that restarts
+continues the count; a node is in the history before it is deleted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

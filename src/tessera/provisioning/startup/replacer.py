@@ -1,9 +1,8 @@
-"""Asks for a node's replacement by deleting what it was made from: whoever scales the group makes another.
+"""Replaces a node by deleting the Machine, NodeClaim or Node behind it; the autoscaler then creates another.
 
-A Machine or a NodeClaim is drained by its own controller before it goes. A bare Node is not, so it is deleted only
-while nothing runs on it but what belongs to every node: pods of DaemonSets and of files there, and Tessera's own in its
-namespace. The record that counts a replacement is stored first: a controller that dies in between has replaced one node
-less than it counts, never more.
+The controller of a Machine or NodeClaim drains the node first. A bare Node is not drained, so it is deleted only while
+no pods run on it except those of DaemonSets, static pods and Tessera's own. The history entry that counts the
+replacement is stored first: a controller that dies in between has replaced one node less than it counts, never more.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,7 @@
-"""Carries out what is decided about nodes that start: takes taints off, tells of those that are late, replaces few.
+"""Carries out the startup judgements: removes startup taints, reports late nodes, replaces a few of them.
 
-Each look judges the nodes that changed and those whose time is up, and writes one thing after the other. A write that
-failed is judged anew after a pause; by then something else may be due. What was written is remembered until the node
-shows it, so that nothing is written twice.
+Each round judges the nodes that changed and those whose time is up, and sends one write after the other. A failed write
+is judged anew after a pause. A write is remembered until the node shows it, so nothing is written twice.
 """
 
 import logging
@@ -95,9 +94,13 @@ class StartupController:
         self._may_act = may_act
         self._backoff = Backoff(rng)
         self._deadline = StartupDeadline(seconds=options.deadline, began=clock.now(), grace=options.grace)
+        #: When a node is judged again at the latest, seconds since 1970, by name.
         self._due: dict[str, float] = {}
+        #: The resourceVersion at which the taints were removed, by uid.
         self._taints_removed: dict[str, str] = {}
+        #: The condition that was written last, by uid.
         self._written: dict[str, _ConditionText] = {}
+        #: The reported reason why a node is not replaced, by uid.
         self._reported_held: dict[str, str] = {}
 
     def next_due(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What autoscalers' machines say of the nodes that they become, taken out of their objects. Pure."""
+"""Reads Machines and NodeClaims of autoscalers: which node they become, and when they were requested. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,19 +1,19 @@
-"""What is known of one node's way by all that is seen of it at one moment. Pure: no memory but the record itself.
+"""Infers the milestones of one node from everything observed about it at one moment. Pure: no state but the record.
 
 Rules:
 
-1. A moment that was found stays: pods are restarted, conditions flap, drivers are upgraded; the record is of the first
-   way of a node.
-2. What nobody brings to a node came with it: on a node whose host has the driver, facts, image and driver were there
-   at its registration. Nobody knows that of a node before its agent speaks or its cards are given out.
-3. A request is a node's if a Machine or NodeClaim says so; else it is that of the pod that waited before the node was
-   there and was the first to run on it.
-4. A workload ends a node's way only if it waited for the node: one that came later waited for something else.
-5. Pods of an earlier node of the name stay for a while after their node; nothing of them counts.
-6. The way of a node that stood there before anybody asked for its driver begins when it was asked for, at the latest
-   moment that can be: what was before belongs to nobody's waiting for a GPU.
-7. A driver is kept from coming until something else is said of it, and that says since when: whoever sees it later,
-   after a controller has died, finds the same.
+1. A known milestone stays: pods restart, conditions flap and drivers are upgraded, but the record is of the first
+   startup of the node.
+2. Facts, image and driver that nobody brought came with the node: if the host has the driver, they date from its
+   registration. That is known only once the node's agent reports or its GPUs are offered.
+3. The request of a node is that of its Machine or NodeClaim; else that of the pod that waited before the node existed
+   and was the first to run on it.
+4. A workload completes a record only if it waited for the node. A later one waited for something else.
+5. Pods of an earlier node of the same name stay for a while; nothing of them counts.
+6. For a node that existed before anybody asked for its driver, the record begins at that request, at the latest
+   possible moment: the time before belongs to nobody's wait for a GPU.
+7. A driver counts as held back until its status changes, and the status says since when. So a controller that restarts
+   finds the same.
 """
 
 import math

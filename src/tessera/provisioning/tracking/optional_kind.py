@@ -1,7 +1,7 @@
-"""Kinds of objects that need not be on a cluster: looked for, and followed once they are there.
+"""Follows a kind that the cluster may not serve: asks discovery, and watches the kind once it is served.
 
-Whether a group is served is asked of discovery, which everybody may read, so a cluster without Cluster API costs one
-small request a minute and no line in the log.
+Everybody may read discovery, so a cluster without Cluster API costs one small request a minute, later less, and no log
+line.
 """
 
 import dataclasses

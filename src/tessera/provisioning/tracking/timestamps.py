@@ -1,8 +1,8 @@
-"""What nodes and pods say of moments, taken out of their objects. Pure.
+"""Reads what Nodes and pods say about milestones. Pure.
 
-Times that are missing or no dates are unknown. Objects are written by others: names that become labels of metrics or
-keys of records are cut, and what a pod's labels say of a driver counts only of pods that no tenant can make: Tessera's
-in its own namespace, those of NVIDIA's operator if they are privileged, as the operator has them.
+Times that are missing or invalid are unknown. Others write these objects: names that become metric labels or record
+keys are cut. A pod's labels count as those of a driver only if no tenant can create the pod: Tessera's in its own
+namespace, NVIDIA's operator's if they are privileged, as the operator runs them.
 """
 
 from collections.abc import Iterable, Mapping

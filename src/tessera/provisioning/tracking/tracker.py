@@ -5,10 +5,10 @@ Rules:
 1. :mod:`tessera.provisioning.tracking.milestone_inference` derives milestones from objects. The tracker keeps what it
    observed of those objects.
 2. Most milestones are timestamps in objects, so it does not matter when the tracker reads them. Two are not: LABELLED
-   (the node's facts are known) and ALLOCATABLE (kubelet offers its cards). The tracker knows them only if it saw the
+   (the node's facts are known) and ALLOCATABLE (kubelet offers its GPUs). The tracker knows them only if it saw the
    change, or if the node is at most :data:`SAME_MOMENT` old; otherwise they stay unknown.
 3. Only new nodes get a record: none for a node registered more than :data:`FRESH` ago, unless its annotation holds an
-   unfinished record. For a node that was there before anybody asked for its driver, the record begins at the request.
+   unfinished record. For a node that existed before anybody asked for its driver, the record begins at the request.
 4. A record continues from the state in the node's annotation.
 """
 
@@ -51,17 +51,27 @@ class Tracker:
     def __init__(self) -> None:
         self.records: dict[str, ProvisioningRecord] = {}
         self.changed: set[str] = set()
+        #: Nodes that exist, by name, as last observed.
         self._nodes: dict[str, NodeTimestamps] = {}
+        #: When a node was first seen to have a GPU; only nodes that had none before.
         self._gpu_since: dict[str, float] = {}
+        #: Relevant pods that exist, by uid.
         self._pods: dict[str, PodTimestamps] = {}
+        #: The bound ones of ``_pods``, by node name and uid.
         self._pods_by_node: dict[str, dict[str, PodTimestamps]] = {}
+        #: Machines and NodeClaims that exist, by uid; the next two lead to keys of it.
         self._requests: dict[str, MachineRequest] = {}
         self._request_by_node: dict[str, str] = {}
         self._request_by_provider: dict[str, str] = {}
+        #: Names of nodes in ``_nodes`` by their provider id.
         self._node_by_provider: dict[str, str] = {}
+        #: When the autoscaler first announced a node for a pod, by the pod's uid.
         self._scaled_up: dict[str, float] = {}
+        #: When a pod was first unschedulable, by uid; kept after it was bound.
         self._unschedulable: dict[str, float] = {}
+        #: Uids of pods whose start was handled. A subset of ``_pods``.
         self._saved_workloads: set[str] = set()
+        #: Outputs since the last :meth:`pop_saves`.
         self._saves: list[SaveRecord | SaveWorkload] = []
 
     def pop_saves(self) -> list[SaveRecord | SaveWorkload]:
