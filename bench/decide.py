@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.inventory.mig_cards import placements
+from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.cli.base.process import reduce_garbage_collection

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.agent.inventory.mig_cards import placements
+from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import (
     AllocationRequest,
     AllocationResult,

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.controller.conftest import merge
 
-from tessera.agent.inventory.mig_cards import SliceableGpu, SliceableGpus
 from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus
 from tessera.agent.slices.events import (
     CallFailed,
     CallFailureKind,

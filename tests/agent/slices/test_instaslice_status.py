@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.inventory.mig_cards import SliceableGpus
 from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus
 from tessera.agent.slices.events import (
     ExecutorReady,
     GpuRead,

@@ -1,7 +1,7 @@
-"""The node's cards as they are: one reading that sharing, layouts, labels and health all start from.
+"""The GPUs of the node as they are: the one reading that slices, sharing, MIG config, labels and health start from.
 
-A card's table of profiles comes from the card while MIG mode is on, and from the known models while it is off, so that
-a layout can be judged before a card is touched. A card that cannot be read keeps what NVML last told of it, without
+A GPU's table of profiles comes from the GPU while MIG mode is on, and from the known models while it is off, so a MIG
+layout can be judged before a GPU is touched. A GPU that cannot be read keeps the values that NVML gave last, without
 instances; nothing here decides what that means.
 """
 
@@ -10,25 +10,27 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.api.mig_layouts.layouts_file import MigCard
 from tessera.api.sharing.devices import GpuDescription, MigDevice
 from tessera.mig.geometry import Geometry
+from tessera.api.sharing.devices import Gpu, MigDevice
+from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuInfo, GpuInstance
+from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """One card.
+    """One GPU as it was read last.
 
     Attributes:
-        info: what NVML tells of it.
+        info: NVML's basic facts.
         instances: its GPU instances by start; empty without MIG mode.
         geometry: what it can be cut into; ``None`` for a card without MIG, and for an unknown one while MIG is off.
+        geometry_problem: why the profiles of a GPU in MIG mode cannot be read; empty if they were read.
         attributes: what does not change while the driver runs; ``None`` if it cannot be read.
         mig_attributes: of its MIG devices, by UUID.
         links: its NVLinks that are up.
@@ -37,34 +39,35 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     info: GpuInfo
     instances: tuple[GpuInstance, ...] = ()
     geometry: Geometry | None = None
+    geometry_problem: str = ""
     attributes: CardAttributes | None = None
     mig_attributes: Mapping[str, MigAttributes] = {}
     links: tuple[NvLink, ...] = ()
 
     @property
     def uuid(self) -> str:
-        """The card's name for life."""
+        """The UUID of the GPU."""
         return self.info.uuid
 
 
 class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
-    """All cards of the node, by index, and the driver that runs them."""
+    """All GPUs of the node, by index, and the driver that runs them."""
 
     gpus: tuple[GpuState, ...] = ()
     driver_version: str = ""
     cuda_version: int = 0
 
     def gpu(self, uuid: str) -> GpuState | None:
-        """The card of that UUID."""
+        """The GPU of that UUID; ``None`` if there is none."""
         return next((card for card in self.gpus if card.uuid == uuid), None)
 
 
 class InventoryReader:
-    """Reads the cards when told to and keeps what it read last.
+    """Reads the GPUs on request and keeps the last reading.
 
     Args:
-        hardware: the node's cards.
-        changes: woken when a reading differs from the one before.
+        hardware: the node's GPUs.
+        changes: notified when a reading differs from the one before.
     """
 
     def __init__(self, hardware: AsyncNvml, changes: ChangeNotifier) -> None:
@@ -74,14 +77,14 @@ class InventoryReader:
 
     @property
     def inventory(self) -> GpuInventory:
-        """What was read last; no cards before the first :meth:`refresh`."""
+        """The last reading; no GPUs before the first :meth:`refresh`."""
         return self._stock
 
     async def refresh(self) -> GpuInventory:
-        """Reads every card again.
+        """Reads every GPU again.
 
         Raises:
-            NvmlError: the cards cannot even be listed; what was read last is kept.
+            NvmlError: the cards cannot even be listed; the last reading is kept.
         """
         found = await read_gpu_inventory(self._hardware)
         if found != self._stock:
@@ -98,15 +101,15 @@ async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
     """
     infos = await hardware.devices()
     return GpuInventory(
-        gpus=tuple([await _card(hardware, info) for info in sorted(infos, key=lambda each: each.index)]),
+        gpus=tuple([await _read_gpu(hardware, info) for info in sorted(infos, key=lambda each: each.index)]),
         driver_version=await hardware.driver_version(),
         cuda_version=await hardware.cuda_version(),
     )
 
 
-async def _card(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
+async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
+    geometry, problem = await _read_geometry(hardware, info)
     instances: tuple[GpuInstance, ...] = ()
-    geometry = _known_geometry(info)
     attributes: CardAttributes | None = None
     mig: dict[str, MigAttributes] = {}
     links: tuple[NvLink, ...] = ()
@@ -114,16 +117,31 @@ async def _card(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
         try:
             attributes = await hardware.attributes(info.uuid)
             links = tuple(await hardware.nvlinks(info.uuid))
-            if info.mig_enabled:
-                geometry = geometry_of(info, await hardware.gi_profiles(info.uuid))
+            if info.mig_enabled and not problem:
                 instances = tuple(await hardware.instances(info.uuid))
                 for each in (compute for instance in instances for compute in instance.compute_instances):
                     mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
-        except (NvmlError, ValueError):
-            pass  # It is listed as far as it was read; health and layouts find out themselves what is wrong with it.
+        except NvmlError:
+            pass  # It is listed as far as it was read; health and MIG config find out themselves what is wrong with it.
     return GpuState(
-        info=info, instances=instances, geometry=geometry, attributes=attributes, mig_attributes=mig, links=links
+        info=info,
+        instances=instances,
+        geometry=geometry,
+        geometry_problem=problem,
+        attributes=attributes,
+        mig_attributes=mig,
+        links=links,
     )
+
+
+async def _read_geometry(hardware: AsyncNvml, info: GpuInfo) -> tuple[Geometry | None, str]:
+    """The profiles of a GPU, and why those of a GPU in MIG mode cannot be read."""
+    if info.lost or not info.mig_enabled:
+        return _known_geometry(info), ""
+    try:
+        return geometry_of(info, await hardware.gi_profiles(info.uuid)), ""
+    except (NvmlError, ValueError) as error:
+        return _known_geometry(info), str(error)
 
 
 def _known_geometry(info: GpuInfo) -> Geometry | None:
@@ -132,7 +150,7 @@ def _known_geometry(info: GpuInfo) -> Geometry | None:
 
 
 def sharing_gpus(cards: Iterable[GpuState]) -> list[GpuDescription]:
-    """The cards as a sharing profile sees them: with those MIG devices that a container can be given."""
+    """The GPUs as a sharing profile sees them: with the MIG devices that a container can be given."""
     return [
         GpuDescription(
             uuid=card.uuid,
@@ -195,3 +213,26 @@ def mig_cards_of(cards: Sequence[GpuState]) -> list[MigCard]:
         )
         for card in cards
     ]
+
+
+def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
+    """The table of a card from what NVML reports of it.
+
+    Raises:
+        ValueError: NVML reported no profile, or one with a name that is not a profile's.
+    """
+    rows = [
+        Profile(
+            name=each.name,
+            compute_slices=each.compute_slices,
+            size=each.size,
+            starts=each.starts,
+            max_count=each.max_count,
+            memory_gb=parse_profile_name(each.name).memory_gb,
+            gi_profile_index=each.index,
+            gi_profile_id=each.id,
+        )
+        for each in profiles
+        if each.starts
+    ]
+    return Geometry.from_profiles(info.name, rows)

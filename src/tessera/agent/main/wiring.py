@@ -16,6 +16,7 @@ from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.object_events import ObjectEvents
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
@@ -110,6 +111,15 @@ class Components:
         )
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
         self.object_events = ObjectEvents(self.events, self.mirror, options.node_name)
+        self.runtime = AgentRuntime(
+            options=options,
+            client=client,
+            events=self.events,
+            changes=self.changes,
+            clock=clock,
+            metrics=self.metrics,
+            rng=rng,
+        )
         self.stock = InventoryReader(hardware, self.changes)
         self.roles = CardOwnership(options.state_dir / "roles.json")
         self.static_gpus = StaticGpus(self.stock, self.roles)
@@ -118,7 +128,7 @@ class Components:
         self.mps = self._made_mps()
         self.drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
-        self.on_demand = self._made_on_demand()
+        self.on_demand = self._make_slice_manager()
         self.holders = DeviceUsers(kubelet, self.mirror.live_pods)
         self.shelf = self._make_advertiser()
         self.drainer.advertiser = self.shelf
@@ -235,22 +245,16 @@ class Components:
             clock=self.clock,
         )
 
-    def _made_on_demand(self) -> SliceManager:
+    def _make_slice_manager(self) -> SliceManager:
         return SliceManager(
-            self.options,
-            client=self._client,
+            self.runtime,
             hardware=self.hardware,
             kubelet=self._kubelet,
             mirror=self.mirror,
-            roles=self.roles,
-            unfit=self.health.is_unhealthy,
-            take_stock=self.stock.refresh,
-            fixed_gib=self.static_gpus.mig_memory_gib,
-            events=self.events,
-            changes=self.changes,
-            clock=self.clock,
-            metrics=self.metrics,
-            rng=self._rng,
+            ownership=self.roles,
+            inventory=self.stock,
+            health=self.health,
+            static_gpus=self.static_gpus,
         )
 
     def _make_advertiser(self) -> ResourceAdvertiser:
@@ -326,7 +330,7 @@ class Components:
         """Whether no pod has any part of a card, nor is about to get one."""
         card = self.stock.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
-        if self.on_demand.busy(uuid) or not parts.isdisjoint(self.shelf.lately_given):
+        if self.on_demand.is_busy(uuid) or not parts.isdisjoint(self.shelf.lately_given):
             return False
         return parts.isdisjoint(await self.holders.read())
 

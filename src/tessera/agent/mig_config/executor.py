@@ -7,7 +7,7 @@ to destroy what is in use as well, but a process that has just begun would lose 
 import logging
 from typing import Protocol
 
-from tessera.agent.inventory.mig_cards import geometry_of
+from tessera.agent.inventory.gpu_inventory import geometry_of
 from tessera.agent.mig_config.events import (
     Call,
     CallFailed,

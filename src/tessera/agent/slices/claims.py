@@ -7,18 +7,17 @@ A pod without a promise is refused: it came around the webhook. The wait for a s
 the end: kubelet starts the container again after a while and asks again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claimants import ClaimingContainer, ContainerFinder, PodDirectory, unclaimed_positions
 from tessera.agent.slices.device_binding import TooManyDevices, bind_devices
-from tessera.agent.slices.events import DevicesBound, SliceJournal
+from tessera.agent.slices.events import DevicesBound
+from tessera.agent.slices.journal import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
-from tessera.clock import Clock
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -29,50 +28,46 @@ class SliceClaims:
     """Hands slices to containers.
 
     Args:
-        kubelet: knows who holds which devices.
-        book: knows which slices exist and for whom.
-        pods: the pods of this node, and the API server's word on their promises.
-        cdi: where devices are defined.
-        save: writes the journal.
-        hardware: tells the device files of a slice.
-        changes: wakes waiters.
-        clock: for pauses and durations.
-        metrics: counts.
-        timeout: seconds to wait for a slice.
+        runtime: options, clock and metrics of this agent.
+        kubelet: lists the devices of each container.
+        machine: the slices, and whose they are.
+        pods: the pods of this node, and the API server's answer about their promises.
+        cdi: the folder of the CDI files.
+        journal: written before a container gets its slices.
+        hardware: lists the device files of a slice.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         *,
         kubelet: Kubelet,
-        book: SliceStateMachine,
+        machine: SliceStateMachine,
         pods: PodDirectory,
         cdi: CdiFolder,
-        save: Callable[[SliceJournal], None],
+        journal: SliceJournalFile,
         hardware: AsyncNvml,
-        changes: ChangeNotifier,
-        clock: Clock,
-        metrics: Metrics,
-        timeout: float,
     ) -> None:
-        self._claimants = ContainerFinder(kubelet=kubelet, slices=book.table, pods=pods, changes=changes, clock=clock)
-        self._book = book
+        self._changes = runtime.changes
+        self._clock = runtime.clock
+        self._metrics = runtime.metrics
+        self._timeout = runtime.options.claim_timeout
+        self._claimants = ContainerFinder(
+            kubelet=kubelet, slices=machine.table, pods=pods, changes=self._changes, clock=self._clock
+        )
+        self._machine = machine
         self._pods = pods
         self._cdi = cdi
-        self._save = save
+        self._journal = journal
         self._hardware = hardware
-        self._changes = changes
-        self._clock = clock
-        self._metrics = metrics
-        self._timeout = timeout
 
     def unclaimed(self, resource: str) -> list[SlicePosition]:
         """Promised positions of a resource that no container has claimed, oldest promise first."""
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
             position
-            for pod in self._book.table.promises
-            for position in unclaimed_positions(self._book.table, pod)
+            for pod in self._machine.table.promises
+            for position in unclaimed_positions(self._machine.table, pod)
             if position.profile == profile
         ]
 
@@ -96,9 +91,9 @@ class SliceClaims:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
 
     async def _promised(self, pod: PodUid, deadline: float) -> None:
-        if self._book.table.slices_of(pod):
+        if self._machine.table.slices_of(pod):
             return
-        if self._book.table.is_released(pod):
+        if self._machine.table.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
         try:
             promised = await self._pods.has_promise(pod)
@@ -109,7 +104,7 @@ class SliceClaims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.wait_until(lambda: bool(self._book.table.slices_of(pod)), self._left(deadline)):
+        if not await self._changes.wait_until(lambda: bool(self._machine.table.slices_of(pod)), self._left(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
@@ -124,14 +119,14 @@ class SliceClaims:
         self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer
     ) -> Mapping[str, SlicePosition]:
         """Binds all that is known of the pod, and returns what the starting container has."""
-        slices = self._book.table.slices_of(claimant.pod)
+        slices = self._machine.table.slices_of(claimant.pod)
         try:
             bound = bind_devices(
-                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._book.table.bindings_of(claimant.pod)
+                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._machine.table.bindings_of(claimant.pod)
             )
         except TooManyDevices as error:
             raise PluginError(f"pod {self._name(claimant.pod)}: {error}") from error
-        self._book.handle(DevicesBound(claimant.pod, bound))
+        self._machine.handle(DevicesBound(claimant.pod, bound))
         return {device: bound[device] for device in self._claimants.devices(resource, device_ids, claimant)}
 
     def _left(self, deadline: float) -> float:
@@ -141,30 +136,32 @@ class SliceClaims:
         needed = list(positions)
         if not await self._changes.wait_until(
             lambda: (
-                all(self._book.table.ready_slice(pod, position) for position in needed)
-                or self._book.table.is_released(pod)
+                all(self._machine.table.ready_slice(pod, position) for position in needed)
+                or self._machine.table.is_released(pod)
             ),
             self._left(deadline),
         ):
-            missing = ", ".join(p.device_id for p in needed if self._book.table.ready_slice(pod, p) is None)
-            lost = any(self._book.table.is_unreachable(position.gpu) for position in needed)
+            missing = ", ".join(p.device_id for p in needed if self._machine.table.ready_slice(pod, p) is None)
+            lost = any(self._machine.table.is_unreachable(position.gpu) for position in needed)
             why = (
-                "the card does not answer" if lost else self._book.table.last_problem_text(pod) or "NVML is still at it"
+                "the card does not answer"
+                if lost
+                else self._machine.table.last_problem_text(pod) or "NVML is still at it"
             )
             raise PluginError(
                 f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
             )
-        if self._book.table.is_released(pod):
+        if self._machine.table.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
 
     async def _define(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
         """Writes the CDI files of a container whose slices are made."""
-        made = {device: self._book.table.ready_slice(pod, position) for device, position in container.items()}
-        order = {position: number for number, position in enumerate(self._book.table.slices_of(pod))}
+        made = {device: self._machine.table.ready_slice(pod, position) for device, position in container.items()}
+        order = {position: number for number, position in enumerate(self._machine.table.slices_of(pod))}
         ready = [each for each in made.values() if each is not None]
         uuids = [each.computes[0][1] for each in sorted(ready, key=lambda each: order.get(each.position, 0))]
         try:
-            self._save(self._book.table.journal())
+            self._journal.save(self._machine.table.journal())
             for device, each in made.items():
                 if each is not None:
                     ci_id = each.computes[0][0]

@@ -1,18 +1,16 @@
-"""Does on one card what the book of slices says, one call at a time.
+"""Makes the calls on one GPU that the slice state machine instructs, one at a time.
 
-After every call, done or refused, the card is read again and the book told, so a call whose answer was lost is no
-special case. The journal is on disk before every call. A compute instance is destroyed only when NVML lists no process
-on it; NVML refuses as well, but a process that has just begun would lose its device.
+After every call, done or refused, the executor reads the GPU again and hands the reading in as an event, so a call
+whose answer was lost is no special case. The journal is on disk before every call. A compute instance is destroyed only
+when NVML lists no process on it; NVML refuses as well, but a process that has just begun would lose its device.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
-from tessera.agent.inventory.mig_cards import SliceableGpu
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition, spelled
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import (
     CallFailed,
     CallFailureKind,
@@ -26,11 +24,10 @@ from tessera.agent.slices.events import (
     GpuUnreachable,
     ObservedInstance,
     SliceIdle,
-    SliceJournal,
     WaitUntil,
 )
+from tessera.agent.slices.journal import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuInstance
@@ -42,41 +39,37 @@ LOST_RECHECK = 30.0
 
 
 class SliceExecutor:
-    """Drives one card.
+    """Executes the instructions for one GPU.
 
     Args:
-        card: which, and its table.
-        book: says what to do; is told what happened.
-        save: writes the journal; raises OSError when it cannot, and then no call is made.
-        hardware: the node's cards.
-        changes: wakes this worker, and everybody else after a change here.
-        clock: for durations and retries.
-        metrics: counts.
+        gpu: the GPU, and its table of profiles.
+        runtime: clock, metrics and change notifier of this agent.
+        machine: decides; gets an event after every call.
+        journal: written before every call. No call is made if that fails.
+        hardware: changes the GPU.
     """
 
     def __init__(
         self,
-        card: SliceableGpu,
+        gpu: SliceableGpu,
+        runtime: AgentRuntime,
         *,
-        book: SliceStateMachine,
-        save: Callable[[SliceJournal], None],
+        machine: SliceStateMachine,
+        journal: SliceJournalFile,
         hardware: AsyncNvml,
-        changes: ChangeNotifier,
-        clock: Clock,
-        metrics: Metrics,
     ) -> None:
-        self._card = card
-        self._book = book
-        self._save = save
+        self._card = gpu
+        self._machine = machine
+        self._journal = journal
         self._hardware = hardware
-        self._changes = changes
-        self._clock = clock
-        self._metrics = metrics
+        self._changes = runtime.changes
+        self._clock = runtime.clock
+        self._metrics = runtime.metrics
         self._stale = False
         self._watched: dict[SlicePosition, asyncio.Task[None]] = {}
 
     def suspect(self) -> None:
-        """Has the card read again: something happened to it that was not our doing."""
+        """Has the GPU read again, since something else than this executor may have changed it."""
         self._stale = True
         self._changes.notify()
 
@@ -88,7 +81,7 @@ class SliceExecutor:
                 if self._stale:
                     await self.read()
                     continue
-                (step,) = self._book.handle(ExecutorReady(self._card.uuid, self._clock.monotonic()))
+                (step,) = self._machine.handle(ExecutorReady(self._card.uuid, self._clock.monotonic()))
                 match step:
                     case WaitUntil():
                         await self._rest(step, seen)
@@ -103,16 +96,16 @@ class SliceExecutor:
                 watch.cancel()
 
     async def read(self) -> None:
-        """Reads the card and tells the book."""
+        """Reads the GPU and hands the reading to the machine."""
         self._stale = False
         try:
             instances = await self._hardware.instances(self._card.info.uuid)
         except NvmlError as error:
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
-            self._book.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
+            self._machine.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
             made = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
-            self._book.handle(GpuRead(self._card.uuid, self._card.starts(), made))
+            self._machine.handle(GpuRead(self._card.uuid, self._card.starts(), made))
         self._changes.notify()
 
     async def _rest(self, rest: WaitUntil, seen: int) -> None:
@@ -126,7 +119,7 @@ class SliceExecutor:
     async def _attempt(self, call: GpuCall) -> None:
         began = self._clock.monotonic()
         try:
-            self._save(self._book.table.journal())
+            self._journal.save(self._machine.table.journal())
             await self._do(call)
         except (GpuLost, ResetRequired) as error:
             self._failed(call, CallFailureKind.REFUSED, error)
@@ -163,7 +156,7 @@ class SliceExecutor:
         level = logging.INFO if failure is CallFailureKind.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
         self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
-        self._book.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))
+        self._machine.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: GpuCall) -> None:
         """Has the call made again when the last process has ended, sooner than the next try.
@@ -179,7 +172,7 @@ class SliceExecutor:
         try:
             if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
                 await self._hardware.wait_idle(gpu, call.gi_id)
-                self._book.handle(SliceIdle(call.position))
+                self._machine.handle(SliceIdle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:
@@ -188,7 +181,7 @@ class SliceExecutor:
 
 
 def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:
-    """An instance in the book's words."""
+    """An instance as the machine's events have it."""
     return ObservedInstance(
         gi_id=instance.gi_id,
         position=SlicePosition(gpu, spelled(instance.profile), instance.start),

@@ -12,15 +12,14 @@ that names only what differs:
 """
 
 import logging
-import random
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, Protocol
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.inventory.mig_cards import SliceableGpus, node_gpus
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition, spelled
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.instaslice import (
@@ -34,9 +33,7 @@ from tessera.api.instaslice import (
     recorded_slices,
 )
 from tessera.api.names import PodUid
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
 from tessera.kube.write_pacing import STATE_WRITE, pause_after_write
@@ -221,46 +218,40 @@ def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
     return difference
 
 
+class StatusHost(Protocol):
+    """The owner of the status; see :class:`tessera.agent.slices.slice_manager.SliceManager`."""
+
+    def instaslice(self) -> Instaslice | None:
+        """The node's Instaslice object as the watch last showed it."""
+        ...
+
+    def node_resources(self) -> NodeResources | None:
+        """The node's part of the object's status; ``None`` while it is not known."""
+        ...
+
+    def follow_up(self) -> None:
+        """Carries out the effects that must come before ``deleted`` is written; raises OSError if it cannot."""
+        ...
+
+
 class InstasliceStatusWriter:
-    """Keeps the object's status equal to what the agent knows.
+    """Keeps the object's status equal to the agent's state.
 
     Args:
-        client: who writes.
-        name: the object's name, the node's.
-        namespace: the object's.
-        seen: the object as the watch last showed it.
-        resources: what it should say of the node; ``None`` as long as that is not known.
-        slices: what it should say of pods.
-        sweep: does what must come before ``deleted`` is written.
-        changes: wakes the writer.
-        clock: times the writes.
-        rng: for the jitter of pauses.
+        runtime: options, API server and clock of this agent.
+        host: the owner of the status.
+        slices: the slices of the node.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        name: str,
-        namespace: str,
-        seen: Callable[[], Instaslice | None],
-        resources: Callable[[], NodeResources | None],
-        slices: SliceTable,
-        sweep: Callable[[], None],
-        changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._name = name
-        self._namespace = namespace
-        self._seen = seen
-        self._resources = resources
+    def __init__(self, runtime: AgentRuntime, *, host: StatusHost, slices: SliceTable) -> None:
+        self._client = runtime.client
+        self._clock = runtime.clock
+        self._name = runtime.options.node_name
+        self._namespace = runtime.options.namespace
+        self._changes = runtime.changes
+        self._host = host
         self._slices = slices
-        self._sweep = sweep
-        self._changes = changes
-        self._backoff = Backoff(rng)
+        self._backoff = Backoff(runtime.rng)
         self._written: Instaslice | None = None
         self._unbound_since: float | None = None
 
@@ -273,7 +264,7 @@ class InstasliceStatusWriter:
         while True:
             count = self._changes.count
             try:
-                self._sweep()
+                self._host.follow_up()
                 patch, waits = self._patch()
                 if patch:
                     waits = pause_after_write(await self._write(patch), STATE_WRITE)
@@ -298,7 +289,7 @@ class InstasliceStatusWriter:
 
     def _patch(self) -> tuple[dict[str, Any], float | None]:
         """The patch to write now, and the seconds until one is due that no change announces."""
-        item, resources = self._latest(), self._resources()
+        item, resources = self._latest(), self._host.node_resources()
         if item is None or resources is None:
             return {}, None
         left = self._wait_for_bindings(item)
@@ -320,7 +311,7 @@ class InstasliceStatusWriter:
 
     def _latest(self) -> Instaslice | None:
         """The newer one of what the watch showed and what our last write returned."""
-        seen, written = self._seen(), self._written
+        seen, written = self._host.instaslice(), self._written
         if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
             return seen
         newer = version_number(written.metadata.resource_version) > version_number(seen.metadata.resource_version)

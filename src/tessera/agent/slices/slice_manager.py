@@ -11,15 +11,15 @@ import asyncio
 import functools
 import logging
 import math
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from tessera.agent.base.api_mirror import ApiMirror, has_ended
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
-from tessera.agent.inventory.mig_cards import SliceableGpus, enable_mig, read_inventory
+from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
+from tessera.agent.inventory.static_gpus import StaticGpus
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
@@ -41,11 +41,10 @@ from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.event_recorder import reference_to
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Device, Kubelet
@@ -58,94 +57,77 @@ _log = logging.getLogger(__name__)
 RESET_RECHECK = 60.0
 
 
+class HealthSource(Protocol):
+    """Judges GPUs; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
+
+    def is_unhealthy(self, gpu: str, /) -> bool:
+        """Whether nothing of a GPU may be given out, for its health."""
+        ...
+
+
 class SliceManager:
-    """The slicer.
+    """Everything that serves slices on demand.
 
     Args:
-        options: which node, which folders.
-        client: the API server.
-        hardware: the node's cards.
+        runtime: options, API server, clock and metrics of this agent.
+        hardware: changes the GPUs.
         kubelet: the node's kubelet.
         mirror: node, pods and object; not started yet.
-        roles: which cards are the slicer's.
-        unfit: whether a card may not be given out for its health.
-        take_stock: reads the node's cards for all parts; raises NvmlError if they cannot be listed. Called when MIG
-            mode was turned on and before a card is let go, so that nobody goes by what a card was before.
-        fixed_gib: memory of the node's fixed slices, GiB; counts towards the quota that the node has, so that a pod
-            that was charged for slices on demand can run on them too.
-        events: where pods and node are told what happened.
-        changes: wakes all parts.
-        clock: the time.
-        metrics: counts.
-        rng: for jitter.
+        ownership: the side of the agent that has each GPU.
+        inventory: the node's GPUs. Read again when MIG mode was turned on and before a GPU is handed over, so that no
+            part goes by an older reading.
+        health: judges GPUs.
+        static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
+            was charged for slices on demand can run on them too.
     """
 
     def __init__(
         self,
-        options: AgentOptions,
+        runtime: AgentRuntime,
         *,
-        client: Client,
         hardware: AsyncNvml,
         kubelet: Kubelet,
         mirror: ApiMirror,
-        roles: CardOwnership,
-        unfit: Callable[[str], bool],
-        take_stock: Callable[[], Awaitable[object]],
-        fixed_gib: Callable[[], int],
-        events: EventRecorder,
-        changes: ChangeNotifier,
-        clock: Clock,
-        metrics: Metrics,
-        rng: random.Random,
+        ownership: CardOwnership,
+        inventory: InventoryReader,
+        health: HealthSource,
+        static_gpus: StaticGpus,
     ) -> None:
+        options = runtime.options
+        self._runtime = runtime
         self._options = options
         self._hardware = hardware
         self._kubelet = kubelet
         self._mirror = mirror
-        self._roles = roles
-        self._unfit = unfit
-        self._read_all = take_stock
-        self._fixed_gib = fixed_gib
-        self._events = events
-        self._changes = changes
-        self._clock = clock
-        self._metrics = metrics
+        self._ownership = ownership
+        self._reader = inventory
+        self._health = health
+        self._static_gpus = static_gpus
+        self._events = runtime.events
+        self._changes = runtime.changes
+        self._clock = runtime.clock
         self._journal = SliceJournalFile(options.journal_file)
-        self._book = SliceStateMachine(self._journal.load())
-        roles.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._book.table.owned_positions()})
+        self._machine = SliceStateMachine(self._journal.load())
+        ownership.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._machine.table.owned_positions()})
         self._cdi = CdiFolder(options.cdi_dir)
-        metrics.registry.register(SlicesCollector(self._book.table))
-        self._take_stock(SliceableGpus())
+        runtime.metrics.registry.register(SlicesCollector(self._machine.table))
+        self._note_gpus(SliceableGpus())
         self.ready = False
         self._next_look = -math.inf
         self._workers: dict[str, tuple[SliceExecutor, asyncio.Task[None]]] = {}
         self._plugins: dict[str, asyncio.Task[None]] = {}
         self._told: set[tuple[str, str]] = set()
-        self._backoff = Backoff(rng)
-        self._own = NodeCapacity(client, node_name=options.node_name, namespace=options.namespace)
-        self._writer = InstasliceStatusWriter(
-            client,
-            name=options.node_name,
-            namespace=options.namespace,
-            seen=mirror.instaslice,
-            resources=self._resources,
-            slices=self._book.table,
-            sweep=self._follow_up,
-            changes=changes,
-            clock=clock,
-            rng=rng,
-        )
+        self._backoff = Backoff(runtime.rng)
+        self._capacity = NodeCapacity(runtime.client, node_name=options.node_name, namespace=options.namespace)
+        self._writer = InstasliceStatusWriter(runtime, host=self, slices=self._machine.table)
         self._claims = SliceClaims(
+            runtime,
             kubelet=kubelet,
-            book=self._book,
+            machine=self._machine,
             pods=mirror,
             cdi=self._cdi,
-            save=self._journal.save,
+            journal=self._journal,
             hardware=hardware,
-            changes=changes,
-            clock=clock,
-            metrics=metrics,
-            timeout=options.claim_timeout,
         )
         mirror.pods.add_handler(self._pod_seen)
         mirror.objects.on_rollback(self._writer.forget_written)
@@ -158,9 +140,9 @@ class SliceManager:
             NvmlError: the cards cannot be listed at all.
         """
         async with asyncio.TaskGroup() as group:
-            await self._hold(group, self._roles.on_demand_gpus(), await read_inventory(self._hardware))
-            self._book.handle(InitialSyncDone())
-            self._cdi.keep_only(self._book.table.bound_devices())
+            await self._hold(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
+            self._machine.handle(InitialSyncDone())
+            self._cdi.keep_only(self._machine.table.bound_devices())
             self.ready = True
             self._changes.notify()
             group.create_task(self._writer.run())
@@ -171,9 +153,9 @@ class SliceManager:
         """The cards that it has, as they can be cut."""
         return self._inventory
 
-    def busy(self, gpu: str) -> bool:
+    def is_busy(self, gpu: str) -> bool:
         """Whether a slice of a card is promised to somebody, or made or about to be."""
-        return self._book.table.is_busy(gpu)
+        return self._machine.table.is_busy(gpu)
 
     def resources(self) -> frozenset[str]:
         """The extended resources that it serves now."""
@@ -203,12 +185,12 @@ class SliceManager:
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
         """Brings about what follows from the roles; returns when to look again in any case."""
-        held = self._roles.on_demand_gpus()
-        joined = frozenset(uuid for uuid in held if not self._roles.is_leaving(uuid))
+        held = self._ownership.on_demand_gpus()
+        joined = frozenset(uuid for uuid in held if not self._ownership.is_leaving(uuid))
         if held != self._held:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
             self._next_look = -math.inf
-            await self._hold(group, held, await read_inventory(self._hardware))
+            await self._hold(group, held, sliceable_gpus(await self._reader.refresh()))
         node = self._mirror.node()
         if joined and node is not None:
             await self._offer(group, node, joined)
@@ -223,40 +205,40 @@ class SliceManager:
     async def _offer(self, group: asyncio.TaskGroup, node: Node, joined: frozenset[str]) -> None:
         if any(each.waits for each in self._inventory.skipped) and self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + RESET_RECHECK
-            await self._hold(group, self._held, await enable_mig(self._hardware, joined))
-            await self._read_all()
+            refused = await enable_mig(self._hardware, joined)
+            await self._hold(group, self._held, sliceable_gpus(await self._reader.refresh(), refused))
         self._tell_skipped(node)
         if self._inventory.gpus:
-            await self._own.ensure_object(self._mirror.instaslice())
+            await self._capacity.ensure_object(self._mirror.instaslice())
             self._serve_plugins(group)
-            await self._own.ensure_quota(node, self._quota + self._fixed_gib())
+            await self._capacity.ensure_quota(node, self._quota + self._static_gpus.mig_memory_gib())
 
     async def _withdraw(self, node: Node | None) -> None:
         self._next_look = -math.inf
         for task in self._plugins.values():
             task.cancel()
         self._plugins.clear()
-        await self._own.remove_object(self._mirror.instaslice())
+        await self._capacity.remove_object(self._mirror.instaslice())
         if node is not None:
-            await self._own.ensure_quota(node, self._fixed_gib() or None)
+            await self._capacity.ensure_quota(node, self._static_gpus.mig_memory_gib() or None)
 
     def _occupied(self) -> bool:
-        return bool(self._book.table.promises) or any(
-            pod is not None for _, pod in self._book.table.observed_instances()
+        return bool(self._machine.table.promises) or any(
+            pod is not None for _, pod in self._machine.table.observed_instances()
         )
 
     async def _let_go(self, uuid: str) -> None:
         """Lets go of a card when nothing of it is promised or made and the controller no longer sees it."""
         if self._unused(uuid):
-            await self._read_all()
+            await self._reader.refresh()
             if self._unused(uuid):
-                self._roles.hand_over(uuid)
+                self._ownership.hand_over(uuid)
                 self._changes.notify()
 
     def _unused(self, uuid: str) -> bool:
         told = self._mirror.instaslice()
         listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
-        return not listed and not self._book.table.is_busy(uuid)
+        return not listed and not self._machine.table.is_busy(uuid)
 
     # Parts that come with the cards -----------------------------------------------------------------------------
 
@@ -265,27 +247,21 @@ class SliceManager:
         inventory = inventory.only(held)
         if held == self._held and inventory == self._inventory:
             return
-        self._take_stock(inventory, held)
+        self._note_gpus(inventory, held)
         for uuid in self._workers.keys() - held:
             _, task = self._workers.pop(uuid)
             task.cancel()
-            self._book.handle(GpuReleased(uuid))
+            self._machine.handle(GpuReleased(uuid))
         for card in inventory.gpus:
             if card.uuid not in self._workers:
                 worker = SliceExecutor(
-                    card,
-                    book=self._book,
-                    save=self._journal.save,
-                    hardware=self._hardware,
-                    changes=self._changes,
-                    clock=self._clock,
-                    metrics=self._metrics,
+                    card, self._runtime, machine=self._machine, journal=self._journal, hardware=self._hardware
                 )
                 await worker.read()
                 self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
         self._changes.notify()
 
-    def _take_stock(self, inventory: SliceableGpus, held: frozenset[str] = frozenset()) -> None:
+    def _note_gpus(self, inventory: SliceableGpus, held: frozenset[str] = frozenset()) -> None:
         """Notes the cards and works out, once, what follows from them alone."""
         self._held = held
         self._inventory = inventory
@@ -312,44 +288,53 @@ class SliceManager:
 
     def _withheld(self, uuid: str) -> bool:
         """Whether nothing more of a card is given out."""
-        return self._roles.is_leaving(uuid) or self._book.table.is_unreachable(uuid) or self._unfit(uuid)
+        return (
+            self._ownership.is_leaving(uuid)
+            or self._machine.table.is_unreachable(uuid)
+            or self._health.is_unhealthy(uuid)
+        )
 
     # What the watches show --------------------------------------------------------------------------------------
 
-    def _resources(self) -> NodeResources | None:
+    def instaslice(self) -> Instaslice | None:
+        """The node's Instaslice object as the watch last showed it."""
+        return self._mirror.instaslice()
+
+    def node_resources(self) -> NodeResources | None:
+        """The node's part of the object's status; ``None`` while it is not known."""
         node = self._mirror.node()
         if node is None or not self.ready:
             return None
         withheld = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
-        return self._description.resources(self._book.table, node.status.node_info.boot_id, withheld)
+        return self._description.resources(self._machine.table, node.status.node_info.boot_id, withheld)
 
     def _object_seen(self, event: WatchEvent[Instaslice]) -> None:
         gone = event.kind is EventKind.DELETED
         if gone:
-            self._own.object_gone()
-        self._book.handle(instaslice_event(None if gone else event.object))
+            self._capacity.object_gone()
+        self._machine.handle(instaslice_event(None if gone else event.object))
         self._changes.notify()
 
     def _pod_seen(self, event: WatchEvent[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
-            self._book.handle(PodDeleted(pod))
+            self._machine.handle(PodDeleted(pod))
         else:
             over = has_ended(event.object)
             if event.old is not None and has_ended(event.old) == over:
                 return
-            self._book.handle(PodChanged(pod, over))
+            self._machine.handle(PodChanged(pod, over))
         self._changes.notify()
 
     # What is told to people -------------------------------------------------------------------------------------
 
-    def _follow_up(self) -> None:
+    def follow_up(self) -> None:
         """Carries out the effects outside the GPUs; they come before the status is written.
 
         Raises:
             OSError: the journal or the CDI folder cannot be written.
         """
-        for instruction in self._book.handle(FollowUpsDue()):
+        for instruction in self._machine.handle(FollowUpsDue()):
             match instruction:
                 case ReportProblem():
                     self._report(instruction)
@@ -359,7 +344,7 @@ class SliceManager:
                     self._journal.save(instruction.journal)
 
     def _report(self, problem: ReportProblem) -> None:
-        promise, node = self._book.table.promises.get(problem.pod), self._mirror.node()
+        promise, node = self._machine.table.promises.get(problem.pod), self._mirror.node()
         if promise is not None:
             about = make_reference(PODS, promise.name, promise.namespace, problem.pod)
             self._events.record(about, problem.reason, problem.text, type="Warning")

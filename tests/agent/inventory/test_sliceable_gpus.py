@@ -1,13 +1,26 @@
 """What the node has, as kubelet and the controller are told."""
 
+from collections.abc import Collection
+
 import msgspec
 import pytest
 
-from tessera.agent.inventory.mig_cards import enable_mig, node_gpus, read_inventory
+from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, node_gpus, sliceable_gpus
 from tessera.clock import SystemClock
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+
+
+async def read_inventory(hardware: AsyncNvml) -> SliceableGpus:
+    return sliceable_gpus(await read_gpu_inventory(hardware))
+
+
+async def turn_mig_on(hardware: AsyncNvml, uuids: Collection[str]) -> SliceableGpus:
+    refused = await enable_mig(hardware, uuids)
+    return sliceable_gpus(await read_gpu_inventory(hardware), refused)
 
 
 def cards(spec: str, *, mig: bool = True, passthrough: bool = False) -> tuple[SimulatedMachine, InlineNvml]:
@@ -71,7 +84,7 @@ async def test_reading_changes_nothing() -> None:
 async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> None:
     machine, hardware = cards("2xA100-40GB", mig=False)
     machine.start_process(machine.uuids()[0])
-    inventory = await enable_mig(hardware, machine.uuids())
+    inventory = await turn_mig_on(hardware, machine.uuids())
     assert [card.info.index for card in inventory.gpus] == [1]
     assert "while a process uses the card" in inventory.skipped[0].reason
 
@@ -79,7 +92,7 @@ async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> Non
 async def test_a_call_that_is_not_permitted_is_told() -> None:
     machine, hardware = cards("A100-40GB", mig=False)
     machine.fail("set_mig_mode", NoPermission)
-    (skipped,) = (await enable_mig(hardware, machine.uuids())).skipped
+    (skipped,) = (await turn_mig_on(hardware, machine.uuids())).skipped
     assert "MIG mode cannot be turned on" in skipped.reason
     assert skipped.waits
 

@@ -1,36 +1,36 @@
-"""The node's cards as NVML shows them, and how they are shown to the controller.
+"""The GPUs that can be cut into slices on demand, and how the agent shows them to controller and kubelet.
 
-The table of every card (profiles, legal starts) is read from the card itself, never from a list of models: a new model
-or a new driver then works without a new Tessera. A card that cannot do MIG, or whose MIG mode waits for a reset, is
-left out with a reason; it is never reset and nothing on it is touched.
+The table of every GPU (profiles, legal starts) comes from the GPU itself, never from a list of models, so a new model
+or a new driver works without a new Tessera. A GPU without MIG, or whose MIG mode waits for a reset, is skipped with the
+reason; the agent never resets it here and touches nothing on it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from tessera.agent.inventory.gpu_inventory import GpuInventory
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
 from tessera.kubelet.interfaces import Device
-from tessera.mig.geometry import Geometry, Profile
+from tessera.mig.geometry import Geometry
 from tessera.mig.layout_planning import max_memory_gb_of_layout
-from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GiProfileInfo, GpuInfo, MigModeResult
+from tessera.nvml.interface import GpuInfo, MigModeResult
 
 
 class SliceableGpu(msgspec.Struct, frozen=True):
-    """A card that can be cut now."""
+    """A GPU that can be cut now."""
 
     info: GpuInfo
     geometry: Geometry
 
     @property
     def uuid(self) -> str:
-        """The card's name for life."""
+        """The UUID of the GPU."""
         return self.info.uuid
 
     def starts(self) -> dict[str, tuple[int, ...]]:
@@ -38,13 +38,13 @@ class SliceableGpu(msgspec.Struct, frozen=True):
         return {profile.spelling: profile.starts for profile in self.geometry.profiles}
 
     def positions(self) -> Iterable[SlicePosition]:
-        """Every place that a slice could have on the empty card."""
+        """Every place that a slice could have on the empty GPU."""
         for profile in self.geometry.profiles:
             yield from (SlicePosition(self.info.uuid, profile.spelling, start) for start in profile.starts)
 
 
 class SkippedGpu(msgspec.Struct, frozen=True):
-    """A card that cannot be cut now; ``waits`` if it is worth to look again: after a reset, or after another try."""
+    """A GPU that cannot be cut now; ``waits`` if a reset or another try may change that."""
 
     info: GpuInfo
     reason: str
@@ -52,24 +52,24 @@ class SkippedGpu(msgspec.Struct, frozen=True):
 
 
 class SliceableGpus(msgspec.Struct, frozen=True):
-    """All cards of the node."""
+    """The GPUs of the node, or some of them."""
 
     gpus: tuple[SliceableGpu, ...] = ()
     skipped: tuple[SkippedGpu, ...] = ()
 
     def gpu(self, uuid: str) -> SliceableGpu | None:
-        """The card of that UUID if it can be cut."""
+        """The GPU of that UUID; ``None`` if it cannot be cut."""
         return next((card for card in self.gpus if card.uuid == uuid), None)
 
     def only(self, uuids: Collection[str]) -> "SliceableGpus":
-        """Those of the cards."""
+        """These GPUs alone."""
         return SliceableGpus(
             tuple(card for card in self.gpus if card.uuid in uuids),
             tuple(each for each in self.skipped if each.info.uuid in uuids),
         )
 
     def quota_gib(self) -> int:
-        """What pods can be charged for at most: the sum of the largest GB total that a layout of each card reaches."""
+        """The most that pods can be charged for, GiB: the sum over the GPUs of the largest GB total of a layout."""
         alike = Counter(card.geometry for card in self.gpus)
         return sum(max_memory_gb_of_layout(geometry) * count for geometry, count in alike.items())
 
@@ -97,35 +97,37 @@ class SliceableGpus(msgspec.Struct, frozen=True):
         ]
 
 
-async def read_inventory(hardware: AsyncNvml) -> SliceableGpus:
-    """Reads every card without changing any.
-
-    Raises:
-        NvmlError: the cards cannot even be listed. One card in trouble is skipped, not raised.
-    """
-    cards: list[SliceableGpu] = []
-    skipped: list[SkippedGpu] = []
-    for info in await hardware.devices():
-        reason, waits = _unfit(info)
-        if not reason:
-            try:
-                cards.append(SliceableGpu(info, geometry_of(info, await hardware.gi_profiles(info.uuid))))
-            except (NvmlError, ValueError) as error:
-                reason = str(error)
-        if reason:
-            skipped.append(SkippedGpu(info, reason, waits))
-    return SliceableGpus(tuple(cards), tuple(skipped))
-
-
-async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> SliceableGpus:
-    """Turns MIG mode on where it is off and reads all cards. Cards that need a reset are left waiting for it.
+def sliceable_gpus(inventory: GpuInventory, refused: Mapping[str, str] | None = None) -> SliceableGpus:
+    """The GPUs that can be cut into slices now, and the others with the reason.
 
     Args:
-        hardware: the node's cards.
-        uuids: the cards that may be changed.
+        inventory: the node's GPUs as last read.
+        refused: by UUID, why MIG mode could not be turned on.
+    """
+    gpus: list[SliceableGpu] = []
+    skipped: list[SkippedGpu] = []
+    for gpu in inventory.gpus:
+        reason, waits = _unfit(gpu.info)
+        if not reason and gpu.geometry is not None and not gpu.geometry_problem:
+            gpus.append(SliceableGpu(gpu.info, gpu.geometry))
+        else:
+            reason = (refused or {}).get(gpu.uuid, reason or gpu.geometry_problem)
+            skipped.append(SkippedGpu(gpu.info, reason, waits))
+    return SliceableGpus(tuple(gpus), tuple(skipped))
+
+
+async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> dict[str, str]:
+    """Turns MIG mode on where it is off. A GPU that needs a reset is left waiting for it.
+
+    Args:
+        hardware: the node's GPUs.
+        uuids: the GPUs that may be changed.
+
+    Returns:
+        By UUID, why MIG mode could not be turned on.
 
     Raises:
-        NvmlError: the cards cannot even be listed.
+        NvmlError: the GPUs cannot even be listed.
     """
     refused: dict[str, str] = {}
     for info in await hardware.devices():
@@ -138,34 +140,7 @@ async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> SliceableGp
                     )
             except NvmlError as error:
                 refused[info.uuid] = f"MIG mode cannot be turned on: {error}"
-    inventory = await read_inventory(hardware)
-    skipped = tuple(
-        msgspec.structs.replace(each, reason=refused.get(each.info.uuid, each.reason)) for each in inventory.skipped
-    )
-    return SliceableGpus(inventory.gpus, skipped)
-
-
-def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
-    """The table of a card from what NVML reports of it.
-
-    Raises:
-        ValueError: NVML reported no profile, or one with a name that is not a profile's.
-    """
-    rows = [
-        Profile(
-            name=each.name,
-            compute_slices=each.compute_slices,
-            size=each.size,
-            starts=each.starts,
-            max_count=each.max_count,
-            memory_gb=parse_profile_name(each.name).memory_gb,
-            gi_profile_index=each.index,
-            gi_profile_id=each.id,
-        )
-        for each in profiles
-        if each.starts
-    ]
-    return Geometry.from_profiles(info.name, rows)
+    return refused
 
 
 def node_gpus(cards: Sequence[SliceableGpu]) -> tuple[tuple[NodeGpu, ...], dict[str, ProfilePlacements]]:
