@@ -43,8 +43,7 @@ from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
-from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.event_recorder import reference_to
+from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Device, Kubelet
