@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.agent.inventory.sliceable_gpus import placements
-from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
+from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, make_result
 from tessera.agent.inventory.sliceable_gpus import placements
-from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, result_of
+from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.base.options import ControllerOptions

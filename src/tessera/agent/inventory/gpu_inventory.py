@@ -12,8 +12,6 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.api.mig_layouts.layouts_file import MigCard
 from tessera.api.sharing.devices import GpuDescription, MigDevice
-from tessera.mig.geometry import Geometry
-from tessera.api.sharing.devices import Gpu, MigDevice
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
