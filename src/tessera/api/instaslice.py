@@ -47,7 +47,7 @@ ProfileId = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Position(Wire, frozen=True, kw_only=True):
-    """Where a slice lies on its card, in memory slots."""
+    """The place of a slice on its card, in memory slots."""
 
     size: Size
     start: Start
@@ -106,7 +106,10 @@ class AllocationStatus(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class AllocationResult(Wire, frozen=True, kw_only=True):
-    """What became of a promise. The five required keys describe the first slice; ``slices`` lists all if several."""
+    """The result of an allocation request.
+
+    The five required keys describe the first slice; ``slices`` lists all if there are several.
+    """
 
     allocation_status: AllocationStatus
     config_map_resource_identifier: Name
@@ -130,7 +133,7 @@ def make_result(pod: str, node: str, slices: Sequence[Slice], status: Allocation
 
 
 class ProfilePlacements(Wire, frozen=True, kw_only=True):
-    """Where one profile may lie on a card, and NVML's ids for it."""
+    """The legal places of one profile on a card, and NVML's ids for it."""
 
     placements: Annotated[tuple[Position, ...], msgspec.Meta(max_length=int(CARD_SLOTS))]
     gi_profile_id: ProfileId
@@ -183,13 +186,13 @@ class NodeResources(Wire, frozen=True, kw_only=True):
 
     @property
     def profiles(self) -> frozenset[str]:
-        """What the cards can be cut into, in the resource's spelling; the node's model counts if no card answers."""
+        """The profiles of the node's cards, in the resource's spelling; the node's model counts if no card answers."""
         tables = [*(self.placements_of(gpu) for gpu in self.node_gpus), self.mig_placement]
         return frozenset(resource_spelling(profile) for table in tables for profile in table)
 
 
 class InstasliceSpec(Wire, frozen=True, kw_only=True):
-    """What the controller wants of the node's agent, by pod UID."""
+    """The controller's requests to the node's agent, by pod UID."""
 
     pod_allocation_requests: Annotated[dict[Name, AllocationRequest], msgspec.Meta(max_length=int(NODE_PROMISES))] = (
         msgspec.field(default_factory=dict)
@@ -197,7 +200,7 @@ class InstasliceSpec(Wire, frozen=True, kw_only=True):
 
 
 class InstasliceStatus(Wire, frozen=True, kw_only=True):
-    """What the node has, and the state of each promise, by pod UID."""
+    """The node's resources, and the result of each request, by pod UID."""
 
     pod_allocation_results: Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=int(NODE_PROMISES))] = (
         msgspec.field(default_factory=dict)

@@ -37,7 +37,7 @@ _TRIES = 3
 
 
 class _EventKey(NamedTuple):
-    """What makes two events the same."""
+    """The fields in which two occurrences of one event agree."""
 
     reference: ObjectReference
     type: str
@@ -219,7 +219,7 @@ def make_reference(resource: Resource[Any], name: str, namespace: str = "", uid:
 
 
 def _event_namespace(note: _EventKey) -> str:
-    """Where the event lives: with its object, or in ``default`` where the object has no namespace."""
+    """The namespace of the event: that of its object, or in ``default`` where the object has no namespace."""
     return note.reference.namespace or "default"
 
 

@@ -47,7 +47,7 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerAllocateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What Allocate answers for one container."""
+    """The answer of Allocate for one container."""
 
     envs: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()

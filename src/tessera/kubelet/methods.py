@@ -82,7 +82,7 @@ class Method(msgspec.Struct, Generic[Request, Response], frozen=True):
 
 
 def service(name: str, *handlers: "tuple[str, grpc.RpcMethodHandler[Any, Any]]") -> grpc.GenericRpcHandler:
-    """What a server answers for one gRPC service."""
+    """The handler of one gRPC service."""
     return grpc.method_handlers_generic_handler(name, dict(handlers))
 
 

@@ -70,7 +70,7 @@ def _is_listening(path: Path) -> bool:
 
 
 def file_identity(path: Path) -> FileId | None:
-    """Which file it is now; ``None`` if there is none."""
+    """Identifies the file now at a path; ``None`` if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:

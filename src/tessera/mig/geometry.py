@@ -1,4 +1,4 @@
-"""What a card can be cut into: profiles, their legal starts and sizes.
+"""MIG geometry of a card: profiles, their legal starts and sizes.
 
 A card has memory slots in a row. A GPU instance of a profile covers ``size`` neighbouring slots and may begin only at
 the profile's ``starts``. Starts, sizes and the single set of media engines are the whole constraint: on every known
@@ -107,7 +107,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return ((1 << self.size) - 1) << start
 
     def fits_by_starts(self) -> int:
-        """How many instances fit side by side, by starts and size alone."""
+        """The number of instances that fit side by side, by starts and size alone."""
         count = end = 0
         for start in self.starts:
             if start >= end:
@@ -244,7 +244,7 @@ class Geometry(msgspec.Struct, frozen=True):
         return profile.mask(start) | self.tokens(profile)
 
     def tokens(self, profile: Profile) -> int:
-        """What the profile takes beside memory slots: bits above ``slots`` (see the module's text)."""
+        """Engines that the profile takes beside memory slots: bits above ``slots`` (see the module's text)."""
         if profile.media:
             return 1 << self.slots
         if profile.max_count == 1 and profile.fits_by_starts() > 1:

@@ -13,7 +13,7 @@ from tessera.mig.names import parse_profile_name
 
 
 class PlacementConflict(msgspec.Struct, frozen=True):
-    """Why one further instance does not fit on a card.
+    """The reason why one further instance does not fit on a card.
 
     Attributes:
         profile: what was asked for.
@@ -104,7 +104,7 @@ def usable_slots(geometry: Geometry, occupancy: int) -> int:
 
 
 def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -> PlacementConflict | None:
-    """Why one instance of the profile cannot join those on the card; ``None`` when it can.
+    """The reason why a further instance of the profile does not fit on the card; ``None`` when it fits.
 
     Raises:
         ValueError: the instances held are themselves impossible.

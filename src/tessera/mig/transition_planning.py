@@ -40,7 +40,7 @@ class HeldInstance(msgspec.Struct, frozen=True, order=True):
 
 
 class TransitionAction(Enum):
-    """What a step does."""
+    """The kind of a step."""
 
     DESTROY = "destroy"
     CREATE = "create"
@@ -75,12 +75,12 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def create(self) -> tuple[Placement, ...]:
-        """What is made, in the order of the steps."""
+        """The instances to create, in the order of the steps."""
         return tuple(step.placement for step in self.steps if step.action is TransitionAction.CREATE)
 
     @property
     def destroy(self) -> tuple[Placement, ...]:
-        """What is destroyed, in the order of the steps."""
+        """The instances to destroy, in the order of the steps."""
         return tuple(step.placement for step in self.steps if step.action is TransitionAction.DESTROY)
 
     @property
@@ -133,7 +133,7 @@ def _as_target(geometry: Geometry, placement: Placement, target: Counter[str]) -
 def _best(
     geometry: Geometry, candidates: Sequence[tuple[HeldInstance, str]], target: Counter[str]
 ) -> tuple[tuple[HeldInstance, ...], tuple[Placement, ...]]:
-    """What stays and what is made beside it: the first rank of choices, best first, that has a layout."""
+    """The instances to keep and to create: the first rank of choices, best first, that has a layout."""
     choices = [choice for size in range(len(candidates) + 1) for choice in combinations(candidates, size)]
     ranked = sorted(choices, key=_rank)
     found: list[tuple[tuple[int, int, tuple[Placement, ...]], tuple[HeldInstance, ...], tuple[Placement, ...]]] = []

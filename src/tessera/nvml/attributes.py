@@ -1,4 +1,4 @@
-"""What cards and MIG devices are, beyond what is needed to cut them: the values of :mod:`tessera.nvml.interface`.
+"""Attributes of cards and MIG devices beyond MIG geometry: the values of :mod:`tessera.nvml.interface`.
 
 What a driver does not tell, or a card does not have, has a value of its own here (``None``, 0, an empty list). So
 whoever labels a node with these never has to handle an error for a card that is merely old.
@@ -10,7 +10,7 @@ import msgspec
 
 
 class ComputeMode(Enum):
-    """Who may compute on a card; the values are NVML's (nvml.h, ``nvmlComputeMode_t``)."""
+    """The processes that may compute on a card; the values are NVML's (nvml.h, ``nvmlComputeMode_t``)."""
 
     DEFAULT = 0
     #: No process may compute on it.
@@ -20,7 +20,7 @@ class ComputeMode(Enum):
 
 
 class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card is and has, beyond :class:`~tessera.nvml.interface.GpuInfo`.
+    """Attributes of a card beyond :class:`~tessera.nvml.interface.GpuInfo`.
 
     Attributes:
         pci_class: class and interface, ``0x030200`` for a card without a display; ``None`` when it cannot be read.
@@ -51,7 +51,7 @@ class NvLink(msgspec.Struct, frozen=True):
 
 
 class MigAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a MIG device may use; 0 wherever the driver does not tell (nvml.h, ``nvmlDeviceAttributes_t``).
+    """Engines and memory of a MIG device; 0 wherever the driver does not tell (nvml.h, ``nvmlDeviceAttributes_t``).
 
     Attributes:
         memory_mib: memory of its GPU instance in MiB.

@@ -154,7 +154,7 @@ class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigModeResult(Enum):
-    """What became of a change of MIG mode."""
+    """The result of a change of MIG mode."""
 
     APPLIED = "applied"
     #: Stays pending until the card is reset (a card passed through to a virtual machine).
@@ -199,7 +199,7 @@ class Nvml(Protocol):
         ...
 
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
-        """What the card can be cut into, by NVML's index.
+        """The card's GPU instance profiles, by NVML's index.
 
         Raises:
             NotSupported: the card has no MIG, or MIG mode is off.
@@ -278,11 +278,11 @@ class Nvml(Protocol):
         ...
 
     def attributes(self, gpu: GpuUuid) -> CardAttributes:
-        """What the card is and has. What it does not tell is ``None`` or 0, never an error."""
+        """The card's attributes. Those that it does not report are ``None`` or 0, never an error."""
         ...
 
     def mig_attributes(self, device: MigUuid) -> MigAttributes:
-        """What a MIG device may use; all 0 where the driver does not tell.
+        """Engines and memory of a MIG device; all 0 where the driver does not tell.
 
         Raises:
             NotFound: no such MIG device.
@@ -294,7 +294,7 @@ class Nvml(Protocol):
         ...
 
     def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
-        """How far up the PCIe tree two cards meet, as ``nvmlGpuTopologyLevel_t``.
+        """The level of the PCIe tree at which two cards meet, as ``nvmlGpuTopologyLevel_t``.
 
         0 on one board, 10 and 20 at one or several PCIe switches, 30 at a host bridge, 40 at a NUMA node, 50 farther.
 
@@ -304,7 +304,7 @@ class Nvml(Protocol):
         ...
 
     def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
-        """Who may compute on the card."""
+        """The card's compute mode."""
         ...
 
     def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:

@@ -43,7 +43,7 @@ class DriverConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Which NVIDIADriver is for which node.
+    """The NVIDIADriver of each node.
 
     Attributes:
         nodes: by name of the node; a node that is missing is meant by none, or by several.

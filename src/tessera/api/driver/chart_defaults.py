@@ -1,4 +1,4 @@
-"""What NVIDIA's Helm chart says about drivers where its user says nothing: the defaults of chart v26.7.0.
+"""Driver defaults of NVIDIA's Helm chart v26.7.0.
 
 The chart renders them into the ``ClusterPolicy``, so they count wherever values do. An object that somebody wrote by
 hand has none of them; there the images alone are taken from here, since Tessera has no images of its own for these

@@ -51,7 +51,7 @@ _BESIDE_OBJECTS = ("enabled", "useNvidiaDriverCRD", "upgradePolicy")
 
 
 def read_cluster_policy(obj: Mapping[str, Any]) -> ReadPolicy:
-    """What a ClusterPolicy says about drivers.
+    """Reads the driver settings of a ClusterPolicy.
 
     Args:
         obj: the object, as the API server gives it.
@@ -151,7 +151,7 @@ class _ClusterPolicyReader:
         return read_operand(self.reading, manager, written.get("manager"), at, otherwise=chart.MANAGER_SOURCE)
 
     def _cluster(self) -> dict[str, Any]:
-        """What holds for all drivers of the cluster, whoever says which."""
+        """Settings that hold for all drivers of the cluster."""
         reading = self.reading
         reading.without_effect(self.pods, "spec.daemonsets", DAEMONSETS)
         if (self.pods.get("updateStrategy") or "RollingUpdate") != "RollingUpdate":

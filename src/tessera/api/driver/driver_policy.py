@@ -23,7 +23,7 @@ BUILD_SECRET_ANNOTATION = "tessera.dev/driver-build-secret"  # noqa: S105 - the 
 
 
 class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image comes from, in the three parts that NVIDIA's operator knows.
+    """The source of an image, in the three parts that NVIDIA's operator knows.
 
     Attributes:
         repository: registry and path, ``nvcr.io/nvidia``; empty with an empty version: ``image`` is taken as it is.
@@ -46,7 +46,7 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodDeletionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How pods that hold cards are removed from a node: pods without a controller, seconds, pods with emptyDir."""
+    """Removal of pods that hold GPUs from a node: pods without a controller, seconds, pods with emptyDir."""
 
     force: bool = False
     timeout_seconds: int = 300
@@ -54,7 +54,7 @@ class PodDeletionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is emptied where the removal of GPU pods was not enough."""
+    """The drain of a node where the removal of GPU pods was not enough."""
 
     enable: bool = False
     force: bool = False
@@ -71,7 +71,7 @@ class WaitForCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpgradePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a new driver comes to nodes that already serve.
+    """The rollout of a new driver to nodes that already serve.
 
     Attributes:
         auto_upgrade: without it, nothing that serves is replaced.
@@ -108,7 +108,7 @@ class OperandSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an object says about drivers.
+    """The driver settings of one object.
 
     Attributes:
         kind: ``ClusterPolicy`` or ``NVIDIADriver``.

@@ -47,7 +47,7 @@ PLUGIN_READY = "plugin-ready"
 
 
 class DriverStrategy(Enum):
-    """How a node comes to its driver, best first."""
+    """Ways in which a node gets its driver, best first."""
 
     PREINSTALLED = "pre-installed"
     PRECOMPILED = "precompiled"
@@ -58,7 +58,7 @@ class DriverStrategy(Enum):
 
 
 class DriverPhase(Enum):
-    """How far a node's driver is."""
+    """Progress of a node's driver."""
 
     WAITING = "waiting"  # for facts about the node, or for an answer of a registry
     PULLING = "pulling"

@@ -41,7 +41,7 @@ _TYPES = ("gpu", "vgpu", "vgpu-host-manager")
 
 
 def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = None) -> ReadPolicy:
-    """What an NVIDIADriver asks for.
+    """Reads an NVIDIADriver.
 
     Args:
         obj: the object, as the API server gives it.
@@ -68,7 +68,7 @@ def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = No
 
 
 def _where(reading: FieldReader, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Which nodes it is for."""
+    """Reads which nodes the driver is for."""
     default = fields.get("default", False)
     selector = reading.labels(fields, "nodeSelector", "spec")
     if default and selector:

@@ -35,7 +35,7 @@ _STUCK = (DriverPhase.FAILED, DriverPhase.BLOCKED)
 
 
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be told of an object.
+    """The status that Tessera writes to an object.
 
     Attributes:
         state: ignored, ready, notReady, or disabled for an NVIDIADriver that does not count.

@@ -135,7 +135,7 @@ def read_version(reading: FieldReader, fields: Mapping[str, Any], path: str) -> 
 
 
 def judge_precompiled(reading: FieldReader, source: ImageSource, path: str, *, gds: bool, gdrcopy: bool) -> None:
-    """What cannot be together with finished kernel modules."""
+    """Reports settings that contradict precompiled kernel modules."""
     key = "version" if source.version.startswith("sha256:") else "image" if "@sha256:" in source.image else ""
     if key:
         verb = "is" if key == "version" else "has"
@@ -154,7 +154,7 @@ def judge_precompiled(reading: FieldReader, source: ImageSource, path: str, *, g
 
 
 def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: str) -> dict[str, int]:
-    """How long a driver may take to start, and how often it is looked at.
+    """Reads the driver's startup probe: how long a start may take, and how often it is checked.
 
     The chart's delay (60 s) and period (10 s) are in every object that it renders, nobody asked for them, and each
     start of a driver waits for them. They become no delay and one second; the time until a start counts as failed
@@ -189,7 +189,7 @@ def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: st
 def read_upgrade_policy(
     reading: FieldReader, fields: Mapping[str, Any], path: str, marks: Mapping[str, str]
 ) -> UpgradePolicy:
-    """How a driver that serves is replaced. Without ``autoUpgrade`` it is not, as with NVIDIA's operator."""
+    """Reads how a running driver is replaced. Without ``autoUpgrade`` it is not, as with NVIDIA's operator."""
     at = join_path(path, "upgradePolicy")
     written = fields.get("upgradePolicy") or {}
     waiting, deletion, drain = (written.get(key) or {} for key in ("waitForCompletion", "podDeletion", "drain"))

@@ -46,7 +46,7 @@ _UNNAMED = "the file names no version, repository or usePrecompiled; tessera ins
 
 
 class InstalledDrivers(msgspec.Struct, frozen=True, kw_only=True):
-    """What an installation says about drivers.
+    """The driver objects of an installation.
 
     Attributes:
         objects: to be applied; none where drivers stay the hosts' business.
@@ -60,7 +60,7 @@ class InstalledDrivers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> InstalledDrivers:
-    """What values of the Helm chart say about drivers.
+    """Reads the driver objects of the Helm chart's values.
 
     Args:
         values: as they were loaded.
@@ -85,7 +85,7 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
 
 
 def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> InstalledDrivers:
-    """What a ClusterPolicy in a file says about drivers. The object to apply is the file's, without its state.
+    """Reads the driver objects of a ClusterPolicy in a file. The object to apply is the file's, without its state.
 
     Raises:
         FileRefused: what it says cannot be.
@@ -127,7 +127,7 @@ def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]
 
 
 def _in_values(path: str) -> str:
-    """Where in the values stands what an object has at a path."""
+    """The path in the values that becomes a path of the object."""
     return path.removeprefix("spec.").replace("upgradePolicy.podDeletion", "upgradePolicy.gpuPodDeletion")
 
 

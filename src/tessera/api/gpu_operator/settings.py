@@ -33,7 +33,7 @@ class NamedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What Tessera follows.
+    """The settings that Tessera follows.
 
     Attributes:
         mig_strategy: how cards in MIG mode are advertised.
@@ -70,5 +70,5 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def driver_root(self) -> str:
-        """Where driver containers show their files on the host; empty for the usual place, and for no drivers."""
+        """Host folder with the files of driver containers; empty for the usual place, and for no drivers."""
         return next((each.driver_root for each in self.drivers if each.driver_root != DRIVER_ROOT), "")

@@ -31,7 +31,7 @@ _PROFILE = re.compile(
 
 
 class MigCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout's entries tell cards apart by.
+    """The facts of a card that entries of a layout select by.
 
     Attributes:
         uuid: the card's.
@@ -107,7 +107,7 @@ class MigLayouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout wants of one card.
+    """The target of a layout for one card.
 
     Attributes:
         card: which.
@@ -123,7 +123,7 @@ class CardTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout wants of a node: a target for each card that it names, and what it passes over."""
+    """The targets of a layout for a node's cards, and notices on entries that match none."""
 
     targets: tuple[CardTarget, ...]
     notices: tuple[Notice, ...] = ()
@@ -168,7 +168,7 @@ def parse_layouts_document(document: Any) -> MigLayouts:
 
 
 def resolve_targets(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> LayoutTargets:
-    """What a layout wants of a node's cards; cards that no entry names are left as they are.
+    """Resolves a layout to targets for a node's cards; cards that no entry names are left as they are.
 
     Args:
         entries: the layout.
@@ -331,7 +331,7 @@ def _folded(name: str) -> str:
 
 
 def _names_of(product: str) -> set[str]:
-    """How people write a card's model: the product's name, and the model's short names for the same memory."""
+    """Spellings of a card's model: the product's name, and the model's short names for the same memory."""
     model = model_by_product(product)
     short = () if model is None else (model.short_name, *model.other_short_names)
     return {_folded(product), *(_folded(name) for name in short)}

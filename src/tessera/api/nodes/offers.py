@@ -1,4 +1,4 @@
-"""What a node's cards offer, as the annotation ``tessera.dev/offers`` of the node says it: a JSON list.
+"""The annotation ``tessera.dev/offers`` of a node: its offers as a JSON list.
 
 Written by the agent of the node; read at admission, for the smallest offer that fulfils a pod's requirements and for
 requests above one, and to explain a node. A capacity alone does not say what one ``nvidia.com/gpu`` is; this does.
@@ -36,7 +36,7 @@ _MIB = 2**20
 
 
 class OfferKind(StrEnum):
-    """What one of a resource is."""
+    """The kind of one device of a resource."""
 
     WHOLE = "whole"
     SHARE = "share"

@@ -15,7 +15,7 @@ from tessera.api.documents import Notice, ProblemCollector, join_path, quote_val
 
 
 class Leaf(Enum):
-    """What stands at a key that is no mapping of known keys."""
+    """The type of a value that is no mapping of known keys."""
 
     ANY = "anything"
     FLAG = "true or false"
@@ -176,7 +176,7 @@ VALUES: Mapping[str, Shape] = {
 def check_keys(
     found: ProblemCollector, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None
 ) -> Any:
-    """What is right of a value: keys that are not known, and values of another kind, are noted and left out.
+    """Returns the valid part of a value: keys that are not known, and values of another kind, are noted and left out.
 
     A null counts as a key that is not there, as Helm has it.
 

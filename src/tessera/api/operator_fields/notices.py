@@ -34,7 +34,7 @@ _ELSEWHERE = ("enabled", "nriPluginEnabled")
 
 
 def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
-    """What has no effect of values, or of a ClusterPolicy that is taken over.
+    """Notices on settings without effect in Helm values, or in a ClusterPolicy that is taken over.
 
     Args:
         fields: all components, checked.
@@ -58,7 +58,7 @@ def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
 
 
 def list_ineffective(fields: Mapping[str, Any], path: str) -> list[Notice]:
-    """What has no effect of a ClusterPolicy as it stands in a cluster: the agents do not read it."""
+    """Notices on settings without effect in a ClusterPolicy of a cluster, which the agents do not read."""
     found = list(_components(fields, path))
     for component, reason in OF_INSTALL.items():
         value = fields.get(component, {})

@@ -179,7 +179,7 @@ def _reserved_slices(containers: Sequence[ContainerSlices], profile: str) -> int
 
 
 def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
-    """What each container of a pod asks for, in kubelet's order; containers without slices are left out.
+    """The slices that each container of a pod asks for, in kubelet's order; containers without slices are left out.
 
     Raises:
         SliceRequestError: see :func:`container_slices`.

@@ -55,7 +55,7 @@ class _Whole(msgspec.Struct, frozen=True):
 def make_advertisement(
     gpus: Iterable[GpuDescription], profile: SharingProfile, mig_strategy: MigStrategy
 ) -> Advertisement:
-    """What a node with these cards advertises.
+    """The advertisement of a node with these cards.
 
     Args:
         gpus: its cards, in any order.
@@ -83,7 +83,7 @@ def make_advertisement(
 
 
 def _strategy_problems(cards: Sequence[GpuDescription], strategy: MigStrategy) -> Iterator[Problem]:
-    """What the strategy ``single`` asks of a node: cut all cards or none, and all into the same."""
+    """Problems with the strategy ``single``, which demands of a node: cut all cards or none, and all into the same."""
     enabled = [card for card in cards if card.mig_enabled]
     if strategy is not MigStrategy.SINGLE or not enabled:
         return
@@ -186,7 +186,7 @@ def _select_devices(
 def _mps_problems(
     whole: Iterable[_Whole], shares: Mapping[str, tuple[SharedBlock, SharedResource]]
 ) -> Iterator[Problem]:
-    """What MPS cannot share: each rule that is broken once, with all cards that break it."""
+    """Problems with sharing by MPS: each rule that is broken once, with all cards that break it."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for each in whole:
         block, entry = shares.get(each.device.uuid, (None, None))

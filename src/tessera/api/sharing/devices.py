@@ -1,4 +1,4 @@
-"""What a node has and what it offers, as values: cards, MIG devices, and the device plugin's entries made of them."""
+"""Values of sharing: GPUs, MIG devices, and the device plugin's entries made of them."""
 
 from collections.abc import Mapping
 
@@ -100,7 +100,7 @@ class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What kubelet will show as capacity."""
+        """The capacity that kubelet will show, by resource."""
         return {name: len(each.devices) for name, each in self.resources.items()}
 
 

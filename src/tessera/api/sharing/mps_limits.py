@@ -1,4 +1,4 @@
-"""What MPS allows: how many clients a card serves, and what each of them gets.
+"""Limits of MPS: the number of clients of a card, and the share of each.
 
 Sources: NVIDIA's MPS documentation (16 client contexts per device before Volta, 48 from Volta on) and the device
 plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin counts
@@ -11,7 +11,7 @@ _VOLTA = (7, 0)
 
 
 class ClientShare(msgspec.Struct, frozen=True):
-    """What one client of a shared card may use.
+    """The memory and compute of one client of a shared card.
 
     Attributes:
         memory_mib: device memory in MiB, the pinned memory limit of the daemon.
@@ -23,7 +23,7 @@ class ClientShare(msgspec.Struct, frozen=True):
 
 
 def most_clients(compute_capability: tuple[int, int]) -> int:
-    """How many clients one card serves at most."""
+    """The most clients of one card."""
     return 48 if compute_capability >= _VOLTA else 16
 
 

@@ -13,7 +13,7 @@ from tessera.api.documents import Notice
 
 
 class SharingKind(Enum):
-    """How one device serves several containers; values as in the label ``nvidia.com/gpu.sharing-strategy``."""
+    """How a device is shared; values as in the label ``nvidia.com/gpu.sharing-strategy``."""
 
     NONE = "none"
     TIME_SLICING = "time-slicing"
@@ -21,7 +21,7 @@ class SharingKind(Enum):
 
 
 class MigStrategy(Enum):
-    """How cards in MIG mode are advertised: as whole cards, as if each MIG device was a card, or by profile."""
+    """Cards in MIG mode are advertised as whole cards, as one card for each MIG device, or by profile."""
 
     NONE = "none"
     SINGLE = "single"
@@ -29,7 +29,7 @@ class MigStrategy(Enum):
 
 
 class AllocationPolicy(Enum):
-    """Which card a further share comes from: the least used one, or the most used one."""
+    """The card that a further share comes from: the least used one, or the most used one."""
 
     DISTRIBUTED = "distributed"
     PACKED = "packed"
@@ -74,7 +74,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourcePattern(msgspec.Struct, frozen=True):
-    """Which devices go by which resource name.
+    """Assigns a resource name to devices by pattern.
 
     Attributes:
         pattern: of a card's product name or a MIG device's profile; ``*`` stands for anything, the rest for itself.
@@ -102,7 +102,7 @@ class ResourcePattern(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which devices of a resource are shared: all of them if both fields are empty.
+    """The devices of a resource that are shared: all of them if both fields are empty.
 
     Attributes:
         count: the first so many, in the order of their indexes.

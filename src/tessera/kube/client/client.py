@@ -93,7 +93,7 @@ class Client:
 
     @property
     def field_manager(self) -> str:
-        """Who owns what this client writes."""
+        """The owner of the fields that this client writes."""
         return self._field_manager
 
     def with_field_manager(self, field_manager: str) -> "Client":

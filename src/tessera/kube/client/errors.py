@@ -1,4 +1,4 @@
-"""What an API server answers when it refuses, as exceptions that read like kubectl's messages.
+"""Refusals of an API server as exceptions that read like kubectl's messages.
 
 The class follows ``Status.reason`` first and the HTTP code second, because the reason is the finer of the two: 409 is
 both ``AlreadyExists`` and ``Conflict``. Breaks of the connection are not here: they stay ``ConnectionError`` and

@@ -53,7 +53,7 @@ class ServicePort(Wire, frozen=True, kw_only=True):
 
 
 class ServiceSpec(Wire, frozen=True, kw_only=True):
-    """Where a Service sends its connections."""
+    """Selector, ports and address of a Service."""
 
     selector: dict[str, str] = {}
     ports: tuple[ServicePort, ...] = ()
@@ -69,7 +69,7 @@ class Service(Wire, frozen=True, kw_only=True):
 
 
 class LeaseSpec(Wire, frozen=True, kw_only=True):
-    """Who holds a lease; the times are RFC 3339 texts with microseconds, by the holder's clock."""
+    """Holder and times of a lease; the times are RFC 3339 texts with microseconds, by the holder's clock."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -86,7 +86,7 @@ class Lease(Wire, frozen=True, kw_only=True):
 
 
 class EventSource(Wire, frozen=True, kw_only=True):
-    """Who reported an event, and from which node."""
+    """The component that reported an event, and its node."""
 
     component: str = ""
     host: str = ""

@@ -26,7 +26,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class OwnerReference(Wire, frozen=True, kw_only=True):
-    """Who made an object; the garbage collector deletes it after its last owner."""
+    """The owner of an object; the garbage collector deletes it after its last owner."""
 
     api_version: str = ""
     kind: str = ""

@@ -33,7 +33,7 @@ class NodeAddress(Wire, frozen=True, kw_only=True):
 
 
 class NodeSystemInfo(Wire, frozen=True, kw_only=True):
-    """What kubelet says of the machine.
+    """Facts about the machine that kubelet reports.
 
     ``boot_id`` changes with every boot: what lived on the hardware before it is gone. ``architecture`` is Go's word
     for it (amd64, arm64), which registries use too. ``os_image`` is ``PRETTY_NAME`` of the node's os-release.
@@ -86,7 +86,7 @@ class MachineConditions(Wire, frozen=True, kw_only=True):
 
 
 class MachineStatus(Wire, frozen=True, kw_only=True):
-    """How far it is: a Machine names its node by ``node_ref``, a NodeClaim by ``node_name``."""
+    """Progress of a machine: a Machine names its node by ``node_ref``, a NodeClaim by ``node_name``."""
 
     node_ref: NodeReference | None = None
     node_name: str | None = ""

@@ -117,7 +117,7 @@ class PreferredSchedulingTerm(Wire, frozen=True, kw_only=True):
 
 
 class NodeAffinity(Wire, frozen=True, kw_only=True):
-    """Which nodes a pod may and would like to run on."""
+    """The nodes on which a pod may run, and those that it prefers."""
 
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
     preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
@@ -229,7 +229,7 @@ class ContainerState(Wire, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Wire, frozen=True, kw_only=True):
-    """What kubelet says of one container."""
+    """The state of one container, as kubelet reports it."""
 
     name: str = ""
     ready: bool = False
@@ -248,7 +248,7 @@ class Condition(Wire, frozen=True, kw_only=True):
 
 
 class PodStatus(Wire, frozen=True, kw_only=True):
-    """What kubelet and the scheduler last said. ``phase`` ends in ``Succeeded`` or ``Failed``."""
+    """The last reported state of a pod. ``phase`` ends in ``Succeeded`` or ``Failed``."""
 
     phase: str = ""
     reason: str = ""

@@ -68,7 +68,7 @@ class ReplicaSet(Wire, frozen=True, kw_only=True):
 
 
 class DaemonSetStatus(Wire, frozen=True, kw_only=True):
-    """How many nodes should and do run the pod."""
+    """The number of nodes that should run the pod, and of those that do."""
 
     observed_generation: int = 0
     desired_number_scheduled: int = 0
@@ -85,7 +85,7 @@ class DaemonSet(Wire, frozen=True, kw_only=True):
 
 
 class JobSpec(Wire, frozen=True, kw_only=True):
-    """How often the pod must succeed."""
+    """The number of pods that must succeed."""
 
     parallelism: int | None = None
     completions: int | None = None
@@ -95,7 +95,7 @@ class JobSpec(Wire, frozen=True, kw_only=True):
 
 
 class JobStatus(Wire, frozen=True, kw_only=True):
-    """How often it did."""
+    """The number of pods that did."""
 
     active: int = 0
     succeeded: int = 0

@@ -33,7 +33,7 @@ class CredentialError(ConnectionError):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """What proves an identity; any part may be missing.
+    """The proofs of an identity; any part may be missing.
 
     Attributes:
         authorization: the whole Authorization header.
@@ -50,7 +50,7 @@ class Credentials(Protocol):
     """A source of credentials."""
 
     async def current(self) -> Credential:
-        """What to send now.
+        """The credential for the next request.
 
         Raises:
             CredentialError: it cannot be had.

@@ -264,7 +264,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
-    """Why there is no connection. The numbers of a resolver are not those of the system."""
+    """Describes a failed connection. The numbers of a resolver are not those of the system."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"no address is known for the name {error.host}; is it right, and is the network up?"
     return os.strerror(error.errno or 0).lower()
@@ -285,7 +285,7 @@ _CERTIFICATE_ERRORS: Mapping[int, str] = {
 
 
 def _describe_certificate_error(error: Exception) -> str:
-    """Why the server's certificate is not trusted."""
+    """Describes a certificate that is not trusted."""
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     return f"its certificate {_CERTIFICATE_ERRORS[code]} ({error})" if code in _CERTIFICATE_ERRORS else str(error)
 

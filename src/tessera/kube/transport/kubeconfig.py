@@ -1,4 +1,4 @@
-"""Which cluster, as whom: from kubeconfig files merged as kubectl merges them, or from inside a pod.
+"""Cluster and credentials from kubeconfig files merged as kubectl merges them, or from inside a pod.
 
 Rules of kubectl that are kept: an explicit file is taken alone; the files of ``KUBECONFIG`` are merged, the first to
 name a cluster, user, context or the current context wins, missing ones are skipped; without either it is

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class EventKind(StrEnum):
-    """What happened to an object."""
+    """The change of an object."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

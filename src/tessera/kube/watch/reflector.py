@@ -298,6 +298,6 @@ def _version_is_lost(error: Exception) -> bool:
 
 
 def _requested_pause(error: Exception) -> float:
-    """What the server asks for (429, 503), within our own bound, seconds."""
+    """The pause that the server asks for (429, 503), within our own bound, seconds."""
     asked = error.retry_after if isinstance(error, ApiError) else None
     return min(asked or 0.0, LONGEST)

@@ -19,7 +19,7 @@ class SimulatedNvml(Nvml, Protocol):
 
     @property
     def poll_interval(self) -> float | None:
-        """How often to look for changes by other processes, seconds; ``None`` if there can be none."""
+        """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
         ...
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Which device files a container needs to use a card or a MIG device.
+"""The device files that a container needs to use a card or a MIG device.
 
 The driver guards every GPU instance and compute instance by a *capability*: whoever may open its device file
 ``/dev/nvidia-caps/nvidia-cap<minor>`` may use the instance. The minors are fixed for each position and listed in

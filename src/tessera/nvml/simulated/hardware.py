@@ -75,7 +75,7 @@ class SimulatedHardware:
 
     @property
     def poll_interval(self) -> float | None:
-        """How often to look for changes by other processes, seconds; ``None`` if there can be none."""
+        """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
         return 0.1 if self._store.shared else None
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:

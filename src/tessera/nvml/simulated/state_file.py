@@ -27,7 +27,7 @@ class StateFileError(Exception):
 
 
 class MachineStore(Protocol):
-    """Where a simulated machine is kept."""
+    """Storage of a simulated machine."""
 
     @property
     def shared(self) -> bool:
