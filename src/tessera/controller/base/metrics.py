@@ -1,4 +1,4 @@
-"""What the controller counts. One registry a controller, so that several can live in one process."""
+"""Metrics of the controller, in one registry per controller, so that several can run in one process."""
 
 from collections.abc import Callable
 

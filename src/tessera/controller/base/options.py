@@ -1,4 +1,4 @@
-"""What the controller process is told at start."""
+"""Options of the controller process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

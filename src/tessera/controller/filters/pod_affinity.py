@@ -5,7 +5,7 @@ a pod is a mask of nodes for each rule; it is computed once for all nodes, and a
 rule selects. All of it is charged to the work of the batch. A rule that alone would take too much of it is left to the
 scheduler.
 
-The promise pins a pod to its node by the node selector, and the scheduler counts a spread only over nodes that the
+The allocation pins a pod to its node by the node selector, and the scheduler counts a spread only over nodes that the
 selector admits, unless the constraint says otherwise. It then sees one domain; so where a constraint asks for a number
 of domains, the node itself must also be empty enough.
 """
@@ -46,7 +46,7 @@ RuleMask = tuple[int, str]
 
 
 class HostPorts:
-    """NodePorts. What the batch takes is counted by :class:`Neighbours`, which shares the pods.
+    """NodePorts. What the batch takes is counted by :class:`PodAffinityFilter`, which shares the pods.
 
     Args:
         pods: what stands on the nodes.
@@ -158,7 +158,7 @@ class PodAffinityFilter:
             self._pods.drop(pod.uid)
 
     def end(self) -> None:
-        """Takes everything of the batch out again; what becomes a promise is counted as one."""
+        """Takes everything of the batch out again; what becomes an allocation is counted as one."""
         for uid in list(self._taken):
             self._pods.drop(self._taken.pop(uid).uid)
 

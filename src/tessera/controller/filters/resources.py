@@ -1,7 +1,7 @@
 """Judges a node by what pods hold on it, one class for each filter of the scheduler.
 
 A pod's constraints (selector, affinity, taints) are answered for all nodes at once by
-:class:`tessera.controller.cluster.node_index.NodeIndex`. A judge is asked about one pod and one node that these admit.
+:class:`tessera.controller.cluster.node_index.NodeIndex`. A filter is asked about one pod and one node that these admit.
 It is made for one batch: it starts from what stands on the nodes, and is told what the batch takes and gives back
 while it is being planned, so that the pods of a batch are judged beside each other.
 """

@@ -63,11 +63,11 @@ class _ClaimedNodes:
 
 
 class VolumeFilter:
-    """The judge of one batch.
+    """The filter of one batch.
 
     Args:
         storage: what there is.
-        pods: which claims are in use; the batch's own are counted in it by :class:`Neighbours`.
+        pods: which claims are in use; the batch's own are counted in it by :class:`PodAffinityFilter`.
         nodes: the nodes.
     """
 

@@ -1,8 +1,8 @@
-"""One time of leadership: mirrors of the cluster, the state machine of placement and its hands, drivers, provisioning.
+"""One term of leadership: informers, the slicer and its executor, drivers, and provisioning.
 
-What is mirrored is listed after the lease was won, so that everything the leader before us wrote is seen. Placement
-hears of observations as they come and decides once all that has arrived is absorbed; drivers and provisioning share
-its mirrors of nodes and pods and live beside it. Between two observations the process sleeps.
+The informers list after the Lease was won, so that they see everything that the leader before wrote. The slicer gets
+events as they come and decides once all of them are absorbed. Drivers and provisioning share the informers of nodes and
+pods. Between two events the process sleeps.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None
 
 
 class LeaderSession:
-    """Begins with an empty machine and a LIST of everything.
+    """Begins with an empty slicer and a LIST of everything.
 
     Args:
         options: the controller's.

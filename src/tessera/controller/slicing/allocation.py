@@ -1,7 +1,7 @@
-"""The life of one promise, as a table of what to write next.
+"""The life of one allocation, as a table of the next writes.
 
-A promise is one pod's slices on one node. What is *recorded* of it stands in the node's Instaslice object: the request
-(``spec``), and the result (``status``) with its two states. What happens next follows from the record and from the pod
+An allocation is one pod's slices on one node. The node's Instaslice object *records* it: the request (``spec``), and
+the result (``status``) with its two states. The next step follows from the record and from the pod
 alone, never from what this process remembers having done, so a crash between any two writes is the normal case:
 
 ================================  ===========================================  ==============================
@@ -56,7 +56,7 @@ _SHOWN: tuple[str, ...] = ("cpu", "memory")
 
 
 class AllocationStep(Enum):
-    """What a promise needs next."""
+    """What an allocation needs next."""
 
     REQUEST = "write the request"
     UNGATE = "pin and ungate the pod"
@@ -131,7 +131,7 @@ def will_never_run(pod: PodInfo | None) -> bool:
 def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
     """Whether the pod is still to have these slices.
 
-    A record that names no position promises nothing; it goes, and the pod waits anew.
+    A record that names no position allocations nothing; it goes, and the pod waits anew.
     """
     return bool(allocation.slices) and not allocation.given_up and not will_never_run(pod)
 
@@ -177,7 +177,7 @@ def make_deleting_result(allocation: Allocation) -> AllocationResult:
 
 
 def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | None = None) -> Allocation:
-    """The promise that a record of the node's object stands for.
+    """The allocation that a record of the node's object stands for.
 
     A result without a request names neither its pod nor, of a single slice, the profile. A pod that lives has both.
     """
@@ -208,7 +208,7 @@ def _single_profile(pod: PodInfo | None) -> str:
 
 
 def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
-    """The slices that a node's agent made for a pod whose promise is gone."""
+    """The slices that a node's agent made for a pod whose allocation is gone."""
     return tuple(
         Slice(
             id=device_id(each.gpu_uuid, each.profile, each.start),
@@ -223,7 +223,7 @@ def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
 
 
 def observe_record(allocation: Allocation, item: Instaslice) -> None:
-    """Takes over what the node's object says about a promise."""
+    """Takes over what the node's object says about an allocation."""
     allocation.requested = allocation.uid in item.spec.pod_allocation_requests
     allocation.sent = allocation.sent and not allocation.requested
     result = item.status.pod_allocation_results.get(allocation.uid)

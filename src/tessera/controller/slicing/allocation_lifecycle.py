@@ -1,12 +1,12 @@
-"""The life of promises: brings them in line with what was observed, and says which pods wait. No I/O.
+"""Brings allocations in line with the observed cluster, and decides which pods wait. No I/O.
 
 Three rules:
 
-- :func:`tessera.controller.slicing.allocation.next_step` says what happens next with a promise.
+- :func:`tessera.controller.slicing.allocation.next_step` says what happens next with an allocation.
   A new process that observes the same objects goes on where the old one died.
-- A slot is free again only when the agent says so, or when nothing was ever written about it.
-- A pod that runs without a promise is promised what its node's agent says that it holds (after a new installation, for
-  instance), if that is what the pod asks for.
+- A slot is free again only when the agent reports that, or when nothing was ever written about it.
+- A pod that runs without an allocation (after a new installation, for instance) gets the slices that its node's agent
+  reports for it, if these are the slices that it requests.
 """
 
 from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
@@ -38,7 +38,7 @@ class AllocationLifecycle:
         self._cluster = state.cluster
 
     def absorb_node(self, node: NodeName) -> None:
-        """Brings promises and cards of one node in line with its object and its state."""
+        """Brings allocations and cards of one node in line with its object and its state."""
         item = self._cluster.objects.get(node)
         facts = self._cluster.nodes.get(node)
         fault = self._fault(node, item)
@@ -66,7 +66,7 @@ class AllocationLifecycle:
             self._note_refusal(allocation.uid, self._cluster.pods.get(allocation.uid))
 
     def _fault(self, node: NodeName, item: Instaslice | None) -> str:
-        """The rule that a node's object breaks; empty if it breaks none, or there is none."""
+        """Returns the rule that a node's object breaks; empty if it breaks none, or there is no object."""
         error = self._cluster.unreadable.get(node)
         if error is not None or item is None:
             return error or ""
@@ -93,7 +93,7 @@ class AllocationLifecycle:
         return new_records
 
     def _settle(self, allocation: Allocation, *, gone: bool) -> None:
-        """Frees what is destroyed, and forgets what is neither wanted nor recorded."""
+        """Frees destroyed slices, and forgets an allocation that is neither wanted nor recorded."""
         pod = self._cluster.pods.get(allocation.uid)
         if is_wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
             return
@@ -112,7 +112,7 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _standing(self, allocation: Allocation) -> tuple[bool, bool, bool]:
-        """Who keeps a slot that two records claim: first a pod that runs, then what exists, then what is recorded."""
+        """Sorts records that claim the same slot: a running pod first, then an existing slice, then a recorded one."""
         pod = self._cluster.pods.get(allocation.uid)
         exists = allocation.result is not None and allocation.result[1] == "created"
         return (pod is None or pod.gated, not exists, not allocation.recorded)
@@ -140,7 +140,7 @@ class AllocationLifecycle:
             self._cluster.changed_pods.discard(uid)
 
     def _record_again(self, pod: PodInfo) -> None:
-        """Promises a pod on a node what it holds there by the agent's word, if no promise to it is left."""
+        """Records the slices that the node's agent reports for a pod, if the pod has no allocation."""
         resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
         if resources is None or self._state.allocations.of(pod.uid):
             return
@@ -152,7 +152,7 @@ class AllocationLifecycle:
             self.enter(allocation)
 
     def enter(self, allocation: Allocation) -> None:
-        """Counts a promise whose slots are taken."""
+        """Counts an allocation whose slots are taken."""
         self._state.allocations.add(allocation)
         self.stop_waiting(allocation.uid)
         self._state.last_event.pop(allocation.uid, None)
@@ -186,7 +186,7 @@ class AllocationLifecycle:
             self.record_event(pod, "SliceRefused", pod.fault, warning=True)
 
     def _choose(self, pod: PodInfo) -> None:
-        """Keeps one of several promises to a pod: where it must run, else the one furthest on."""
+        """Keeps one of several allocations to a pod: where it must run, else the one furthest on."""
         live = [one for one in self._state.allocations.of(pod.uid) if not one.given_up]
         home = self._cluster.home_of(pod)
         live.sort(key=lambda one: (one.node != home, one.result is None, not one.requested))
@@ -195,7 +195,7 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _review(self, allocation: Allocation) -> None:
-        """Gives a promise up while its pod is still ours, if the pod could not run there any more."""
+        """Gives an allocation up if its pod, while gated, could not run on the node any more."""
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
             return

@@ -1,6 +1,6 @@
-"""All promises, by node and by pod.
+"""All allocations, by node and by pod.
 
-A pod has one promise that counts at most; others of the same pod are being taken back. So a pod can be placed anew
+A pod has one allocation that counts at most; others of the same pod are being taken back. So a pod can be placed anew
 while its old slices on another node are still waited for.
 """
 
@@ -11,7 +11,7 @@ from tessera.controller.slicing.allocation import Allocation
 
 
 class AllocationTable:
-    """Promises. One per (node, pod)."""
+    """Allocations. One per (node, pod)."""
 
     def __init__(self) -> None:
         self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
@@ -25,23 +25,23 @@ class AllocationTable:
             yield from entries.values()
 
     def get(self, node: NodeName, uid: PodUid) -> Allocation | None:
-        """The promise to a pod on a node."""
+        """The allocation to a pod on a node."""
         return self._by_node.get(node, {}).get(uid)
 
     def on(self, node: NodeName) -> Sequence[Allocation]:
-        """The promises on a node, as they are now."""
+        """The allocations on a node, as they are now."""
         return tuple(self._by_node.get(node, {}).values())
 
     def of(self, uid: PodUid) -> Sequence[Allocation]:
-        """The promises to a pod, as they are now."""
+        """The allocations to a pod, as they are now."""
         return tuple(self._by_pod.get(uid, {}).values())
 
     def current_of(self, uid: PodUid) -> Allocation | None:
-        """The promise to a pod that counts."""
+        """The allocation to a pod that counts."""
         return next((one for one in self._by_pod.get(uid, {}).values() if not one.given_up), None)
 
     def add(self, allocation: Allocation) -> None:
-        """Adds a promise.
+        """Adds an allocation.
 
         Raises:
             ValueError: the pod has one on this node.
@@ -53,7 +53,7 @@ class AllocationTable:
         self._by_pod.setdefault(allocation.uid, {})[allocation.node] = allocation
 
     def remove(self, allocation: Allocation) -> None:
-        """Forgets a promise; one that is not there is no error."""
+        """Forgets an allocation; one that is not there is no error."""
         self._by_node.get(allocation.node, {}).pop(allocation.uid, None)
         if not self._by_node.get(allocation.node):
             self._by_node.pop(allocation.node, None)

@@ -1,7 +1,7 @@
 """One batch of waiting pods through placement, under the scheduler's rules.
 
 Turns pods into demands, answers placement's question which node takes whom, and turns what placement chose into
-promises. Nothing is changed here but a scratch count of what the batch would use of each node.
+allocations. Nothing is changed here but a scratch count of what the batch would use of each node.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class PlacementContext:
         nodes: the nodes.
         index: the same nodes, for constraints.
         filters: the other rules, made for this batch.
-        ledger: existing promises; a node that still takes back slices of a pod is no place for it.
+        ledger: existing allocations; a node that still takes back slices of a pod is no place for it.
         home_of: the node that a pod must run on because it is ungated already.
         grown_since: the nodes where room may have grown since a pod was refused; None or nothing if it was not.
     """

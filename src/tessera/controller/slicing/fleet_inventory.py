@@ -69,7 +69,7 @@ def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
         return geometry.full
 
 
-#: Owner, in the fleet, of slots that no promise explains.
+#: Owner, in the fleet, of slots that no allocation explains.
 FOREIGN = "a slice that no record of Tessera explains"
 
 
@@ -86,15 +86,15 @@ class FleetInventory:
         self.geometries = CardGeometries()
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
-        """Files a node's cards anew, with the promises and foreign slices on them.
+        """Reads a node's cards anew, with the allocations and foreign slices on them.
 
         Args:
             node: the node.
             resources: its cards and foreign slices.
-            held: promises whose slots are not free, those that matter most first.
+            held: allocations whose slots are not free, those that matter most first.
 
         Returns:
-            Promises that collide with one before them, or whose card is not there.
+            Allocations that collide with one before them, or whose card is not there.
         """
         self.remove(node)
         for gpu, geometry in self.geometries.of(resources).items():
@@ -109,7 +109,7 @@ class FleetInventory:
         self.fleet.remove_node(node)
 
     def occupy(self, allocation: Allocation) -> bool:
-        """Takes a promise's slots; False, and nothing taken, if one of them is taken or its card is not there."""
+        """Takes an allocation's slots; False, and nothing taken, if one of them is taken or its card is not there."""
         placements = [_placement(allocation.node, item) for item in allocation.slices]
         try:
             self.fleet.occupy_all(placements, allocation.owner)
@@ -118,7 +118,7 @@ class FleetInventory:
         return True
 
     def take_over(self, allocation: Allocation) -> bool:
-        """Takes a promise's slots from foreign slices.
+        """Takes an allocation's slots from foreign slices.
 
         Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
         """
@@ -141,7 +141,7 @@ class FleetInventory:
         return found is not None and (found.placement, found.owner) == (placement, FOREIGN)
 
     def release(self, allocation: Allocation) -> bool:
-        """Gives a promise's slots back; False if it held none (its cards are gone, or it collided)."""
+        """Gives an allocation's slots back; False if it held none (its cards are gone, or it collided)."""
         released = False
         for item in allocation.slices:
             released |= self._release(allocation, item)
@@ -160,7 +160,7 @@ class FleetInventory:
         return True
 
     def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
-        """Takes whatever of it is not taken yet, slot by slot where a promise covers a part."""
+        """Takes whatever of it is not taken yet, slot by slot where an allocation covers a part."""
         whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
         if self._try(whole):
             return

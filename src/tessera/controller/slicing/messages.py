@@ -1,4 +1,4 @@
-"""What people read about a pod that waits."""
+"""Texts of Events and conditions about pods and nodes."""
 
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS

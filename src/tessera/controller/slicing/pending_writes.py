@@ -46,7 +46,7 @@ class PendingNodeWrites:
     ungate: list[Ungate] = field(default_factory=list)
 
     def writes(self) -> list[Write]:
-        """The writes, promises before the rest."""
+        """The writes, allocations before the rest."""
         found: list[Write] = []
         if self.requests or self.drop_requests:
             found.append(PatchRequests(node=self.node, put=self.requests, drop=tuple(self.drop_requests)))

@@ -45,7 +45,7 @@ class Planner:
         return left
 
     def placed(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
-        """Plans these pods as if no other pod waited. Promises nothing."""
+        """Plans these pods as if no other pod waited. Changes nothing."""
         work = StepBudget(sys.maxsize)
         with self.filters(work) as filters:
             return place(pods, self.context({}, filters), work)
@@ -123,7 +123,7 @@ def objections(
         node: the node.
         filters: the rules about what stands on nodes.
         used: what is held on the node besides slices.
-        ledger: existing promises.
+        ledger: existing allocations.
     """
     return tuple(dict.fromkeys(_objections(pod, node, filters, used, ledger)))
 

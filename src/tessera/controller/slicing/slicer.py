@@ -241,7 +241,7 @@ class Slicer:
             self._plan(first_batch(candidates))
 
     def _sweep(self) -> None:
-        """Once, at the start: objects of nodes that went away while nobody looked."""
+        """Once, at the start: notes the objects of nodes that were deleted while no controller led."""
         if not self._state.swept:
             self._state.swept = True
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
@@ -265,7 +265,7 @@ class Slicer:
                 self._refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
 
     def _follow_neighbours(self) -> None:
-        """Pods that others or volumes kept from a node are asked anew about all nodes once such a thing has changed."""
+        """After a change of pods or volumes, plans dependent pods anew on all nodes."""
         if self._cluster.neighbours_changed:
             self._cluster.neighbours_changed = False
             for uid in self._state.dependent:

@@ -1,4 +1,4 @@
-"""What a verdict does to a pod, as operations of a JSON patch (RFC 6902).
+"""Operations of a JSON patch (RFC 6902) that admission makes, and their effect on a pod.
 
 Only ``add`` is ever used: it sets a member or, at ``-``, appends to a list. Nothing that an author wrote is removed.
 """

@@ -1,4 +1,4 @@
-"""The types of a pod's JSON, as far as admission reads it: what breaks them is no pod and gets 400, never a crash.
+"""The types of a pod's JSON, as far as admission reads it. A body that breaks them is no pod and is answered with 400.
 
 A pod is decoded twice: into these types, which are thrown away, and into plain JSON, which the patch is worked out on.
 The first makes the second safe to read. ``null`` stands for a field that is not there, as in Kubernetes.

@@ -1,4 +1,4 @@
-"""What the webhook counts. One registry a webhook, so that several can live in one process."""
+"""Metrics of the webhook, in one registry per webhook, so that several can run in one process."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 

@@ -1,4 +1,4 @@
-"""What the webhook process is told at start."""
+"""Options of the webhook process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

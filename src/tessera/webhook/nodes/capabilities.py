@@ -1,4 +1,4 @@
-"""What the cluster's cards can do, for one pod or for any.
+"""The nodes with GPUs, by the resources and profiles that they have.
 
 Two kinds of nodes serve ``nvidia.com/mig-*``: those whose cards are cut on demand, and those with a fixed layout; a
 node with cards of both kinds serves each profile in one way. A pod that only a fixed layout can serve is left to it.

@@ -1,7 +1,7 @@
-"""Keeps the certificate: in the Secret, in the API server's trust, and in what is served.
+"""Renews the webhook's certificate: in the Secret, in the API server's trust, and at the server.
 
-Every replica runs this, none leads: the Secret is created or patched by compare-and-swap, and whoever loses sees the
-winner's in its watch. The order (Secret, then trust, then serving) is that of
+Every replica runs this, none leads: the Secret is created or patched by compare-and-swap, and a replica that loses
+sees the winner's certificate in its watch. The order (Secret, then trust, then serving) is that of
 :mod:`tessera.webhook.serving.certificates`.
 Between changes and the day that the certificate is due, this sleeps.
 """

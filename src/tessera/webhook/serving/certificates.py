@@ -1,4 +1,4 @@
-"""The webhook's certificate: what is in the Secret, when it is due, and what comes after it. Pure but for randomness.
+"""The webhook's certificate: reading it from the Secret, when to replace it, and how. Pure but for randomness.
 
 Every rotation makes a new authority with exactly one certificate, and throws the authority's key away: nobody can sign
 another. The bundle that the API server trusts keeps authorities until their certificate has run out, so that old and
