@@ -16,7 +16,7 @@ from tessera.agent.inventory.gpu_inventory import (
     sharing_gpus,
 )
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
-from tessera.agent.node_status.publisher import NodeStatusPublisher
+from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -71,6 +71,18 @@ def offered(stock: GpuInventory, profile: str = "", strategy: MigStrategy = MigS
     )
 
 
+class ShownNode:
+    """The Node as the agent's watch shows it; a test may hold an older one before it."""
+
+    node_name = NODE
+
+    def __init__(self, scene: "Stage", nodes: Informer[Node]) -> None:
+        self._scene, self._nodes = scene, nodes
+
+    def node(self) -> Node | None:
+        return self._scene.behind or self._nodes.cache.get(NODE)
+
+
 class Stage:
     """One Node, what is true of it, and the part of an agent that tells.
 
@@ -94,9 +106,15 @@ class Stage:
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
         self.changes = ChangeNotifier()
+        self.leaving: frozenset[str] = frozenset()
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0
+
+    @property
+    def inventory(self) -> GpuInventory:
+        """The cards that the agent has read."""
+        return self.known
 
     def user(self, name: str, *groups: str) -> Client:
         user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
@@ -124,14 +142,9 @@ class Stage:
         events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)
         teller = NodeStatusPublisher(
             client,
-            node_name=NODE,
-            node=lambda: self.behind or nodes.cache.get(NODE),
-            stock=lambda: self.known,
-            sharing=lambda: self.sharing,
-            on_demand=lambda: self.on_demand,
-            mig_state=lambda: self.mig_state,
-            conditions=lambda: self.conditions,
-            machine=SIMULATED_MACHINE,
+            node=ShownNode(self, nodes),
+            source=self,
+            machine=MachineFacts(SIMULATED_MACHINE),
             events=events,
             changes=self.changes,
             clock=self.clock,

@@ -64,6 +64,11 @@ class ApiMirror:
         for informer in informers:
             await informer.wait_synced()
 
+    @property
+    def node_name(self) -> str:
+        """Name of the node."""
+        return self._name
+
     def node(self) -> Node | None:
         """The node; ``None`` while there is no such object."""
         return self.nodes.cache.get(self._name)

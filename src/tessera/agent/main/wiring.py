@@ -38,7 +38,7 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
-from tessera.agent.node_status.publisher import NodeStatusPublisher
+from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
 from tessera.agent.node_status.vgpu import read_vgpu
 from tessera.agent.sharing.allocate_response import AllocateOptions
@@ -134,6 +134,8 @@ class Components:
         self.drainer.advertiser = self.shelf
         self.memory = self._made_memory()
         self.report = NodeReport(
+            inventory=self.stock,
+            ownership=self.roles,
             following=self.following,
             shelf=self.shelf,
             layouts=self.layouts,
@@ -303,18 +305,12 @@ class Components:
         )
 
     def _made_teller(self) -> NodeStatusPublisher:
+        machine = MachineFacts(SIMULATED_MACHINE) if self._simulated else MachineFacts(read_machine(), read_vgpu())
         return NodeStatusPublisher(
             self._client,
-            node_name=self.options.node_name,
-            node=self.mirror.node,
-            stock=lambda: self.stock.inventory,
-            sharing=self.report.sharing,
-            on_demand=self.roles.on_demand_gpus,
-            leaving=self._leaving,
-            mig_state=self.report.mig_state,
-            conditions=self.report.conditions,
-            machine=SIMULATED_MACHINE if self._simulated else read_machine(),
-            vgpu=None if self._simulated else read_vgpu(),
+            node=self.mirror,
+            source=self.report,
+            machine=machine,
             events=self.events,
             changes=self.changes,
             clock=self.clock,
@@ -322,9 +318,6 @@ class Components:
         )
 
     # What the parts ask of each other ---------------------------------------------------------------------------
-
-    def _leaving(self) -> frozenset[str]:
-        return frozenset(card.uuid for card in self.stock.inventory.gpus if self.roles.is_leaving(card.uuid))
 
     async def is_unused(self, uuid: str) -> bool:
         """Whether no pod has any part of a card, nor is about to get one."""

@@ -20,8 +20,8 @@ What is true is asked of others; nothing here decides it.
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -95,24 +95,70 @@ class _Written(msgspec.Struct, frozen=True):
     at: float
 
 
+class NodeMirror(Protocol):
+    """The Node as last seen; see :class:`tessera.agent.base.api_mirror.ApiMirror`."""
+
+    @property
+    def node_name(self) -> str:
+        """Name of the Node."""
+        ...
+
+    def node(self) -> Node | None:
+        """The Node; ``None`` while there is none."""
+        ...
+
+
+class NodeStatusSource(Protocol):
+    """The facts to publish; see :class:`tessera.agent.node_status.report.NodeReport`."""
+
+    @property
+    def inventory(self) -> GpuInventory:
+        """The GPUs as last read."""
+        ...
+
+    @property
+    def sharing(self) -> SharingFacts | None:
+        """Sharing on the static GPUs; ``None`` while unknown, and then labels and annotation stay as they are."""
+        ...
+
+    @property
+    def on_demand(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are cut on demand."""
+        ...
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Those of them that give no further slice, since the other side shall have them."""
+        ...
+
+    @property
+    def mig_state(self) -> str:
+        """Value of ``nvidia.com/mig.config.state``; empty for no such label."""
+        ...
+
+    @property
+    def conditions(self) -> Sequence[NodeCondition] | None:
+        """All conditions of the agent; ``None`` while unknown, and then they stay as they are."""
+        ...
+
+
+class MachineFacts(msgspec.Struct, frozen=True):
+    """The machine: its product name (``None`` if unreadable), and the host's driver where its GPUs are vGPUs."""
+
+    product: str | None = None
+    vgpu: VgpuFacts | None = None
+
+
 class NodeStatusPublisher:
     """Keeps the Node's labels, annotation and conditions true.
 
     Args:
-        client: the API server; its field manager owns what is written.
-        node_name: the Node.
-        node: the Node as last seen; ``None`` while there is none.
-        stock: the cards as last read.
-        sharing: what is in force on the cards that are not cut on demand; ``None`` while that is not known, and then
-            labels and annotation stay as they are.
-        on_demand: UUIDs of the cards that are cut on demand.
-        leaving: those of them that give no further slice, since somebody else shall have them.
-        mig_state: value of ``nvidia.com/mig.config.state``; empty for no such label.
-        conditions: all that shall stand on the Node; ``None`` while they are not known, and then they stay as they are.
-        machine: the machine's product name; ``None`` if it cannot be read.
-        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
-        events: where changes of conditions are told.
-        changes: says that something may have changed.
+        client: the API server; its field manager owns the written fields.
+        node: the Node.
+        source: the facts to publish.
+        machine: the machine of the node.
+        events: records changes of conditions.
+        changes: announces that a fact may have changed.
         clock: the time.
         rng: for jitter.
     """
@@ -121,32 +167,19 @@ class NodeStatusPublisher:
         self,
         client: Client,
         *,
-        node_name: str,
-        node: Callable[[], Node | None],
-        stock: Callable[[], GpuInventory],
-        sharing: Callable[[], SharingFacts | None],
-        on_demand: Callable[[], Collection[str]],
-        leaving: Callable[[], Collection[str]] = frozenset,
-        mig_state: Callable[[], str],
-        conditions: Callable[[], Iterable[NodeCondition] | None],
-        machine: str | None,
-        vgpu: VgpuFacts | None = None,
+        node: NodeMirror,
+        source: NodeStatusSource,
+        machine: MachineFacts,
         events: EventRecorder,
         changes: ChangeNotifier,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         self._client = client
-        self._name = node_name
+        self._name = node.node_name
         self._node = node
-        self._stock = stock
-        self._sharing = sharing
-        self._on_demand = on_demand
-        self._leaving = leaving
-        self._mig_state = mig_state
-        self._conditions = conditions
+        self._source = source
         self._machine = machine
-        self._vgpu = vgpu
         self._events = events
         self._changes = changes
         self._clock = clock
@@ -161,7 +194,7 @@ class NodeStatusPublisher:
         while True:
             await self._clock.sleep(SETTLE)
             seen = self._changes.count
-            node = self._node()
+            node = self._node.node()
             waits: float | None = None
             if node is not None:
                 waits, trouble = await self._tell(node)
@@ -224,7 +257,7 @@ class NodeStatusPublisher:
         facts = self._facts()
         if facts is not None and (self._made is None or self._made[0] != facts):
             try:
-                self._made = (facts, facts.metadata(self._machine, self._vgpu, self._began))
+                self._made = (facts, facts.metadata(self._machine.product, self._machine.vgpu, self._began))
             except ValueError as error:
                 # What stands on the Node stays: labels that vanish would move pods.
                 self._made = (facts, None)
@@ -232,15 +265,17 @@ class NodeStatusPublisher:
         return None if facts is None or self._made is None else self._made[1]
 
     def _facts(self) -> "_Facts | None":
-        stock, sharing = self._stock(), self._sharing()
+        stock, sharing = self._source.inventory, self._source.sharing
         if sharing is None or not stock.driver_version:
             return None
-        return _Facts(stock, sharing, frozenset(self._on_demand()), frozenset(self._leaving()), self._mig_state())
+        return _Facts(
+            stock, sharing, frozenset(self._source.on_demand), frozenset(self._source.leaving), self._source.mig_state
+        )
 
     # Conditions -------------------------------------------------------------------------------------------------
 
     async def _tell_conditions(self, node: Node) -> float | None:
-        found = self._conditions()
+        found = self._source.conditions
         if found is None:
             return None
         wanted, shown = bound_messages(found), read_conditions(node.status.conditions)

@@ -14,6 +14,8 @@ from tessera.agent.base.node_conditions import (
 )
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.inventory.card_ownership import CardOwnership
+from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SharingFacts
@@ -25,6 +27,8 @@ class NodeReport:
     """Asks the parts.
 
     Args:
+        inventory: the GPUs as last read.
+        ownership: the side of the agent that has each GPU.
         following: what is wished.
         shelf: what is offered.
         layouts: what became of the layout.
@@ -36,6 +40,8 @@ class NodeReport:
     def __init__(
         self,
         *,
+        inventory: InventoryReader,
+        ownership: CardOwnership,
         following: ConfigWatcher,
         shelf: ResourceAdvertiser,
         layouts: LayoutReconciler,
@@ -43,6 +49,8 @@ class NodeReport:
         mps: MpsDaemons,
         mig_strategy: MigStrategy,
     ) -> None:
+        self._inventory = inventory
+        self._ownership = ownership
         self._following = following
         self._shelf = shelf
         self._layouts = layouts
@@ -51,10 +59,26 @@ class NodeReport:
         self._mig_strategy = mig_strategy
 
     @property
+    def inventory(self) -> GpuInventory:
+        """The GPUs as last read."""
+        return self._inventory.inventory
+
+    @property
+    def on_demand(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are cut on demand."""
+        return self._ownership.on_demand_gpus()
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """UUIDs of the GPUs whose owner is about to hand them over."""
+        return frozenset(gpu.uuid for gpu in self.inventory.gpus if self._ownership.is_leaving(gpu.uuid))
+
+    @property
     def known(self) -> bool:
         """Whether it is known what is offered of the static cards."""
         return self._shelf.in_force is not None
 
+    @property
     def sharing(self) -> SharingFacts | None:
         """What is in force on the static cards; ``None`` while that is not known."""
         found = self._shelf.in_force
@@ -63,11 +87,13 @@ class NodeReport:
         strategy = found.profile.flags.mig_strategy or self._mig_strategy
         return SharingFacts(offer=found.offer, profile=found.profile, mig_strategy=strategy)
 
+    @property
     def mig_state(self) -> str:
         """The value of ``nvidia.com/mig.config.state``; empty where no layout is asked for."""
         status = self._layouts.status
         return status.state.value if status.layout else ""
 
+    @property
     def conditions(self) -> Sequence[NodeCondition] | None:
         """All conditions of the Node; ``None`` while they are not known."""
         return list(self._conditions()) if self.known else None
