@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tessera.agent.mps.plan import MpsEdits
+from tessera.agent.mps.paths import MpsEdits
 from tessera.agent.sharing.allocate_response import (
     CDI_KIND,
     AllocateOptions,

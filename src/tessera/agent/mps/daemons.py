@@ -16,7 +16,7 @@ from pathlib import Path
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.plan import MpsEdits, MpsPaths, container_edits
+from tessera.agent.mps.paths import MpsEdits, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
 from tessera.agent.mps.supervisor import DaemonSupervisor
 from tessera.clock import Clock

@@ -25,7 +25,7 @@ from pathlib import Path
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.daemon_process import END_TIMEOUT, DaemonProcess, boot_id, end_session, is_alive, reap, send
 from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, DaemonSpec, LaunchFailed
-from tessera.agent.mps.plan import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
+from tessera.agent.mps.paths import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
 
 BINARY = "nvidia-cuda-mps-control"
 #: Where the binary is in a driver's root and on a host.

@@ -87,7 +87,7 @@ class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsClientEdits(Protocol):
-    """What a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.plan.MpsEdits`."""
+    """What a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.paths.MpsEdits`."""
 
     @property
     def envs(self) -> Mapping[str, str]:
