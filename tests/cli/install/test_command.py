@@ -122,8 +122,8 @@ def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys
 def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "Each run sets everything anew, and nothing is kept of the run before" in told
-    assert "repeat all that was given before" in told
+    assert "keeps no option of the run before" in told
+    assert "repeat all the others" in told
 
 
 def of_kind(text: str, kind: str) -> list[Any]:

@@ -31,7 +31,7 @@ _ORDINARY = 0
     type=Number(0, 1, min_open=True),
     default=0.05,
     show_default=True,
-    help="Share of pods that may wait: find the smallest pool.",
+    help="Largest share of pods that may wait; the smallest pool that keeps it is chosen.",
 )
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="Cards of a node.")
 @click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What a placeholder asks for.")

@@ -1,4 +1,4 @@
-"""How a command reaches the cluster, and how it says that something went wrong: both as kubectl does."""
+"""Connects a command to the cluster and reports its errors, both as kubectl does."""
 
 import functools
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ def cluster_options(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def report_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Turns what can go wrong at a cluster into one line on standard error and exit code 1."""
+    """Turns errors that a user can act on into one line on standard error and exit code 1."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,14 +67,14 @@ def report_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _is_broken_pipe(error: BaseException) -> bool:
-    """Whether the reader of our output went away (``| head``): not the cluster's fault, and nobody is left to tell."""
+    """Whether the reader of our output went away (``| head``), so that nobody reads an error."""
     if isinstance(error, BaseExceptionGroup):
         return any(_is_broken_pipe(each) for each in error.exceptions)
     return isinstance(error, BrokenPipeError)
 
 
 class CommandError(click.ClickException):
-    """What a command says on standard error before exit code 1.
+    """An error that a command prints on standard error before it exits with 1.
 
     Args:
         lines: each is one line of the terminal, whatever it holds.
@@ -85,7 +85,7 @@ class CommandError(click.ClickException):
 
 
 def _describe_error(error: BaseException) -> str | None:
-    """The line for an error that a user can do something about; None for our own faults."""
+    """The line for an error that a user can act on; None for a defect of this program."""
     from tessera.kube.client.errors import ApiError, Forbidden
     from tessera.kube.transport.kubeconfig import ConfigError
     from tessera.nvml.errors import NvmlError

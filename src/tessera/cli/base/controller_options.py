@@ -1,4 +1,4 @@
-"""What a site says of its registries and new nodes: ``tessera controller`` reads it, ``tessera install`` hands it on.
+"""Options of ``tessera controller`` that ``tessera install`` passes on: registries, new nodes, and driver builds.
 
 The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`). How
 driver images are built is said by options of their own (:mod:`tessera.cli.base.controller_options`).
@@ -28,7 +28,7 @@ _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said; what was not has the controller's default.
+    """Options about registries and new nodes; an option that was not given has the controller's default.
 
     Attributes:
         registry_ca: file of authorities that registries are trusted by, PEM.
@@ -130,7 +130,7 @@ def site_options(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def pop_site(values: dict[str, Any]) -> Site:
-    """What was said, taken out of a command's values."""
+    """Removes these options from a command's values and returns them."""
     return Site(**{field: values.pop(field) for _, field, _ in _SITE_OPTIONS})
 
 
@@ -165,7 +165,7 @@ _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "buildah_image",
         {
             "metavar": "IMAGE",
-            "help": "What runs builds of driver images.  [default: quay.io/buildah/stable:v1.42.2]",
+            "help": "Image that runs builds of driver images.  [default: quay.io/buildah/stable:v1.42.2]",
         },
     ),
     (
@@ -175,7 +175,7 @@ _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "metavar": "SYSTEM=IMAGE",
             "multiple": True,
             "type": _NAMED,
-            "help": "What images that are built stand on, ubuntu22.04=IMAGE or rhel9=IMAGE; repeatable.  [default:"
+            "help": "Base image of built driver images, ubuntu22.04=IMAGE or rhel9=IMAGE; repeatable.  [default:"
             " docker.io/library/ubuntu or UBI]",
         },
     ),
@@ -230,7 +230,7 @@ def build_options(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def pop_build_settings(values: dict[str, Any]) -> "BuildSettings":
-    """The settings, taken out of a command's values.
+    """Removes the build options from a command's values and returns the settings.
 
     Raises:
         UnbuildableError: a part is not what it should be; the text names it.

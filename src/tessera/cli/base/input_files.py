@@ -1,4 +1,4 @@
-"""The text of a file of settings that a command was given: from the disk, or from standard input."""
+"""Reads a file that the command line names: from the disk, or from standard input for ``-``."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from tessera.cli.base.connection import CommandError
 
 
 def read_text(file: Path) -> str:
-    """What the file holds; ``-`` is standard input.
+    """The text of the file; ``-`` is standard input.
 
     Raises:
         CommandError: it is not UTF-8.
@@ -27,5 +27,5 @@ def _standard_input() -> str:
 
 
 def display_name(file: Path) -> str:
-    """What the file is called in messages."""
+    """The file's name in messages."""
     return "standard input" if str(file) == "-" else str(file)

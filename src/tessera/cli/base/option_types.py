@@ -1,4 +1,4 @@
-"""Times as autoscalers write them, in options and objects: ``5m``, ``1h30m``, ``1.5h``, or plain seconds."""
+"""Types of options: durations as autoscalers write them (``5m``, ``1h30m``, seconds), numbers, simulated cards."""
 
 import math
 import re

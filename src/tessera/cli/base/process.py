@@ -1,4 +1,4 @@
-"""What the three long-running commands share: an event loop, an orderly end, and a log on standard error."""
+"""Runs the three long-running commands: event loop, orderly end, and log on standard error."""
 
 import asyncio
 import gc

@@ -59,8 +59,8 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     "-n",
     "--namespace",
     metavar="NAME",
-    help="Where the ConfigMaps lie that FILE names, as in helm --namespace.  [default: tessera-system, or the namespace"
-    " in the status of a ClusterPolicy]",
+    help="Namespace of the ConfigMaps that FILE names, as in helm --namespace.  [default: tessera-system, or the"
+    " namespace in the status of a ClusterPolicy]",
 )
 @click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
 @click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
@@ -116,7 +116,7 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
 )
 @site_options
 @build_options
-@click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would happen to each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
 @report_errors
@@ -144,19 +144,19 @@ def command(
 
     Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
     NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
-    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand).
+    environment of its device plugin. Settings without effect are listed (tessera config check FILE lists them before).
 
     Where FILE names a driver (driver.version, repository, image or usePrecompiled, and driver.enabled is not false) it
     becomes a ClusterPolicy as NVIDIA's chart renders it, and Tessera installs that driver; a ClusterPolicy is applied
-    as it stands. --drivers does so with the chart's driver where FILE names none, or without FILE. A ClusterPolicy and
-    definitions that somebody else made are left as they are; --drivers takes the ClusterPolicy over.
+    unchanged. --drivers does so with the chart's driver where FILE names none, or without FILE. Objects that
+    somebody else made (a ClusterPolicy, definitions) stay unchanged; --drivers takes the ClusterPolicy over.
 
-    The certificates in the file of --registry-ca become a ConfigMap, which the controller has mounted; builds trust
-    registries by it, too, where --build-ca-config-map names no other. To have other certificates count, run it again.
+    The certificates in the file of --registry-ca become a ConfigMap that the controller mounts. Builds trust them too,
+    unless --build-ca-config-map names another ConfigMap. To change them, run tessera install again.
 
-    Each run sets everything anew, and nothing is kept of the run before: an option that is left out goes back to its
-    default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
-    drivers stay until --no-drivers takes Tessera's ClusterPolicy away.
+    Each run sets everything again and keeps no option of the run before: an option that is left out returns to its
+    default, also --values and the names of the ConfigMaps. To change one option, repeat all the others. Only drivers
+    stay, until --no-drivers removes Tessera's ClusterPolicy.
 
     Pods outside the system's namespaces may not use GPUs that they do not request. The API server refuses those that
     set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount folders of devices, or are privileged.
