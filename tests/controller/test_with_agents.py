@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.controller.conftest import merge
+from tests.support.slicer_world import merge
 
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
@@ -25,8 +26,6 @@ from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 
 class Wire:
@@ -61,7 +60,7 @@ def stored(**item: Any) -> Response:
 class Desk:
     """An executor, and when it woke the machine's loop."""
 
-    def __init__(self, world: World, wire: Wire, *, leads: bool = True) -> None:
+    def __init__(self, world: SlicerWorld, wire: Wire, *, leads: bool = True) -> None:
         clock, rng = LoopClock(0), random.Random(0)
         client = Client(wire, field_manager="test", clock=clock).fenced(lambda: leads)
         self.woken: list[float] = []
@@ -85,7 +84,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run_virtual(story())
 
 
-def requested(world: World) -> PatchRequests:
+def requested(world: SlicerWorld) -> PatchRequests:
     """The first write of a pod's life."""
     world.slicer.decide()
     (write,) = world.slicer.pop_writes()
@@ -93,7 +92,7 @@ def requested(world: World) -> PatchRequests:
     return write
 
 
-def ungating(world: World) -> Ungate:
+def ungating(world: SlicerWorld) -> Ungate:
     """Does everything up to the ungating of a pod."""
     while True:
         world.slicer.decide()
@@ -103,7 +102,7 @@ def ungating(world: World) -> Ungate:
             world.answer(write)
 
 
-def test_who_does_not_lead_any_more_sends_nothing(world: World) -> None:
+def test_who_does_not_lead_any_more_sends_nothing(world: SlicerWorld) -> None:
     async def story() -> None:
         world.node("n1")
         world.pod("a", "1g.5gb")
@@ -120,7 +119,7 @@ def test_who_does_not_lead_any_more_sends_nothing(world: World) -> None:
     play(story)
 
 
-def test_writes_name_the_life_of_the_object_that_they_mean(world: World) -> None:
+def test_writes_name_the_life_of_the_object_that_they_mean(world: SlicerWorld) -> None:
     async def story() -> None:
         world.node("n1")
         pod = world.pod("a", "1g.5gb")
@@ -137,7 +136,7 @@ def test_writes_name_the_life_of_the_object_that_they_mean(world: World) -> None
 
 
 @pytest.mark.parametrize("kind", ["pod", "object"])
-def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(world: World, kind: str) -> None:
+def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(world: SlicerWorld, kind: str) -> None:
     async def story() -> None:
         world.node("n1")
         pod = world.pod("a", "1g.5gb")
@@ -160,7 +159,7 @@ def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(wo
     play(story)
 
 
-def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: World) -> None:
+def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: SlicerWorld) -> None:
     async def story() -> None:
         world.node("n1")
         world.pod("a", "1g.5gb")
@@ -180,7 +179,7 @@ def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: Wo
     play(story)
 
 
-def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: World) -> None:
+def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: SlicerWorld) -> None:
     async def story() -> None:
         world.node("n1")
         pod = world.pod("a", "1g.5gb")
@@ -195,7 +194,7 @@ def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: World) ->
     play(story)
 
 
-def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: World) -> None:
+def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: SlicerWorld) -> None:
     wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
 
     async def story() -> None:

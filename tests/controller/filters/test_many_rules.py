@@ -3,12 +3,11 @@
 from typing import Any
 
 import msgspec
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import GATE
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Pod
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST = "kubernetes.io/hostname"
@@ -44,13 +43,13 @@ def spread(workload: int) -> dict[str, Any]:
     return {"topologySpreadConstraints": [rule]}
 
 
-def cluster(world: World, nodes: int) -> None:
+def cluster(world: SlicerWorld, nodes: int) -> None:
     for number in range(nodes):
         labels = {"nvidia.com/mig.config": "dynamic", HOST: f"n{number}", "zone": f"z{number % 3}"}
         world.node(f"n{number}", labels=labels)
 
 
-def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: World) -> None:
+def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: SlicerWorld) -> None:
     cluster(world, 120)
     workloads, replicas = 200, 20
     for workload in range(workloads):
@@ -83,7 +82,7 @@ def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: World)
             assert max(counts) - min(counts) <= 1
 
 
-def test_a_pod_that_waits_for_another_is_placed_however_many_rules_were_judged_since(world: World) -> None:
+def test_a_pod_that_waits_for_another_is_placed_however_many_rules_were_judged_since(world: SlicerWorld) -> None:
     cluster(world, 3)
     term = {"labelSelector": {"matchLabels": {"app": "w500"}}, "topologyKey": HOST, "namespaceSelector": {}}
     one = world.put(pod(0, 0, affinity={"podAffinity": {REQUIRED: [term]}}))

@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 import msgspec
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import GATE
 from tessera.controller.leadership.leader_session import decide_until_settled
@@ -12,8 +13,6 @@ from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.instructions import RecordEvent
 from tessera.kube.resources import Pod
 from tessera.limits import DECISION_STEPS, NEIGHBOUR_STEPS, POD_LABELS
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 #: A step of planning is worth so many comparisons.
 COMPARISONS_A_STEP = 4
@@ -62,11 +61,11 @@ def without(*values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": list(values)}]}
 
 
-def told(world: World, one: PodInfo) -> list[RecordEvent]:
+def told(world: SlicerWorld, one: PodInfo) -> list[RecordEvent]:
     return [tell for tell in world.told if tell.uid == one.uid]
 
 
-def test_a_pod_with_12_000_terms_waits_and_is_told_the_limit(world: World) -> None:
+def test_a_pod_with_12_000_terms_waits_and_is_told_the_limit(world: SlicerWorld) -> None:
     world.node("n1")
     hostile = [world.put(pod(f"h{i}", affinity=terms(f"h{i}", 12_000))) for i in range(4)]
     innocent = world.put(pod("z", created="2026-01-02T00:00:00Z"))
@@ -80,7 +79,7 @@ def test_a_pod_with_12_000_terms_waits_and_is_told_the_limit(world: World) -> No
     assert world.slicer.state.cluster.index.cost < 100
 
 
-def test_a_pod_over_a_limit_that_runs_already_keeps_its_slice_and_counts_on_its_node(world: World) -> None:
+def test_a_pod_over_a_limit_that_runs_already_keeps_its_slice_and_counts_on_its_node(world: SlicerWorld) -> None:
     world.node("n1")
     one = world.put(pod("a"))
     world.settle()
@@ -94,7 +93,7 @@ def test_a_pod_over_a_limit_that_runs_already_keeps_its_slice_and_counts_on_its_
     assert world.slicer.state.usage.used["n1"]["cpu"] == 300_000
 
 
-def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: World) -> None:
+def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: SlicerWorld) -> None:
     world.node("n1")
     holder = world.pod("holder", "7g.40gb")
     world.settle()
@@ -108,7 +107,9 @@ def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: 
     assert world.slicer.state.cluster.index.cost == cost
 
 
-def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_gets_its_slice(world: World) -> None:
+def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_gets_its_slice(
+    world: SlicerWorld,
+) -> None:
     """3,000 pods that differ in what they ask: each would be held against 1,000 nodes, in one decision, 6 s long."""
     for number in range(100):
         world.node(f"n{number}")
@@ -128,7 +129,7 @@ def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_ge
     assert steps_of(world) == 0
 
 
-def test_a_freed_slot_is_offered_to_all_in_one_step(world: World) -> None:
+def test_a_freed_slot_is_offered_to_all_in_one_step(world: SlicerWorld) -> None:
     for number in range(50):
         world.node(f"n{number}")
     holder = world.pod("holder", "1g.5gb")
@@ -142,7 +143,7 @@ def test_a_freed_slot_is_offered_to_all_in_one_step(world: World) -> None:
     assert not world.slicer.has_work
 
 
-def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: World) -> None:
+def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: SlicerWorld) -> None:
     """300 new sets of labels were compared with 100 selectors, in a decision that planned nothing."""
     world.node("n1")
     hostile = [world.put(pod(f"h{i}", affinity=anti_affinity(without(f"x{i}")))) for i in range(100)]
@@ -157,7 +158,7 @@ def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: World) -
     assert world.slicer.state.cluster.neighbours.cost == cost
 
 
-def test_every_comparison_of_a_batch_is_charged_to_its_work(world: World) -> None:
+def test_every_comparison_of_a_batch_is_charged_to_its_work(world: SlicerWorld) -> None:
     for number in range(20):
         world.node(f"n{number}")
     for number in range(400):
@@ -177,7 +178,7 @@ def test_every_comparison_of_a_batch_is_charged_to_its_work(world: World) -> Non
     assert len(world.slicer.state.waiting) == 60
 
 
-def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: World) -> None:
+def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: SlicerWorld) -> None:
     for number in range(10):
         world.node(f"n{number}")
     for number in range(500):
@@ -191,7 +192,7 @@ def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: World)
     assert world.slicer.state.cluster.neighbours.cost - cost < NEIGHBOUR_STEPS
 
 
-def test_terms_of_one_namespace_do_not_displace_those_of_another(world: World) -> None:
+def test_terms_of_one_namespace_do_not_displace_those_of_another(world: SlicerWorld) -> None:
     """1,000 terms that select nobody here were looked at first, and those that count were not."""
     world.node("n1")
     world.node("n2")
@@ -207,7 +208,7 @@ def test_terms_of_one_namespace_do_not_displace_those_of_another(world: World) -
     assert {place[0] for one in pods for place in world.where(one)} == {"n2"}
 
 
-def test_of_a_pods_labels_the_first_ones_count(world: World) -> None:
+def test_of_a_pods_labels_the_first_ones_count(world: SlicerWorld) -> None:
     world.node("n1")
     for number in range(100):
         one = world.put(pod(f"h{number}", labels={f"l{i}": f"{number}" for i in range(5_000)}))
@@ -215,7 +216,7 @@ def test_of_a_pods_labels_the_first_ones_count(world: World) -> None:
     assert steps_of(world) < DECISION_STEPS
 
 
-def test_host_ports_that_are_taken_everywhere_are_charged_once_a_pod(world: World) -> None:
+def test_host_ports_that_are_taken_everywhere_are_charged_once_a_pod(world: SlicerWorld) -> None:
     for number in range(50):
         world.node(f"n{number}")
         ports = [{"hostPort": 80, "containerPort": 80}]
@@ -229,14 +230,14 @@ def test_host_ports_that_are_taken_everywhere_are_charged_once_a_pod(world: Worl
     assert world.where(one) == []
 
 
-def steps_of(world: World) -> int:
+def steps_of(world: SlicerWorld) -> int:
     """The work that one decision took."""
     before = world.slicer.work
     world.slicer.decide()
     return int(world.slicer.work - before)
 
 
-def test_everything_else_has_its_turn_between_two_steps(world: World) -> None:
+def test_everything_else_has_its_turn_between_two_steps(world: SlicerWorld) -> None:
     """The lease is renewed by the same event loop: one long decision lost it."""
     for number in range(100):
         world.node(f"n{number}")

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
-World = Any  # the class lives in conftest.py, which tests cannot import
-Pod = Any
+from tessera.controller.objects.pod_info import PodInfo
+
 Held = tuple[str, int, int, str]
 
 
-def says(world: World, *held: Held) -> None:
+def says(world: SlicerWorld, *held: Held) -> None:
     """The agent tells of slices without a promise: profile, start, size, and the UID of the pod that they are for."""
     foreign = [
         {"gpuUUID": "GPU-n1-0", "profile": profile, "start": start, "size": size, "podUID": uid}
@@ -19,12 +20,12 @@ def says(world: World, *held: Held) -> None:
     world.patch("n1", {"status": {"nodeResources": {"foreign": foreign}}})
 
 
-def running(world: World, *profiles: str, node: str = "n1") -> Pod:
+def running(world: SlicerWorld, *profiles: str, node: str = "n1") -> PodInfo:
     """A pod that runs, of which no record says anything."""
     return world.pod("a", *profiles, node=node, gates=())
 
 
-def test_they_are_promised_where_they_are(world: World) -> None:
+def test_they_are_promised_where_they_are(world: SlicerWorld) -> None:
     world.node("n1")
     pod = running(world, "1g.5gb", "3g.20gb")
     says(world, ("3g.20gb", 4, 4, pod.uid), ("1g.5gb", 2, 1, pod.uid))
@@ -40,7 +41,7 @@ def test_they_are_promised_where_they_are(world: World) -> None:
     assert world.where(pod) == []
 
 
-def test_the_pod_may_be_seen_after_the_agents_word(world: World) -> None:
+def test_the_pod_may_be_seen_after_the_agents_word(world: SlicerWorld) -> None:
     world.node("n1")
     says(world, ("3g.20gb", 4, 4, "uid-a"))
     world.settle()
@@ -50,7 +51,7 @@ def test_the_pod_may_be_seen_after_the_agents_word(world: World) -> None:
     assert world.where(pod) == [("n1", "3g.20gb", 4)]
 
 
-def test_a_new_process_does_the_same_after_any_write(world: World) -> None:
+def test_a_new_process_does_the_same_after_any_write(world: SlicerWorld) -> None:
     world.node("n1")
     pod = running(world, "3g.20gb")
     says(world, ("3g.20gb", 4, 4, pod.uid))
@@ -89,7 +90,7 @@ def test_a_new_process_does_the_same_after_any_write(world: World) -> None:
         "no-such-profile",
     ],
 )
-def test_what_does_not_fit_the_pod_is_never_recorded_as_its_own(world: World, held: list[Held]) -> None:
+def test_what_does_not_fit_the_pod_is_never_recorded_as_its_own(world: SlicerWorld, held: list[Held]) -> None:
     world.node("n1")
     running(world, "3g.20gb")
     says(world, *held)
@@ -100,7 +101,7 @@ def test_what_does_not_fit_the_pod_is_never_recorded_as_its_own(world: World, he
     assert world.overlaps() == []
 
 
-def test_slots_that_are_promised_already_are_not_taken(world: World) -> None:
+def test_slots_that_are_promised_already_are_not_taken(world: SlicerWorld) -> None:
     world.node("n1")
     first = world.pod("b", "3g.20gb")
     world.settle()
@@ -112,7 +113,7 @@ def test_slots_that_are_promised_already_are_not_taken(world: World) -> None:
     assert world.where(pod) != world.where(first)
 
 
-def test_a_pod_of_another_node_is_none_of_this_agents(world: World) -> None:
+def test_a_pod_of_another_node_is_none_of_this_agents(world: SlicerWorld) -> None:
     world.node("n1")
     world.node("n2")
     pod = running(world, "3g.20gb", node="n2")
@@ -122,7 +123,7 @@ def test_a_pod_of_another_node_is_none_of_this_agents(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [{"finished": True}, {"gates": ("instaslice.redhat.com/accelerator",), "node": ""}])
-def test_a_pod_that_does_not_run_is_not_one_that_holds_them(world: World, change: dict[str, Any]) -> None:
+def test_a_pod_that_does_not_run_is_not_one_that_holds_them(world: SlicerWorld, change: dict[str, Any]) -> None:
     world.node("n1")
     pod = world.put(replace(running(world, "3g.20gb"), **change))
     says(world, ("3g.20gb", 4, 4, pod.uid))
@@ -132,7 +133,7 @@ def test_a_pod_that_does_not_run_is_not_one_that_holds_them(world: World, change
 
 @pytest.mark.parametrize(("asked", "named"), [("1g.5gb", "1g.5gb"), ("1g.5gb.me", "1g.5gb+me")])
 def test_a_result_that_lost_its_promise_keeps_profile_and_pod_over_a_restart(
-    world: World, asked: str, named: str
+    world: SlicerWorld, asked: str, named: str
 ) -> None:
     """The five keys of a result name no profile; a promise without one would make the agent destroy the slice."""
     world.node("n1")

@@ -5,14 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.objects.node_info import AgentState, read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.events import NodeSeen
 from tessera.kube.resources import Node, Pod
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"
 
@@ -28,11 +27,11 @@ def agent_pod(node: str, *, ready: bool = True, suffix: str = "", **meta: Any) -
     return read_pod(msgspec.convert(body, Pod))
 
 
-def states(world: World) -> dict[NodeName, AgentState]:
+def states(world: SlicerWorld) -> dict[NodeName, AgentState]:
     return {name: node.agent for name, node in world.slicer.state.cluster.nodes.items()}
 
 
-def test_six_pods_go_elsewhere_while_an_agent_is_down_and_back_when_it_serves(world: World) -> None:
+def test_six_pods_go_elsewhere_while_an_agent_is_down_and_back_when_it_serves(world: SlicerWorld) -> None:
     """The node of a dead agent is the fullest, so it was everybody's favourite."""
     for name in ("n1", "n2"):
         world.node(name)
@@ -53,7 +52,7 @@ def test_six_pods_go_elsewhere_while_an_agent_is_down_and_back_when_it_serves(wo
     assert world.where(late)[0][0] == home
 
 
-def test_the_agent_is_named_where_it_is_all_that_is_in_the_way(world: World) -> None:
+def test_the_agent_is_named_where_it_is_all_that_is_in_the_way(world: SlicerWorld) -> None:
     world.node("n1")
     world.put(agent_pod("n1", ready=False))
     world.pod("p", "1g.5gb")
@@ -61,7 +60,7 @@ def test_the_agent_is_named_where_it_is_all_that_is_in_the_way(world: World) -> 
     assert "1 node(s) had no agent that is ready" in world.told[-1].message
 
 
-def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: World) -> None:
+def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: SlicerWorld) -> None:
     world.node("n1")
     world.node("n2")
     agents = {name: world.put(agent_pod(name)) for name in ("n1", "n2")}
@@ -86,7 +85,7 @@ def test_a_promise_to_a_gated_pod_is_taken_back_when_the_agent_goes(world: World
         ([agent_pod("n1", ownerReferences=[])], AgentState.UNKNOWN),
     ],
 )
-def test_what_is_known_of_an_agent(world: World, pods: list[PodInfo], state: AgentState) -> None:
+def test_what_is_known_of_an_agent(world: SlicerWorld, pods: list[PodInfo], state: AgentState) -> None:
     for pod in pods:
         world.put(pod)
     world.node("n1")
@@ -109,7 +108,7 @@ def asking(name: str, *, gated: bool = True, node: str = "", **limits: str) -> P
     return read_pod(msgspec.convert(body, Pod))
 
 
-def published(world: World, name: str, **allocatable: str) -> None:
+def published(world: SlicerWorld, name: str, **allocatable: str) -> None:
     named = {{"mig": MIG, "quota": QUOTA}.get(key, key): amount for key, amount in allocatable.items()}
     body = {
         "metadata": {"name": name, "labels": {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": name}},
@@ -122,7 +121,7 @@ def published(world: World, name: str, **allocatable: str) -> None:
     world.slicer.handle(NodeSeen(facts))
 
 
-def test_a_node_whose_devices_kubelet_counts_0_is_given_nothing_more(world: World) -> None:
+def test_a_node_whose_devices_kubelet_counts_0_is_given_nothing_more(world: SlicerWorld) -> None:
     world.node("n1")
     published(world, "n1", mig="7", quota="40Gi")
     first, second = world.put(asking("a", mig="1")), asking("b", mig="1")
@@ -138,7 +137,7 @@ def test_a_node_whose_devices_kubelet_counts_0_is_given_nothing_more(world: Worl
     assert len(world.where(second)) == 1
 
 
-def test_a_pod_that_holds_the_quota_alone_is_counted_before_a_promise(world: World) -> None:
+def test_a_pod_that_holds_the_quota_alone_is_counted_before_a_promise(world: SlicerWorld) -> None:
     """It was there before the webhook refused such pods; kube-scheduler counts it, so the promise would be in vain."""
     world.node("n1")
     published(world, "n1", mig="7", quota="40Gi")
@@ -152,7 +151,7 @@ def test_a_pod_that_holds_the_quota_alone_is_counted_before_a_promise(world: Wor
     assert all(world.where(pod) for pod in pods)
 
 
-def test_a_full_node_is_said_to_be_full_though_its_devices_are_all_counted_too(world: World) -> None:
+def test_a_full_node_is_said_to_be_full_though_its_devices_are_all_counted_too(world: SlicerWorld) -> None:
     world.node("n1")
     published(world, "n1", mig="7", quota="35Gi")
     pods = [world.put(asking(f"p{number}", mig="1", quota="5Gi")) for number in range(8)]

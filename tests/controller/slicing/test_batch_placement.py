@@ -5,13 +5,12 @@ import random
 from typing import Any
 
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.batch_placement import first_batch
 from tessera.limits import BATCH_RULES
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 #: What one A100-40GB can hold at most, or nearly.
 FULL = [
@@ -56,7 +55,7 @@ def test_one_pod_may_ask_for_the_whole_card_in_parts(new_world: Any, profiles: l
     assert world.overlaps() == []
 
 
-def test_slices_of_a_pod_are_on_one_node(world: World) -> None:
+def test_slices_of_a_pod_are_on_one_node(world: SlicerWorld) -> None:
     world.node("n1")
     world.node("n2", count=2)
     pod = world.pod("a", "7g.40gb", "7g.40gb")
@@ -64,7 +63,7 @@ def test_slices_of_a_pod_are_on_one_node(world: World) -> None:
     assert [place[0] for place in world.where(pod)] == ["n2", "n2"]
 
 
-def test_cards_of_several_models_each_have_their_own_profiles(world: World) -> None:
+def test_cards_of_several_models_each_have_their_own_profiles(world: SlicerWorld) -> None:
     world.node("small", cards="A30")
     world.node("big", cards="H100-80GB")
     pods = [world.pod("a", "1g.6gb"), world.pod("b", "3g.40gb")]
@@ -72,7 +71,7 @@ def test_cards_of_several_models_each_have_their_own_profiles(world: World) -> N
     assert [world.where(pod)[0][0] for pod in pods] == ["small", "big"]
 
 
-def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: World) -> None:
+def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: SlicerWorld) -> None:
     world.node("n1")
     pods = [world.pod(f"p{i:02}", "1g.5gb") for i in range(40)]
     world.settle()
@@ -81,7 +80,7 @@ def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: World
     assert None not in world.slicer.state.waiting.values()
 
 
-def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: World) -> None:
+def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: SlicerWorld) -> None:
     world.node("n1")
     running = [world.pod(f"a{i}", "1g.5gb", created="2026-01-01T00:00:00Z") for i in range(7)]
     world.settle()
@@ -93,7 +92,7 @@ def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: World
     assert [bool(world.where(pod)) for pod in waiting] == [False] * 13 + [True] * 7
 
 
-def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: World) -> None:
+def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: SlicerWorld) -> None:
     low = [world.pod(f"low{n}", "7g.40gb") for n in range(8)]
     high = world.pod("high", "7g.40gb", priority=10)
     world.settle()
@@ -103,7 +102,7 @@ def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: World)
     assert not any(map(world.where, low))
 
 
-def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world: World) -> None:
+def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world: SlicerWorld) -> None:
     world.node("n1", count=2, allocatable={"cpu": 2000, "pods": 110})
     runs = world.pod("runs", "7g.40gb", gates=(), node="n1")
     waits = world.pod("waits", "7g.40gb")

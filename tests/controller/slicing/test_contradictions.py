@@ -1,16 +1,15 @@
 """Writes that are under way, refused or late, and records that contradict each other: nobody loses what runs."""
 
 from dataclasses import replace
-from typing import Any
+
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.slicing.events import NodeSeen, ObjectGone, PodSeen, RetryDue, WriteRefused
 from tessera.controller.slicing.instructions import PatchRequests, Ungate
 
-World = Any  # the class lives in conftest.py, which tests cannot import
 
-
-def record(world: World, node: str, uid: str, like: str) -> None:
+def record(world: SlicerWorld, node: str, uid: str, like: str) -> None:
     """A second record on a node, for the very slots of another pod's."""
     stored = world.objects[node]
     request = {**stored["spec"]["podAllocationRequests"][like]}
@@ -20,7 +19,7 @@ def record(world: World, node: str, uid: str, like: str) -> None:
     world.patch(node, {"status": {"podAllocationResults": {uid: result}}})
 
 
-def test_one_write_of_a_kind_is_under_way_for_a_node(world: World) -> None:
+def test_one_write_of_a_kind_is_under_way_for_a_node(world: SlicerWorld) -> None:
     world.node("n1")
     world.pod("a", "1g.5gb")
     world.slicer.decide()
@@ -33,7 +32,7 @@ def test_one_write_of_a_kind_is_under_way_for_a_node(world: World) -> None:
     assert set(second.put) == {"uid-b"}
 
 
-def test_slots_of_a_request_that_is_under_way_are_nobody_elses(world: World) -> None:
+def test_slots_of_a_request_that_is_under_way_are_nobody_elses(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
@@ -47,7 +46,7 @@ def test_slots_of_a_request_that_is_under_way_are_nobody_elses(world: World) -> 
     assert world.states(other) == ("ungated", "created")
 
 
-def test_a_request_that_was_refused_leaves_nothing_to_clean_up(world: World) -> None:
+def test_a_request_that_was_refused_leaves_nothing_to_clean_up(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
@@ -61,7 +60,7 @@ def test_a_request_that_was_refused_leaves_nothing_to_clean_up(world: World) -> 
     assert world.states(other) == ("ungated", "created")
 
 
-def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(world: World) -> None:
+def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(world: SlicerWorld) -> None:
     node = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = None
@@ -79,7 +78,7 @@ def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(wor
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_an_older_state_of_a_pod_is_ignored(world: World) -> None:
+def test_an_older_state_of_a_pod_is_ignored(world: SlicerWorld) -> None:
     world.node("n1")
     old = world.pod("a", "1g.5gb", version=4)
     world.settle()
@@ -88,7 +87,7 @@ def test_an_older_state_of_a_pod_is_ignored(world: World) -> None:
     assert world.run() == []
 
 
-def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: World) -> None:
+def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.slicer.decide()
@@ -101,7 +100,7 @@ def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: 
     assert [node for node, _, _ in world.where(pod)] == ["n2"]
 
 
-def test_of_two_records_for_the_same_slots_the_pod_that_runs_keeps_them(world: World) -> None:
+def test_of_two_records_for_the_same_slots_the_pod_that_runs_keeps_them(world: SlicerWorld) -> None:
     world.node("n1", count=2)
     waits = world.pod("a", "7g.40gb")
     world.settle()
@@ -116,7 +115,7 @@ def test_of_two_records_for_the_same_slots_the_pod_that_runs_keeps_them(world: W
     assert world.states(waits) == world.states(runs) == ("ungated", "created")
 
 
-def test_of_two_promises_to_a_pod_the_one_where_it_runs_is_kept_and_not_touched(world: World) -> None:
+def test_of_two_promises_to_a_pod_the_one_where_it_runs_is_kept_and_not_touched(world: SlicerWorld) -> None:
     world.node("n2")
     pod = world.pod("a", "3g.20gb")
     world.settle()
@@ -124,14 +123,14 @@ def test_of_two_promises_to_a_pod_the_one_where_it_runs_is_kept_and_not_touched(
     stored = world.objects["n2"]
     world.patch("n1", {"spec": stored["spec"]})
     world.patch("n1", {"status": {"podAllocationResults": stored["status"]["podAllocationResults"]}})
-    world.pods[pod.uid] = replace(world.pods[pod.uid], node="n2")
+    world.pods[pod.uid] = replace(world.pods[pod.uid], node=NodeName("n2"))
     world.restart()
     assert {write.node for write in world.run()} == {"n1"}
     world.settle()
     assert [node for node, _, _ in world.where(pod)] == ["n2"]
 
 
-def test_the_record_of_a_pod_that_runs_already_costs_one_write(world: World) -> None:
+def test_the_record_of_a_pod_that_runs_already_costs_one_write(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb", gates=(), node="n1")
     assert [type(write) for write in world.run()] == [PatchRequests]

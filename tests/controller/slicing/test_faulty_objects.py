@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
@@ -12,12 +13,10 @@ from tessera.controller.slicing.events import ObjectSeen, ObjectsRewound, Object
 from tessera.controller.slicing.instructions import ReportNodeCondition
 from tessera.kube.client.codec import Codec, Undecodable
 
-World = Any  # the class lives in conftest.py, which tests cannot import
-
 CODEC = Codec(Instaslice)
 
 
-def store(world: World, node: str, **change: Any) -> None:
+def store(world: SlicerWorld, node: str, **change: Any) -> None:
     """Stores a node's object with something else in its status; the watch shows it."""
     stored = world.objects[node]
     stored["status"] = {**stored["status"], **change}
@@ -31,7 +30,7 @@ def store(world: World, node: str, **change: Any) -> None:
         world.slicer.handle(ObjectSeen(world.read(node)))
 
 
-def promised(world: World) -> list[str]:
+def promised(world: SlicerWorld) -> list[str]:
     """The nodes with promises, whatever their objects are otherwise."""
     return [name for name, item in world.objects.items() if item.get("spec", {}).get("podAllocationRequests")]
 
@@ -72,7 +71,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_node_is_out_until_its_object_is_mended(world: World, fault: str) -> None:
+def test_the_node_is_out_until_its_object_is_mended(world: SlicerWorld, fault: str) -> None:
     change, text = FAULTS[fault]
     world.node("n1", count=2)
     world.node("n2")
@@ -94,7 +93,7 @@ def test_the_node_is_out_until_its_object_is_mended(world: World, fault: str) ->
     assert promised(world) == ["n1", "n2"]
 
 
-def test_a_pod_that_was_promised_slices_there_goes_elsewhere(world: World) -> None:
+def test_a_pod_that_was_promised_slices_there_goes_elsewhere(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
@@ -109,7 +108,7 @@ def test_a_pod_that_was_promised_slices_there_goes_elsewhere(world: World) -> No
     assert "n2" in [node for node, _, _ in world.where(pod)]
 
 
-def test_what_runs_there_is_left_as_it_is_and_given_back_after(world: World) -> None:
+def test_what_runs_there_is_left_as_it_is_and_given_back_after(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.settle()
@@ -124,7 +123,7 @@ def test_what_runs_there_is_left_as_it_is_and_given_back_after(world: World) -> 
     assert world.empty()
 
 
-def test_a_node_says_it_once_and_another_process_does_not_say_it_again(world: World) -> None:
+def test_a_node_says_it_once_and_another_process_does_not_say_it_again(world: SlicerWorld) -> None:
     world.node("n1")
     store(world, "n1", **FAULTS["end"][0])
     (report,) = [write for write in world.run() if isinstance(write, ReportNodeCondition)]
@@ -135,7 +134,7 @@ def test_a_node_says_it_once_and_another_process_does_not_say_it_again(world: Wo
     assert world.run() == []
 
 
-def test_a_record_without_positions_is_removed_and_its_pod_placed(world: World) -> None:
+def test_a_record_without_positions_is_removed_and_its_pod_placed(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb", gates=(), node="n1")
     ref = {"kind": "Pod", "namespace": "default", "name": "a", "uid": pod.uid}
@@ -145,7 +144,7 @@ def test_a_record_without_positions_is_removed_and_its_pod_placed(world: World) 
     assert len(world.where(pod)) == 1
 
 
-def test_a_record_that_contradicts_another_and_is_dropped_ends_nothing(world: World) -> None:
+def test_a_record_that_contradicts_another_and_is_dropped_ends_nothing(world: SlicerWorld) -> None:
     world.node("n1")
     one = world.pod("a", "7g.40gb")
     world.settle()
@@ -160,7 +159,7 @@ def test_a_record_that_contradicts_another_and_is_dropped_ends_nothing(world: Wo
     assert world.states(other) == ("ungated", "created")
 
 
-def test_versions_that_went_back_do_not_hide_what_is_stored(world: World) -> None:
+def test_versions_that_went_back_do_not_hide_what_is_stored(world: SlicerWorld) -> None:
     """An etcd that was restored from a backup."""
     world.node("n1")
     pod = world.pod("a", "7g.40gb", version=90)

@@ -7,11 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.slicer_world import SlicerWorld
 
+from tessera.api.names import NodeName
 from tessera.controller.slicing.events import NodeSeen, RetryDue, WriteOutcomeUnknown, WriteRefused
 from tessera.controller.slicing.instructions import RecordEvent, Write
-
-World = Any  # the class lives in conftest.py, which tests cannot import
 
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2
@@ -24,7 +24,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
     class Interleavings(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.world: World = new_world()
+            self.world: SlicerWorld = new_world()
             self.flying: list[Write] = []
             self.born = 0
 
@@ -50,7 +50,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
             pods = sorted((p for p in self.world.pods.values() if not p.gated), key=lambda pod: pod.uid)
             if pods:
                 pod = pods[pick % len(pods)]
-                self.world.put(replace(pod, finished=True) if pod.node else replace(pod, node=pod.hostname))
+                self.world.put(replace(pod, finished=True) if pod.node else replace(pod, node=NodeName(pod.hostname)))
 
         @rule()
         def decide(self) -> None:

@@ -1,11 +1,11 @@
 """The slicer, driven by plain values."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from tests.support.slicer_world import SlicerWorld
 
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.events import (
     NodeGone,
     NodeSeen,
@@ -18,10 +18,8 @@ from tessera.controller.slicing.events import (
 )
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Ungate
 
-World = Any  # the class lives in conftest.py, which tests cannot import
 
-
-def test_a_pod_is_promised_and_ungated_in_two_writes(world: World) -> None:
+def test_a_pod_is_promised_and_ungated_in_two_writes(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     writes = world.run()
@@ -33,13 +31,13 @@ def test_a_pod_is_promised_and_ungated_in_two_writes(world: World) -> None:
     assert world.pods[pod.uid].hostname == "n1"
 
 
-def test_nothing_is_written_for_a_pod_that_finds_no_place(world: World) -> None:
+def test_nothing_is_written_for_a_pod_that_finds_no_place(world: SlicerWorld) -> None:
     world.pod("a", "3g.20gb")
     assert world.run() == []
     assert [tell.reason for tell in world.told] == ["SliceWaiting"]
 
 
-def test_seven_small_pods_sit_on_one_card_and_share_their_writes(world: World) -> None:
+def test_seven_small_pods_sit_on_one_card_and_share_their_writes(world: SlicerWorld) -> None:
     world.node("n1", count=4)
     pods = [world.pod(f"p{i}", "1g.5gb") for i in range(7)]
     writes = world.run()
@@ -57,7 +55,7 @@ def test_seven_small_pods_sit_on_one_card_and_share_their_writes(world: World) -
     assert world.overlaps() == []
 
 
-def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: World) -> None:
+def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: SlicerWorld) -> None:
     world.node("n1", count=4)
     pods = [world.pod(f"p{i:02}", "1g.5gb") for i in range(28)]
     world.settle()
@@ -81,7 +79,7 @@ def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: World) 
     assert world.states(late) == ("ungated", "created")
 
 
-def test_a_deleted_pod_leaves_nothing(world: World) -> None:
+def test_a_deleted_pod_leaves_nothing(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.settle()
@@ -92,16 +90,16 @@ def test_a_deleted_pod_leaves_nothing(world: World) -> None:
     assert all(card.occupancy == 0 for card in world.slicer.state.inventory.fleet.cards())
 
 
-def test_a_finished_pod_gives_its_slice_back_while_its_object_stays(world: World) -> None:
+def test_a_finished_pod_gives_its_slice_back_while_its_object_stays(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.settle()
-    world.put(replace(world.pods[pod.uid], node="n1", finished=True))
+    world.put(replace(world.pods[pod.uid], node=NodeName("n1"), finished=True))
     world.settle()
     assert world.empty()
 
 
-def test_a_pod_deleted_before_its_promise_was_written_costs_no_write(world: World) -> None:
+def test_a_pod_deleted_before_its_promise_was_written_costs_no_write(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
@@ -112,7 +110,9 @@ def test_a_pod_deleted_before_its_promise_was_written_costs_no_write(world: Worl
     assert world.states(other) == ("ungated", "created")
 
 
-def test_a_pod_deleted_while_its_promise_is_in_flight_keeps_the_slots_until_the_agent_answers(world: World) -> None:
+def test_a_pod_deleted_while_its_promise_is_in_flight_keeps_the_slots_until_the_agent_answers(
+    world: SlicerWorld,
+) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.slicer.decide()
@@ -128,7 +128,7 @@ def test_a_pod_deleted_while_its_promise_is_in_flight_keeps_the_slots_until_the_
 
 
 @pytest.mark.parametrize("writes", range(5))
-def test_a_new_process_goes_on_after_any_write(world: World, writes: int) -> None:
+def test_a_new_process_goes_on_after_any_write(world: SlicerWorld, writes: int) -> None:
     world.node("n1")
     pod = world.pod("a", "2g.10gb", "3g.20gb")
     left = writes
@@ -150,7 +150,7 @@ def test_a_new_process_goes_on_after_any_write(world: World, writes: int) -> Non
     assert world.empty()
 
 
-def test_entries_of_pods_that_no_longer_exist_are_released_at_start(world: World) -> None:
+def test_entries_of_pods_that_no_longer_exist_are_released_at_start(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.settle()
@@ -160,7 +160,7 @@ def test_entries_of_pods_that_no_longer_exist_are_released_at_start(world: World
     assert world.empty()
 
 
-def test_another_operators_gate_goes_first(world: World) -> None:
+def test_another_operators_gate_goes_first(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb", gates=("kueue.x-k8s.io/admission", "instaslice.redhat.com/accelerator"))
     assert world.run() == []
@@ -169,7 +169,7 @@ def test_another_operators_gate_goes_first(world: World) -> None:
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: World) -> None:
+def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: SlicerWorld) -> None:
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.slicer.decide()
@@ -182,7 +182,7 @@ def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: World
     assert world.states(pod) == ("ungated", "created")
 
 
-def until_ungating(world: World) -> Ungate:
+def until_ungating(world: SlicerWorld) -> Ungate:
     """Decides and writes until a pod is to be ungated, and stops there."""
     while True:
         world.slicer.decide()
@@ -193,7 +193,7 @@ def until_ungating(world: World) -> Ungate:
             world.answer(one)
 
 
-def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(world: World) -> None:
+def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(world: SlicerWorld) -> None:
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
@@ -208,7 +208,9 @@ def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhe
     assert [place[0] for place in world.where(pod)] == ["n2"]
 
 
-def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(world: World) -> None:
+def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(
+    world: SlicerWorld,
+) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
@@ -223,7 +225,7 @@ def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_pro
 
 
 def test_a_pod_that_is_to_be_deleted_and_never_ran_keeps_nothing_however_long_a_finalizer_keeps_it(
-    world: World,
+    world: SlicerWorld,
 ) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
@@ -237,16 +239,16 @@ def test_a_pod_that_is_to_be_deleted_and_never_ran_keeps_nothing_however_long_a_
     assert world.states(other) == ("ungated", "created")
 
 
-def test_a_pod_that_is_to_be_deleted_keeps_its_slices_while_it_runs(world: World) -> None:
+def test_a_pod_that_is_to_be_deleted_keeps_its_slices_while_it_runs(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.settle()
-    world.put(replace(world.pods[pod.uid], terminating=True, node="n1"))
+    world.put(replace(world.pods[pod.uid], terminating=True, node=NodeName("n1")))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_cordon_after_the_gate_opened_changes_nothing(world: World) -> None:
+def test_a_cordon_after_the_gate_opened_changes_nothing(world: SlicerWorld) -> None:
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
@@ -255,7 +257,7 @@ def test_a_cordon_after_the_gate_opened_changes_nothing(world: World) -> None:
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_foreign_slices_are_in_the_way(world: World) -> None:
+def test_foreign_slices_are_in_the_way(world: SlicerWorld) -> None:
     world.node("n1")
     foreign = [{"gpuUUID": "GPU-n1-0", "start": 0, "size": 4, "profile": "3g.20gb"}]
     world.patch("n1", {"status": {"nodeResources": {"foreign": foreign}}})
@@ -267,7 +269,7 @@ def test_foreign_slices_are_in_the_way(world: World) -> None:
     assert world.where(pods[1]) == [("n1", "3g.20gb", 0)]
 
 
-def test_a_node_without_the_label_gets_no_promises(world: World) -> None:
+def test_a_node_without_the_label_gets_no_promises(world: SlicerWorld) -> None:
     node = world.node("n1", labels={"kubernetes.io/hostname": "n1"})
     pod = world.pod("a", "1g.5gb")
     assert world.run() == []
@@ -276,7 +278,7 @@ def test_a_node_without_the_label_gets_no_promises(world: World) -> None:
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_cpu_of_the_whole_batch_is_counted(world: World) -> None:
+def test_cpu_of_the_whole_batch_is_counted(world: SlicerWorld) -> None:
     world.node("n1", count=4, allocatable={"cpu": 3000, "pods": 110})
     pods = [world.pod(f"p{i}", "1g.5gb", amounts={"cpu": 2000, "pods": 1}) for i in range(2)]
     world.settle()
@@ -284,7 +286,7 @@ def test_cpu_of_the_whole_batch_is_counted(world: World) -> None:
     assert "Insufficient cpu" in world.told[0].message
 
 
-def test_a_pod_that_ends_makes_room_for_one_that_waits_for_cpu(world: World) -> None:
+def test_a_pod_that_ends_makes_room_for_one_that_waits_for_cpu(world: SlicerWorld) -> None:
     world.node("n1", allocatable={"cpu": 3000, "pods": 110})
     other = world.pod("plain", gates=(), node="n1", amounts={"cpu": 2500, "pods": 1})
     pod = world.pod("a", "1g.5gb")
@@ -295,7 +297,7 @@ def test_a_pod_that_ends_makes_room_for_one_that_waits_for_cpu(world: World) -> 
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_higher_priority_goes_first(world: World) -> None:
+def test_higher_priority_goes_first(world: SlicerWorld) -> None:
     world.node("n1")
     low = world.pod("low", "7g.40gb")
     high = world.pod("high", "7g.40gb", priority=10)
@@ -304,18 +306,18 @@ def test_higher_priority_goes_first(world: World) -> None:
     assert not world.where(low)
 
 
-def test_a_name_used_again_is_another_pod(world: World) -> None:
+def test_a_name_used_again_is_another_pod(world: SlicerWorld) -> None:
     world.node("n1")
     old = world.pod("web-0", "7g.40gb")
     world.settle()
     del world.pods[old.uid]
-    new = world.put(replace(old, uid="uid-second", gates=("instaslice.redhat.com/accelerator",)))
+    new = world.put(replace(old, uid=PodUid("uid-second"), gates=("instaslice.redhat.com/accelerator",)))
     world.settle()
     assert world.states(new) == ("ungated", "created")
     assert world.where(old) == []
 
 
-def test_a_deleted_object_is_filled_again_for_the_pods_that_run(world: World) -> None:
+def test_a_deleted_object_is_filled_again_for_the_pods_that_run(world: SlicerWorld) -> None:
     world.node("n1")
     running, gone = world.pod("a", "3g.20gb"), world.pod("b", "2g.10gb")
     world.settle()
@@ -335,7 +337,7 @@ def test_a_deleted_object_is_filled_again_for_the_pods_that_run(world: World) ->
     assert world.where(gone) == []
 
 
-def test_a_running_pod_without_a_record_gets_one_after_a_restart(world: World) -> None:
+def test_a_running_pod_without_a_record_gets_one_after_a_restart(world: SlicerWorld) -> None:
     world.node("n1")
     world.node("n2")
     pod = world.pod("a", "3g.20gb", gates=(), node="n2")
@@ -344,7 +346,7 @@ def test_a_running_pod_without_a_record_gets_one_after_a_restart(world: World) -
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_running_pod_without_a_record_and_without_room_is_told(world: World) -> None:
+def test_a_running_pod_without_a_record_and_without_room_is_told(world: SlicerWorld) -> None:
     world.node("n1")
     world.pod("a", "7g.40gb")
     world.settle()
@@ -353,7 +355,7 @@ def test_a_running_pod_without_a_record_and_without_room_is_told(world: World) -
     assert [(tell.name, tell.reason, tell.warning) for tell in world.told] == [("b", "SliceLost", True)]
 
 
-def test_the_object_of_a_node_that_left_is_removed(world: World) -> None:
+def test_the_object_of_a_node_that_left_is_removed(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
@@ -365,7 +367,7 @@ def test_the_object_of_a_node_that_left_is_removed(world: World) -> None:
     assert len(world.slicer.state.allocations) == 0
 
 
-def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> None:
+def test_an_observation_older_than_the_last_answer_is_ignored(world: SlicerWorld) -> None:
     world.node("n1")
     stale = world.read("n1")
     pod = world.pod("a", "1g.5gb")
@@ -375,7 +377,7 @@ def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> N
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_refused_ungating_is_told_and_the_slice_given_back(world: World) -> None:
+def test_a_refused_ungating_is_told_and_the_slice_given_back(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.slicer.handle(UngateDenied(until_ungating(world), "admission webhook says no"))
@@ -387,7 +389,7 @@ def test_a_refused_ungating_is_told_and_the_slice_given_back(world: World) -> No
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_the_same_reason_is_told_once(world: World) -> None:
+def test_the_same_reason_is_told_once(world: SlicerWorld) -> None:
     world.node("n1")
     first = world.pod("a", "7g.40gb")
     world.pod("b", "7g.40gb")
@@ -398,7 +400,7 @@ def test_the_same_reason_is_told_once(world: World) -> None:
     assert first.key in world.told[0].message
 
 
-def test_an_agent_of_an_earlier_version_leaves_the_result_to_the_controller(world: World) -> None:
+def test_an_agent_of_an_earlier_version_leaves_the_result_to_the_controller(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.settle()
@@ -410,7 +412,7 @@ def test_an_agent_of_an_earlier_version_leaves_the_result_to_the_controller(worl
     assert world.empty()
 
 
-def test_an_agent_of_an_earlier_version_writes_no_result_and_its_slots_come_free(world: World) -> None:
+def test_an_agent_of_an_earlier_version_writes_no_result_and_its_slots_come_free(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "7g.40gb")
     world.run()
@@ -422,7 +424,7 @@ def test_an_agent_of_an_earlier_version_writes_no_result_and_its_slots_come_free
     assert world.where(late)
 
 
-def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_its_pod(world: World) -> None:
+def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_its_pod(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
@@ -434,7 +436,9 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_
     assert len(world.slicer.state.allocations) == 0
 
 
-def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_it_is_given_up(world: World) -> None:
+def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_it_is_given_up(
+    world: SlicerWorld,
+) -> None:
     """An agent removes a result without a promise, so asking for the slices by one would repeat for ever."""
     first = world.node("n1")
     pod = world.pod("a", "3g.20gb")
@@ -452,7 +456,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before the agent answers", "after the agent answered"])
-def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: World, answered: bool) -> None:
+def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: SlicerWorld, answered: bool) -> None:
     """The node is open again by then, and the agent has destroyed the slices or is about to."""
     first = world.node("n1")
     pod = world.pod("a", "3g.20gb")

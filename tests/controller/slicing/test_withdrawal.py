@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 from tests.controller.slicing.test_agents import agent_pod
+from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.events import RefusalTimedOut
 from tessera.controller.slicing.instructions import Evict, ReportPodCondition
 
-World = Any  # the class lives in conftest.py, which tests cannot import
 
-
-def refused(world: World, **facts: Any) -> PodInfo:
+def refused(world: SlicerWorld, **facts: Any) -> PodInfo:
     """A pod that is pinned to its slices, and that the scheduler refuses there."""
     world.node("n1")
     pod = world.pod("a", "7g.40gb", **facts)
@@ -26,17 +25,17 @@ def refused(world: World, **facts: Any) -> PodInfo:
     return changed
 
 
-def withdraw(world: World, pod: PodInfo) -> None:
+def withdraw(world: SlicerWorld, pod: PodInfo) -> None:
     world.slicer.decide()
     world.slicer.handle(RefusalTimedOut(pod.uid, 600.0))
 
 
-def reports(world: World) -> list[bool]:
+def reports(world: SlicerWorld) -> list[bool]:
     """For each condition that was written whether it said that slices are there."""
     return [not write.text for write in world.writes if isinstance(write, ReportPodCondition)]
 
 
-def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: World) -> None:
+def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: SlicerWorld) -> None:
     pod = refused(world)
     withdraw(world, pod)
     world.settle()
@@ -51,7 +50,7 @@ def test_a_withdrawn_pod_is_told_by_event_and_condition_once(world: World) -> No
     assert world.empty()
 
 
-def test_the_condition_is_true_again_once_the_pod_is_bound_and_promised_slices(world: World) -> None:
+def test_the_condition_is_true_again_once_the_pod_is_bound_and_promised_slices(world: SlicerWorld) -> None:
     pod = refused(world)
     withdraw(world, pod)
     world.settle()
@@ -61,7 +60,7 @@ def test_the_condition_is_true_again_once_the_pod_is_bound_and_promised_slices(w
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_pod_that_was_never_withdrawn_gets_no_condition(world: World) -> None:
+def test_a_pod_that_was_never_withdrawn_gets_no_condition(world: SlicerWorld) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
@@ -71,7 +70,7 @@ def test_a_pod_that_was_never_withdrawn_gets_no_condition(world: World) -> None:
 
 
 @pytest.mark.parametrize("answered", range(4))
-def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int) -> None:
+def test_a_new_controller_goes_on_with_a_withdrawal(world: SlicerWorld, answered: int) -> None:
     """The old one dies after any number of the withdrawal's writes; the next pod gets the slices all the same."""
     pod = refused(world)
     withdraw(world, pod)
@@ -98,7 +97,7 @@ def test_a_new_controller_goes_on_with_a_withdrawal(world: World, answered: int)
     assert reports(world) == [False]
 
 
-def test_a_pod_that_is_bound_while_its_slices_are_taken_back_gets_them_again(world: World) -> None:
+def test_a_pod_that_is_bound_while_its_slices_are_taken_back_gets_them_again(world: SlicerWorld) -> None:
     pod = refused(world)
     withdraw(world, pod)
     instructions = world.slicer.pop_writes()
@@ -111,7 +110,9 @@ def test_a_pod_that_is_bound_while_its_slices_are_taken_back_gets_them_again(wor
     assert reports(world)[-1:] in ([], [True])
 
 
-def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_is_not_avoided(world: World) -> None:
+def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_is_not_avoided(
+    world: SlicerWorld,
+) -> None:
     pod = bound(world, owner="set")
     world.put(agent_pod("n1", ready=False))
     world.slicer.decide()
@@ -121,7 +122,7 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_i
     assert not world.slicer.state.avoidance.nodes_of("set")
 
 
-def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_agent_is_back(world: World) -> None:
+def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_agent_is_back(world: SlicerWorld) -> None:
     pod = bound(world)
     world.put(agent_pod("n1", ready=False))
     for _ in range(3):
@@ -136,7 +137,7 @@ def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_age
     assert world.states(pod) == ("ungated", "created")
 
 
-def test_a_pod_that_has_started_stays_where_its_agent_died(world: World) -> None:
+def test_a_pod_that_has_started_stays_where_its_agent_died(world: SlicerWorld) -> None:
     pod = bound(world)
     world.put(replace(world.pods[pod.uid], unstarted=False, version=10))
     world.put(agent_pod("n1", ready=False))
@@ -144,7 +145,7 @@ def test_a_pod_that_has_started_stays_where_its_agent_died(world: World) -> None
     assert world.slicer.state.refused_pods == set()
 
 
-def bound(world: World, **facts: Any) -> PodInfo:
+def bound(world: SlicerWorld, **facts: Any) -> PodInfo:
     """A pod that is bound to the node of its slices, and has not started."""
     world.node("n1")
     world.put(agent_pod("n1"))

@@ -1,0 +1,256 @@
+"""A world of plain values around the slicer: an API server that is two dicts, agents that are one function."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from tessera.agent.inventory.sliceable_gpus import placements
+from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
+from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.allocation import will_never_run
+from tessera.controller.slicing.events import NodeSeen, ObjectGone, ObjectSeen, PodGone, PodSeen, WriteDone
+from tessera.controller.slicing.instructions import (
+    DeleteObject,
+    Instruction,
+    PatchRequests,
+    PatchResults,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
+    Ungate,
+    Write,
+)
+from tessera.controller.slicing.slicer import Slicer
+from tessera.mig.models import model_by_short_name
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merge(out.get(key), value)
+    return out
+
+
+class SlicerWorld:
+    """What the API server stores, and the agents that answer."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, PodInfo] = {}
+        self.nodes: dict[str, NodeInfo] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        #: Tests read its instructions as they come, whatever their kind.
+        self.slicer: Any = Slicer()
+        self.told: list[RecordEvent] = []
+        self.writes: list[Any] = []
+
+    # What users and the cluster do
+
+    def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeInfo:
+        """A node that offers on-demand slices, with its agent's object."""
+        model = model_by_short_name(cards)
+        table = msgspec.to_builtins(placements(model.geometry))
+        gpus = [
+            {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)
+        ]
+        self.objects[name] = {
+            "metadata": {"name": name, "namespace": "instaslice-system", "uid": f"object-{name}"},
+            "status": {"nodeResources": {"nodeGpus": gpus, "migPlacement": table, "bootId": "b"}},
+        }
+        default: dict[str, Any] = {
+            "labels": {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name},
+            "allocatable": {
+                "cpu": 64000,
+                "memory": 2**40,
+                "pods": 110,
+                **{resource_of(row.name): len(row.starts) * count for row in model.geometry.profiles},
+            },
+        }
+        self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})
+        self._touch(name)
+        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
+        return self.nodes[NodeName(name)]
+
+    def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
+        """A pod behind our gate."""
+        default: dict[str, Any] = {
+            "gates": (GATE,),
+            "amounts": {"cpu": 1000, "pods": 1},
+            "created": f"{len(self.pods)}",
+        }
+        pod = PodInfo(
+            uid=PodUid(f"uid-{name}"), namespace="default", name=name, profiles=profiles, **{**default, **facts}
+        )
+        return self.put(pod)
+
+    def put(self, pod: PodInfo) -> PodInfo:
+        """Creates or changes a pod."""
+        self.pods[pod.uid] = pod
+        self.slicer.handle(PodSeen(pod))
+        return pod
+
+    def remove(self, pod: PodInfo) -> None:
+        """Deletes a pod."""
+        del self.pods[pod.uid]
+        self.slicer.handle(PodGone(pod.uid))
+
+    def node_says(self, name: str, text: str) -> None:
+        """The node's condition about its Instaslice object."""
+        self.nodes[NodeName(name)] = replace(self.nodes[NodeName(name)], object_fault=text)
+        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
+
+    # The API server
+
+    def _touch(self, node: str) -> None:
+        self.version += 1
+        self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
+        self.slicer.handle(ObjectSeen(self.read(node)))
+
+    def read(self, node: str) -> Instaslice:
+        """A node's object as a client sees it."""
+        return msgspec.convert(self.objects[node], Instaslice)
+
+    def patch(self, node: str, body: Any) -> None:
+        """A merge patch of a node's object."""
+        self.objects[node] = merge(self.objects[node], msgspec.json.decode(msgspec.json.encode(body)))
+        self._touch(node)
+
+    def apply(self, write: Write) -> None:
+        """Does one write; the machine observes the outcome, but is not answered yet."""
+        self.writes.append(write)
+        match write:
+            case PatchRequests() | PatchResults():
+                if write.node in self.objects:
+                    self.patch(write.node, write.body())
+            case Ungate():
+                pod = self.pods.get(write.uid)
+                if pod is not None:
+                    self.put(replace(pod, gates=(), hostname=write.hostname))
+            case ReportNodeCondition():
+                self.node_says(write.node, write.text)
+            case ReportPodCondition():
+                pod = self.pods.get(write.uid)
+                if pod is not None:
+                    self.put(replace(pod, slices_withdrawn=bool(write.text)))
+            case DeleteObject():
+                self.objects.pop(write.node, None)
+                self.slicer.handle(ObjectGone(write.node))
+
+    def answer(self, instruction: Instruction) -> None:
+        """Does one instruction and answers it."""
+        if isinstance(instruction, RecordEvent):
+            self.told.append(instruction)
+        else:
+            self.apply(instruction)
+            self.slicer.handle(WriteDone(instruction))
+
+    def run(self) -> Sequence[Any]:
+        """Decides and writes until nothing is left to do, without the agents."""
+        before = len(self.writes)
+        for _ in range(100):
+            self.slicer.decide()
+            found = self.slicer.pop_writes()
+            for instruction in found:
+                self.answer(instruction)
+            if not found and not self.slicer.has_work:
+                return self.writes[before:]
+        raise AssertionError("the controller never comes to rest")
+
+    def restart(self) -> None:
+        """The controller dies; a new one sees what is stored."""
+        self.slicer = Slicer()
+        for node in self.nodes.values():
+            self.slicer.handle(NodeSeen(node))
+        for pod in self.pods.values():
+            self.slicer.handle(PodSeen(pod))
+        for name in self.objects:
+            self.slicer.handle(ObjectSeen(self.read(name)))
+
+    # Agents
+
+    def agents(self) -> None:
+        """Every agent catches up: makes what is promised and says so, destroys what is to go."""
+        for name in list(self.objects):
+            item = self.read(name)
+            results: dict[str, Any] = {}
+            for uid, request in item.spec.pod_allocation_requests.items():
+                pod = self.pods.get(PodUid(uid))
+                if uid not in item.status.pod_allocation_results and request.slices and pod is not None:
+                    made = AllocationStatus(
+                        allocation_status_controller="creating" if pod.gated else "ungated",
+                        allocation_status_daemonset="created",
+                    )
+                    results[uid] = msgspec.to_builtins(make_result(uid, name, request.slices, made))
+            for uid, result in item.status.pod_allocation_results.items():
+                pod = self.pods.get(PodUid(uid))
+                before = result.allocation_status
+                deleting = before.allocation_status_controller == "deleting"
+                goal = "deleted" if deleting else "created"
+                if uid not in item.spec.pod_allocation_requests and (deleting or will_never_run(pod)):
+                    results[uid] = None
+                elif before.allocation_status_daemonset != goal:
+                    results[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
+                elif before.allocation_status_controller == "creating" and pod is not None and not pod.gated:
+                    results[uid] = {"allocationStatus": {"allocationStatusController": "ungated"}}
+            if results:
+                self.patch(name, {"status": {"podAllocationResults": results}})
+
+    def settle(self) -> None:
+        """Controller and agents until both rest."""
+        for _ in range(100):
+            self.agents()
+            if not self.run():
+                return
+        raise AssertionError("controller and agents never come to rest")
+
+    # Looking
+
+    def states(self, pod: PodInfo) -> tuple[str, str] | None:
+        """The two states of a pod's result, wherever it is."""
+        for name in self.objects:
+            result = self.read(name).status.pod_allocation_results.get(pod.uid)
+            if result is not None:
+                state = result.allocation_status
+                return (state.allocation_status_controller, state.allocation_status_daemonset)
+        return None
+
+    def where(self, pod: PodInfo) -> list[tuple[str, str, int]]:
+        """Node, profile and start of a pod's promised slices."""
+        return [
+            (name, item.profile, item.start)
+            for name in self.objects
+            if pod.uid in self.read(name).spec.pod_allocation_requests
+            for item in self.read(name).spec.pod_allocation_requests[pod.uid].slices
+        ]
+
+    def empty(self) -> bool:
+        """Whether nothing is promised anywhere."""
+        items = [self.read(name) for name in self.objects]
+        return not any(item.spec.pod_allocation_requests or item.status.pod_allocation_results for item in items)
+
+    def overlaps(self) -> list[str]:
+        """Slots that two promises claim at a time."""
+        found = []
+        for name in self.objects:
+            item = self.read(name)
+            taken: dict[tuple[str, int], str] = {}
+            for uid, request in item.spec.pod_allocation_requests.items():
+                result = item.status.pod_allocation_results.get(uid)
+                if result is not None and result.allocation_status.allocation_status_daemonset == "deleted":
+                    continue
+                for part in request.slices:
+                    for slot in range(part.start, part.start + part.size):
+                        other = taken.setdefault((part.gpu_uuid, slot), uid)
+                        if other != uid:
+                            found.append(f"{part.gpu_uuid} slot {slot}: {other} and {uid}")
+        return found
