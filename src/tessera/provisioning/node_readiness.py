@@ -15,7 +15,7 @@ LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 
 
 def missing_offer(node: Node) -> str:
-    """What keeps a node from being used as it should be, in a sentence; empty if it offers all that it should."""
+    """The first reason why a node does not offer all that it should; empty if it does."""
     return next(_missing_offers(node), "")
 
 

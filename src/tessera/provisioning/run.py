@@ -211,7 +211,7 @@ class Provisioning:
         await until_set(self._woken, None if due is None else max(0.0, due - self._clock.now()))
 
     def _save(self) -> None:
-        """Puts into the book what is worth keeping."""
+        """Puts the tracker's outputs into the history."""
         book = self._store.history
         for found in self.tracker.pop_saves():
             if not isinstance(found, SaveRecord):

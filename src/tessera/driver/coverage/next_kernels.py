@@ -281,7 +281,7 @@ class KernelsInUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernels_in_use(governance: PolicySelection, nodes: Mapping[str, DriverNodeFacts]) -> KernelsInUse:
-    """What follows from the nodes and who governs them."""
+    """The kernels in use, from the nodes and their policies."""
     found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
     for name, policy in governance.nodes.items():
         facts = nodes.get(name)

@@ -44,7 +44,7 @@ class PersistentResolver:
         self._map = PersistentConfigMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
 
     async def run(self) -> None:
-        """Writes down what was found, until cancelled."""
+        """Writes found images to the ConfigMap until cancelled."""
         await self._map.run()
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:

@@ -14,14 +14,14 @@ from tessera.driver.rollout.node_view import NodeView, PullProgress
 
 
 def is_in_progress(view: NodeView) -> bool:
-    """Whether a node is under way, or on its way back."""
+    """Whether a node is being upgraded or rolled back."""
     record = view.record
     failed = view.state is UpgradeState.FAILED and record is not None and not record.restored
     return view.state.active or failed or view.current == CHANGING
 
 
 def is_unavailable(view: NodeView) -> bool:
-    """Whether a node is out of service by us or by itself.
+    """Whether a node is out of service because of us or by itself.
 
     One that a person keeps out of service is not counted: it is not lost to the rollout, and would hold it up for as
     long as the person likes.
@@ -32,7 +32,7 @@ def is_unavailable(view: NodeView) -> bool:
 
 
 def is_proven(view: NodeView, set_: str) -> bool:
-    """Whether a node serves with a set and shows that it works."""
+    """Whether a node serves with a set whose driver was validated."""
     return view.current == set_ and view.works and view.ready and not is_in_progress(view)
 
 
@@ -48,7 +48,7 @@ def unavailable_limit(policy: UpgradePolicy, total: int) -> int:
 
 
 class Budget:
-    """What room is left in one round.
+    """The places left in one round: in parallel, unavailable, and canary.
 
     Args:
         policy: the limits.
@@ -79,7 +79,7 @@ class Budget:
         return self._parallel > 0 and (view.foreign_cordon or self._unavailable > 0)
 
     def reserve(self, view: NodeView) -> None:
-        """The node has a place from now on."""
+        """Takes a place for the node."""
         self._parallel -= 1
         self._unavailable -= not view.foreign_cordon
         if view.wanted.set in self._canary:
@@ -101,12 +101,12 @@ def _moves_to(view: NodeView, set_: str) -> bool:
 
 
 def is_up_to_date(view: NodeView) -> bool:
-    """Whether a node has what it should have, or should have nothing."""
+    """Whether a node has the wanted set, or no set is wanted."""
     return not view.wanted.set or (view.current == view.wanted.set and not view.wanted.reload)
 
 
 def wants_upgrade(view: NodeView) -> bool:
-    """Whether another set is wanted on a node that serves or rests, or its own anew."""
+    """Whether a node that is not being upgraded wants another set, or a reload of its own."""
     if is_in_progress(view) or view.current in {"", CHANGING} or is_up_to_date(view):
         return False
     return view.requested or not _failed_here(view)

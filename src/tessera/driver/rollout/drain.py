@@ -86,7 +86,7 @@ def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, set
 
 
 def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
-    """Keeps new pods away; a node that somebody else cordoned is only noted."""
+    """Cordons the node; a cordon of somebody else is only recorded."""
     following = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
     state, after = (
         UpgradeState.RESTART if record.restart_only else following,
@@ -98,7 +98,7 @@ def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: fl
 
 
 def wait_for_jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
-    """Waits for pods that are to end by themselves; a timeout of 0 is for ever."""
+    """Waits for the pods of ``waitForCompletion`` to end; a timeout of 0 means without limit."""
     try:
         pods = awaited_pods(view, policy)
     except ValueError as error:
@@ -113,7 +113,7 @@ def wait_for_jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, 
 def evict_gpu_pods(
     view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
 ) -> NodeStep:
-    """Evicts pods with cards; if they cannot go, the drain may be able to."""
+    """Evicts pods with GPUs; if that fails and the drain is enabled, continues with the drain."""
     leaving = gpu_pods_to_evict(view, policy)
     if not leaving.pods:
         return NodeStep(patch=advance(view, UpgradeState.RESTART, now))
@@ -127,7 +127,7 @@ def evict_gpu_pods(
 def drain_node(
     view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]
 ) -> NodeStep:
-    """Evicts everything that a drain takes."""
+    """Evicts all pods that a drain covers."""
     if not policy.drain.enable:
         return NodeStep(patch=advance(view, UpgradeState.PODS, now))
     try:

@@ -58,7 +58,7 @@ class UpgradeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a round.
+    """Result of :func:`decide_rollout`.
 
     Attributes:
         instructions: what is to be done.
@@ -163,7 +163,7 @@ class _PolicyRound:
 
     @property
     def stopped(self) -> str:
-        """Why nothing more is begun; empty while there is budget."""
+        """Why no further node begins; empty while the failure budget lasts."""
         budget = max(1, self._policy.failure_budget)
         if len(self._failed) < budget:
             return ""
@@ -171,7 +171,7 @@ class _PolicyRound:
         return f"the rollout was stopped: {len(self._failed)} failed, the budget is {budget}; node {node}: {cause}"
 
     def counts(self) -> UpgradeCounts:
-        """How many nodes are where."""
+        """Counts the nodes of the policy by upgrade state."""
         wanting = [view for view in self._nodes if wants_upgrade(view)]
         return UpgradeCounts(
             in_progress=sum(view.state.active for view in self._nodes),
@@ -184,7 +184,7 @@ class _PolicyRound:
         )
 
     def _failed_nodes(self) -> dict[str, str]:
-        """The nodes on which sets failed that are wanted now."""
+        """Causes of failures of the currently wanted sets, by node."""
         wanted = {view.wanted.set for view in self._nodes}
         told = {
             node: failure.cause
@@ -214,7 +214,7 @@ class _PolicyRound:
         }
 
     def _may_continue(self, view: NodeView) -> bool:
-        """Whether a node that was not changed yet may still be."""
+        """Whether an upgrade that has not touched the driver yet may continue."""
         again = view.record is not None and view.record.same_set
         return self._policy.auto_upgrade and (again or not self.stopped)
 
@@ -248,7 +248,7 @@ class _PolicyRound:
                 self.instructions.append(mark_required(view))
 
     def _reserve(self, view: NodeView, room: Budget) -> tuple[bool, bool]:
-        """Whether a node has its turn, and whether it is one of the next and may have the image already."""
+        """Whether a node may begin now, and whether it is one of the next and may pull the image already."""
         if room.waits_for_canary(view):
             self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
             return False, False
@@ -259,7 +259,7 @@ class _PolicyRound:
         return False, room.reserve_pull(view)
 
     def _candidates(self) -> list[NodeView]:
-        """Nodes that could begin now; the others are told why they cannot."""
+        """Nodes that could begin now; the others get a note that says why they cannot."""
         found: list[NodeView] = []
         for view in self._nodes:
             if view.name in self._busy or not wants_upgrade(view):
@@ -283,7 +283,7 @@ class _PolicyRound:
             self.instructions.append(mark_required(view) if goes_on else mark_done(view))
 
     def _mark_done(self, view: NodeView) -> None:
-        """A node that has what it should have says so."""
+        """Marks an up-to-date node upgrade-done."""
         known = view.name not in self._busy and not view.wanted.undecided
         failed = view.state is UpgradeState.FAILED
         idle = known and not is_in_progress(view) and (not failed or view.record is None)
@@ -295,20 +295,20 @@ class _PolicyRound:
         return not view.skip_reason and not self._stop_reason(view) and (view.requested or self._policy.auto_upgrade)
 
     def _stop_reason(self, view: NodeView) -> str:
-        """Why nothing more like a node is begun; empty if more is. A person's request is tried all the same."""
+        """Why no further node like this one begins; empty if nodes do. A node that a person requested begins anyway."""
         if view.requested:
             return ""
         return reload_stop_reason(self._nodes, self._policy) if view.wanted.reload else self.stopped
 
     def _refuse(self, view: NodeView) -> None:
-        """The image does not come: the node has failed without being touched."""
+        """Marks a node failed whose image cannot be pulled; its driver was not touched."""
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
         cause = f"image {view.wanted.image} did not come to the node: {fault}"
         self._failed[view.name] = cause
         self.instructions.append(refuse_upgrade(view, cause, self._now))
 
     def _has_image(self, view: NodeView) -> bool:
-        """Whether the wanted image is on the node; brings it there."""
+        """Whether the wanted image is on the node; starts a pull pod if it is not."""
         wanted, pod = view.wanted, view.pull_pod
         if not wanted.image or view.pull is PullProgress.PRESENT:
             return True
@@ -328,7 +328,7 @@ class _PolicyRound:
         return False
 
     def _delete_pull_pods(self, view: NodeView) -> None:
-        """Removes pods that brought images which nobody waits for any more."""
+        """Deletes pull pods that no node needs any more."""
         for each in view.pulls:
             needed = view.name in self._keep_pull_pods and each.set == view.wanted.set
             if not needed and not each.terminating and view.name not in self._busy:

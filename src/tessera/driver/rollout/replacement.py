@@ -29,7 +29,7 @@ _REPLACED = "the driver is being replaced"
 
 
 def restart_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """Old driver away, nothing left of it, new driver there and ready."""
+    """Removes the old driver, waits until its pod is gone, then starts the new one and waits until it is ready."""
     if view.current == record.target and (record.changed or not record.same_set):
         return _await_driver(view, record, now)
     if view.current == record.previous:
@@ -59,7 +59,7 @@ def await_validation(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
 
 
 def finish_upgrade(view: NodeView, record: UpgradeRecord) -> NodeStep:
-    """The end of the upgrade."""
+    """Ends the upgrade."""
     return NodeStep(patch=finish(view, f"driver set {record.target} works"))
 
 

@@ -30,7 +30,7 @@ def turn_back_reason(view: NodeView, record: UpgradeRecord, *, may_continue: boo
 
 
 def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
-    """Sends a node back that did not fail."""
+    """Returns a node that did not fail to its previous set."""
     patch = advance(view, UpgradeState.UNCORDON, now, returning=True)
     note = f"the node goes back to its driver: {why}"
     return msgspec.structs.replace(patch, reason="DriverUpgrade", note=note)

@@ -59,17 +59,17 @@ __all__ = ["NodeStep", "begin_upgrade", "mark_done", "mark_required", "next_step
 
 
 def mark_required(view: NodeView) -> PatchNode:
-    """Tells that another driver is wanted; nothing else happens to the node."""
+    """Marks a node upgrade-required; nothing else changes."""
     return patch_node(view, UpgradeState.REQUIRED, None)
 
 
 def mark_done(view: NodeView) -> PatchNode:
-    """Tells that nothing is wanted any more."""
+    """Marks a node upgrade-done and removes a person's request."""
     return patch_node(view, UpgradeState.DONE, None, annotations={REQUESTED_ANNOTATION: None})
 
 
 def begin_upgrade(view: NodeView, now: float) -> PatchNode:
-    """Takes a node into the upgrade."""
+    """Begins the upgrade of a node."""
     record = UpgradeRecord(
         previous=view.current,
         target=view.wanted.set,
@@ -92,7 +92,7 @@ def begin_upgrade(view: NodeView, now: float) -> PatchNode:
 
 
 def refuse_upgrade(view: NodeView, cause: str, now: float) -> PatchNode:
-    """Notes that a node's upgrade failed before it was touched."""
+    """Marks a node failed before its driver was touched."""
     cause = cause[:FAILURE_CAUSE]
     record = UpgradeRecord(
         previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
@@ -116,7 +116,7 @@ def next_step(
     may_continue: bool = True,
     eviction_refusals: Mapping[str, str] | None = None,
 ) -> NodeStep:
-    """What is due for a node that was begun.
+    """Returns the step that is due for a node whose upgrade has begun.
 
     Args:
         view: the node.

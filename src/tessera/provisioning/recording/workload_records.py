@@ -37,7 +37,7 @@ class WorkloadRecorder:
         self._woken = asyncio.Event()
 
     def add(self, record: WorkloadRecord) -> None:
-        """A pod has started; what the book has already is passed over."""
+        """Takes the record of a pod that started; ignores one that the history holds."""
         if self._store.history.workloads.get(record.uid) is None:
             self._waiting.append(record)
             self._woken.set()

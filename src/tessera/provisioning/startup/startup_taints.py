@@ -114,7 +114,7 @@ class StartupController:
             known.pop(uid, None)
 
     async def check_nodes(self, changed: Collection[str]) -> None:
-        """Judges the nodes that changed and those that are due, and does what follows."""
+        """Judges the changed nodes and the due ones, and carries the judgements out."""
         now = self._clock.now()
         late = [name for name, due in self._due.items() if due <= now]
         for name in dict.fromkeys((*sorted(changed), *late)):
@@ -151,7 +151,7 @@ class StartupController:
                 await self._replace(node, found, now)
 
     async def _remove_taints(self, node: Node) -> None:
-        """Takes the startup taints off, and leaves all others as they are."""
+        """Removes the startup taints and no others."""
         meta = node.metadata
         if self._taints_removed.get(meta.uid) == meta.resource_version:
             return
@@ -237,7 +237,7 @@ class StartupController:
         return refused or (gone if record.waits is not None else "")
 
     def _report_held(self, node: Node, why: str, now: float) -> None:
-        """Says once why a node is not replaced, and looks again later: limits are per hour, and people may agree."""
+        """Reports once why a node is not replaced; judges it again later, since limits and marks change."""
         self._due[node.metadata.name] = now + _AGAIN
         if self._reported_held.get(node.metadata.uid) != why:
             self._reported_held[node.metadata.uid] = why
