@@ -16,7 +16,10 @@ import pytest
 from tessera_lab.daemon.lab_folder import LabState, start, stop
 
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
-PATIENCE = 60.0
+PATIENCE = 180.0
+
+#: Seconds between two looks, which leave the core to the lab that is looked at.
+PAUSE = 0.1
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +62,7 @@ class Cluster:
             if answer:
                 return answer
             assert time.monotonic() < deadline, f"not within {PATIENCE} seconds: {found}"
+            time.sleep(PAUSE)
 
     def slices(self, node: str) -> dict[str, Any]:
         """``status.podAllocationResults`` of a node."""

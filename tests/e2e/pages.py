@@ -15,7 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a look at the cluster may take until it shows what the page does, on a loaded machine.
-PATIENCE = 90.0
+PATIENCE = 180.0
+#: Seconds between two looks, which leave the core to the lab that is looked at.
+PAUSE = 0.1
 #: Commands that only look; `get` of one field prints no end of line.
 _LOOKS = re.compile(r"kubectl (get|describe|logs)|tessera (why|map|lab smi|driver status|provisioning report$)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,6 +80,7 @@ class Page:
             deadline = time.monotonic() + PATIENCE
             status, printed = self._typed(shell, command)
             while not shows(shown, printed) and _LOOKS.match(command) and time.monotonic() < deadline:
+                time.sleep(PAUSE)
                 status, printed = self._typed(shell, command)
             expected = "\n".join(shown)
             assert shows(shown, printed), f"$ {command}\n--- printed:\n{printed}\n--- the page shows:\n{expected}"

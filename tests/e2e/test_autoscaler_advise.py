@@ -1,6 +1,7 @@
 """``tessera autoscaler`` against a cluster, through its kubeconfig: records in, advice out, and the advice applied."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -56,18 +57,25 @@ def book() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def scaled(cluster: Cluster) -> Cluster:
-    """A cluster with an autoscaler of short timers, records, and a node without the accelerator label."""
+def recorded(cluster: Cluster) -> Cluster:
+    """A cluster with records, and a node without the accelerator label."""
     cluster.kubectl("create", "namespace", "tessera-system")
     cluster.kubectl("apply", "-f", "-", manifest=DEFINITION)
     cluster.kubectl("wait", "--for=condition=Established", "crd/clusterautoscalers.autoscaling.openshift.io")
-    cluster.kubectl("apply", "--server-side", "-f", "-", manifest=SCALER)
     metadata = {"name": "provisioning-records", "namespace": "tessera-system"}
     records = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": book()}
     cluster.kubectl("apply", "--server-side", "-f", "-", manifest=records)
     owner = ("cluster.x-k8s.io/owner-kind=MachineSet", "cluster.x-k8s.io/owner-name=gpu")
     cluster.kubectl("annotate", "node", "node-1", *owner)
     return cluster
+
+
+@pytest.fixture
+def scaled(recorded: Cluster) -> Iterator[Cluster]:
+    """The cluster with an autoscaler of short timers, whatever a test made of them before."""
+    recorded.kubectl("apply", "--server-side", "-f", "-", manifest=SCALER)
+    yield recorded
+    recorded.kubectl("delete", "clusterautoscaler", "default")
 
 
 def test_nothing_measured_is_said_in_one_line(cluster: Cluster) -> None:
@@ -102,6 +110,7 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: Cluster) -
     scaled.kubectl("apply", "-n", "default", "-f", "-", manifest=pod)
     told = scaled.tessera("autoscaler", "advise")
     assert "no node is ever made for default/overlooked: their priority is below the autoscaler's cutoff of -10" in told
+    scaled.kubectl("delete", "-n", "default", "pod", "overlooked")
 
 
 def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: Cluster) -> None:

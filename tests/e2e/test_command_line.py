@@ -121,7 +121,7 @@ def pods(cluster: Any) -> None:
     alone = cluster.pod("alone", {"nvidia.com/mig-2g.35gb": 1})
     for each in (pair, alone):
         cluster.kubectl("apply", "-f", "-", manifest=each)
-    cluster.kubectl("wait", "pod/pair", "pod/alone", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "pod/pair", "pod/alone", "--for=condition=Ready", "--timeout=180s")
     cluster.eventually(lambda: "creating" not in cluster.tessera("map"))
 
 
@@ -167,7 +167,7 @@ def test_as_a_plugin_of_kubectl(cluster: Any, tmp_path: Path) -> None:
     env = {**cluster.env, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
     def kubectl(*arguments: str) -> Run:
-        return subprocess.run(["kubectl", *arguments], env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(["kubectl", *arguments], env=env, capture_output=True, text=True, timeout=180)
 
     assert kubectl("tessera", "map", "node-2").stdout == cluster.tessera("map", "node-2")
     wrong = kubectl("tessera", "map", "--bad")

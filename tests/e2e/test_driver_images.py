@@ -50,9 +50,9 @@ def origin(kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         yield running.host
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def policy(cluster: Any, origin: str) -> str:
-    """The object that asks for drivers from there, with its pull secret."""
+    """The object that asks for drivers from there, with its pull secret, whatever a test made of it before."""
     encoded = base64.b64encode(docker_config(origin)).decode()
     secret = {
         "apiVersion": "v1",

@@ -97,8 +97,8 @@ def test_a_node_offers_what_its_labels_say_and_containers_get_it(
     cluster.eventually(lambda: _gpus(cluster) == wanted)
     for resource in wanted:
         cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("one", {resource: 1}))
-        cluster.kubectl("wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
-        cluster.kubectl("delete", "pod", "one", "--wait", "--timeout=60s")
+        cluster.kubectl("wait", "pod/one", "--for=condition=Ready", "--timeout=180s")
+        cluster.kubectl("delete", "pod", "one", "--wait", "--timeout=180s")
 
 
 def test_half_of_the_cards_may_be_cut_on_demand(cluster: Any) -> None:
@@ -108,12 +108,16 @@ def test_half_of_the_cards_may_be_cut_on_demand(cluster: Any) -> None:
     )
     for name, resource in (("share", "nvidia.com/gpu"), ("slice", "nvidia.com/mig-3g.20gb")):
         cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {resource: 1}))
-        cluster.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
+        cluster.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=180s")
     assert cluster.tessera("lab", "smi", "node-1").count("MIG 3g.20gb") == 1
-    cluster.kubectl("delete", "pods", "--all", "--wait", "--timeout=60s")
+    cluster.kubectl("delete", "pods", "--all", "--wait", "--timeout=180s")
 
 
 def _label(cluster: Any, profile: str, layout: str) -> None:
+    """Asks for a profile and a layout; without a layout cards stay as they are, so they are made whole first."""
+    if not layout and "nvidia.com/mig.config" in cluster.get("node", "node-1")["metadata"]["labels"]:
+        _label(cluster, "", "all-disabled")
+        cluster.eventually(lambda: _gpus(cluster) == {"nvidia.com/gpu": 4})
     labels = {"nvidia.com/device-plugin.config": profile, "nvidia.com/mig.config": layout}
     texts = [f"{key}={value}" if value else f"{key}-" for key, value in labels.items()]
     cluster.kubectl("label", "node", "node-1", "--overwrite", *texts)

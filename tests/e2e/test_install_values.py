@@ -36,7 +36,7 @@ def arguments(cluster: Any) -> list[str]:
 
 def agents(cluster: Any) -> list[tuple[str, list[str]]]:
     """The agents' pods and what they were started with."""
-    cluster.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=180s")
     found = cluster.get("pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-agent")["items"]
     return [(each["metadata"]["uid"], each["spec"]["containers"][0]["args"]) for each in found]
 
@@ -93,7 +93,7 @@ def test_the_right_to_evict_comes_and_goes_with_the_option(cluster: Any) -> None
 
 def controllers(cluster: Any) -> list[tuple[str, list[str]]]:
     """The controller's pods once they serve, and what they were started with."""
-    cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=180s")
     found = cluster.get("pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-controller")["items"]
     running = [each for each in found if "deletionTimestamp" not in each["metadata"]]
     return [(each["metadata"]["uid"], each["spec"]["containers"][0]["args"]) for each in running]

@@ -30,7 +30,7 @@ def test_installing_again_changes_nothing(cluster: Any) -> None:
     assert (bundle(), generations(), pods()) == before
 
     cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("after", {"nvidia.com/mig-1g.5gb": 1}))
-    cluster.kubectl("wait", "pod/after", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "pod/after", "--for=condition=Ready", "--timeout=180s")
     cluster.kubectl("delete", "pod", "after")
 
 

@@ -26,7 +26,7 @@ def deployment(name: str, replicas: int = 1) -> dict[str, Any]:
 def web(cluster: Any) -> str:
     """A deployment of two that runs on its slices; the tests that use it leave it as it was."""
     cluster.kubectl("apply", "-f", "-", manifest=deployment("web", 2))
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=180s")
     return "deployment/web"
 
 
@@ -54,7 +54,7 @@ def test_a_stateful_set_has_its_volume(cluster: Any) -> None:
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     item["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "d"}, "spec": claim}]
     cluster.kubectl("apply", "-f", "-", manifest=item)
-    cluster.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "statefulset/db", "--timeout=180s")
     (bound,) = cluster.get("pvc")["items"]
     assert (bound["metadata"]["name"], bound["spec"]["storageClassName"]) == ("d-db-0", "standard")
     assert bound["status"]["phase"] == "Bound"
@@ -128,10 +128,10 @@ def test_create_in_protobuf(cluster: Any) -> None:
         "create job j --image=busybox -n team -- sh -c true",
     ):
         assert cluster.kubectl(*line.split()).endswith(" created\n")
-    cluster.kubectl("wait", "-n", "team", "deployment/d", "--for=condition=Available", "--timeout=60s")
-    cluster.kubectl("wait", "-n", "team", "job/j", "--for=condition=Complete", "--timeout=60s")
+    cluster.kubectl("wait", "-n", "team", "deployment/d", "--for=condition=Available", "--timeout=180s")
+    cluster.kubectl("wait", "-n", "team", "job/j", "--for=condition=Complete", "--timeout=180s")
     assert cluster.get("secret", "s", "-n", "team")["data"] == {"a": "Yg=="}
-    cluster.kubectl("delete", "namespace", "team", "--wait", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", "team", "--wait", "--timeout=180s")
     assert "not found" in cluster.kubectl("get", "namespace", "team", fails=True)
 
 
@@ -163,10 +163,10 @@ def test_patch_the_status_alone(cluster: Any) -> None:
 def test_scale_and_rollout(cluster: Any) -> None:
     cluster.kubectl("apply", "-f", "-", manifest=deployment("roll"))
     assert cluster.kubectl("scale", "deployment/roll", "--replicas=3") == "deployment.apps/roll scaled\n"
-    cluster.kubectl("rollout", "status", "deployment/roll", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/roll", "--timeout=180s")
     before = {pod["metadata"]["uid"] for pod in cluster.get("pods", "-l", "app=roll")["items"]}
     cluster.kubectl("rollout", "restart", "deployment/roll")
-    done = cluster.kubectl("rollout", "status", "deployment/roll", "--timeout=60s")
+    done = cluster.kubectl("rollout", "status", "deployment/roll", "--timeout=180s")
     assert 'deployment "roll" successfully rolled out' in done
     cluster.eventually(lambda: len(cluster.get("pods", "-l", "app=roll")["items"]) == 3)
     after = {pod["metadata"]["uid"] for pod in cluster.get("pods", "-l", "app=roll")["items"]}
@@ -184,14 +184,14 @@ def test_delete_many_and_orphans(cluster: Any) -> None:
     cluster.kubectl("create", "namespace", "many")
     for number in range(2):
         cluster.kubectl("apply", "-n", "many", "-f", "-", manifest=cluster.pod(f"p{number}", {SLICE: 1}))
-    cluster.kubectl("wait", "-n", "many", "pods", "--all", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "-n", "many", "pods", "--all", "--for=condition=Ready", "--timeout=180s")
     gone = cluster.kubectl("delete", "pods", "--all", "-n", "many", "--wait")
     assert sorted(gone.split('"')[1::2]) == ["p0", "p1"]
     cluster.kubectl("create", "deployment", "left", "--image=busybox", "-n", "many")
-    cluster.kubectl("rollout", "status", "deployment/left", "-n", "many", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/left", "-n", "many", "--timeout=180s")
     cluster.kubectl("delete", "deployment", "left", "-n", "many", "--cascade=orphan")
     assert len(cluster.get("replicasets", "-n", "many")["items"]) == 1
-    cluster.kubectl("delete", "namespace", "many", "--wait", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", "many", "--wait", "--timeout=180s")
 
 
 def test_describe(cluster: Any, web: str) -> None:
@@ -207,7 +207,7 @@ def test_describe(cluster: Any, web: str) -> None:
 
 
 def test_wait(cluster: Any, web: str) -> None:
-    assert "condition met" in cluster.kubectl("wait", web, "--for=jsonpath={.status.readyReplicas}=2", "--timeout=60s")
+    assert "condition met" in cluster.kubectl("wait", web, "--for=jsonpath={.status.readyReplicas}=2", "--timeout=180s")
     assert "timed out" in cluster.kubectl("wait", web, "--for=condition=Ghost", "--timeout=1s", fails=True)
 
 
@@ -245,7 +245,7 @@ def test_what_the_server_knows(cluster: Any) -> None:
 
 def test_logs(cluster: Any) -> None:
     cluster.kubectl("run", "talker", "--image=busybox", "--restart=Never", "--command", "--", "echo", "hello there")
-    cluster.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    cluster.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
     assert "hello there" in cluster.kubectl("logs", "talker").splitlines()
     cluster.kubectl("delete", "pod", "talker", "--now")
 

@@ -14,12 +14,12 @@ def test_a_group_grows_from_zero_and_shrinks_to_it(cluster: Any) -> None:
     assert cluster.kubectl("get", "nodes", "-o", "name") == "node/node-1\n"
     pod = cluster.pod("wants-a-gpu", {"nvidia.com/gpu": 1}, command=("sleep", "60"))
     cluster.kubectl("apply", "-f", "-", manifest=pod)
-    cluster.kubectl("wait", "pod/wants-a-gpu", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    cluster.kubectl("wait", "pod/wants-a-gpu", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
     node = cluster.get("pod", "wants-a-gpu")["spec"]["nodeName"]
     assert node.startswith("gpu-")
     (event,) = cluster.get("events", "--field-selector", "reason=TriggeredScaleUp")["items"]
     assert event["message"] == "pod triggered scale-up: [{gpu +1}]"
-    cluster.kubectl("wait", f"node/{node}", "--for=delete", "--timeout=60s")
+    cluster.kubectl("wait", f"node/{node}", "--for=delete", "--timeout=180s")
     assert cluster.kubectl("get", "nodes", "-o", "name") == "node/node-1\n"
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +14,16 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def lab(lab_folder: Path) -> Command:
-    """Runs ``tessera lab`` with the folder given by the environment."""
+def lab(lab_folder: Path) -> Iterator[Command]:
+    """Runs ``tessera lab`` with the folder given by the environment; no lab is left there afterwards."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tessera", "lab", *arguments]
         env = {**os.environ, "TESSERA_LAB": str(lab_folder)}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
 
-    return run
+    yield run
+    run("down")
 
 
 def kubectl(folder: Path, *arguments: str) -> str:

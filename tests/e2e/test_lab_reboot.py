@@ -28,16 +28,16 @@ def test_a_node_comes_back_with_its_layout_and_its_pods(cluster: Any) -> None:
         },
     }
     cluster.kubectl("apply", "-f", "-", manifest=deployment)
-    cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=60s")
+    cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=180s")
     before, other = boot_id(cluster, "node-1"), boot_id(cluster, "node-2")
     assert cluster.tessera("lab", "smi", "node-1").count("MIG 1g.5gb") == 7
 
     assert cluster.tessera("lab", "reboot", "node-1") == "node node-1 reboots; it is back in about 122 s\n"
     cluster.eventually(lambda: boot_id(cluster, "node-1") != before)
     cluster.eventually(lambda: cluster.tessera("lab", "smi", "node-1").count("MIG 1g.5gb") == 7)
-    cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=60s")
+    cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=180s")
     cluster.kubectl(
-        "wait", "node/node-1", "--for=jsonpath={.status.allocatable.nvidia\\.com/mig-1g\\.5gb}=7", "--timeout=60s"
+        "wait", "node/node-1", "--for=jsonpath={.status.allocatable.nvidia\\.com/mig-1g\\.5gb}=7", "--timeout=180s"
     )
     assert boot_id(cluster, "node-2") == other
     told = cluster.kubectl("get", "events", "--field-selector=reason=Rebooted", "-o", "name")

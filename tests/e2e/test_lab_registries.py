@@ -9,7 +9,7 @@ import pytest
 
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera_lab.cli.registries import LabRegistries
-from tessera_lab.experiments.scenarios import KERNEL, NEWER, OS_TAG, PUBLIC, VERSION
+from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
 
 ROOT = Path(__file__).parents[2]
 DRIVER = f"{PUBLIC.repository}/{PUBLIC.image}"
@@ -40,24 +40,7 @@ def test_images_are_those_of_the_labs_registries(cluster: Any) -> None:
         told = json.loads(cluster.tessera("driver", "status", "-o", "json"))
         return {each["node"]: each["image"] for each in told if each["image"]}
 
-    assert cluster.eventually(lambda: len(in_use()) == 2)
-    assert in_use() == {node: each["image"] for node, each in by_node.items()}
-
-
-@pytest.mark.usefixtures("policy")
-def test_a_kernel_that_comes_is_judged_by_them(cluster: Any) -> None:
-    cluster.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=merge", "-p", _version(NEWER))
-    arguments = ("--cluster", "--os", OS_TAG, "--kernels", KERNEL)
-    assert "yes" in cluster.tessera("driver", "coverage", *arguments)
-    cluster.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=merge", "-p", _version("999.1.1"))
-    assert (
-        "the registry has no such tag (simulated)"
-        in cluster.run(sys.executable, "-m", "tessera", "driver", "coverage", *arguments).stdout
-    )
-
-
-def _version(version: str) -> str:
-    return json.dumps({"spec": {"driver": {"version": version}}})
+    assert cluster.eventually(lambda: in_use() == {node: each["image"] for node, each in by_node.items()})
 
 
 def test_a_lab_is_known_by_its_folder_and_its_server(

@@ -83,7 +83,7 @@ def _trusted(cluster: Any) -> bool:
 
 def test_processes_out_of_the_cluster_serve_it(cluster: Any, processes: Processes) -> None:
     cluster.kubectl("apply", "-f", "examples/vllm.yaml")
-    cluster.kubectl("rollout", "status", "deployment/vllm", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/vllm", "--timeout=180s")
     assert cluster.tessera("lab", "smi", "node-1").count("MIG 3g.20gb") == 1
     cluster.kubectl("delete", "deployment", "vllm")
     cluster.eventually(lambda: not cluster.slices("node-1"))
@@ -114,12 +114,12 @@ def _churn(cluster: Any, processes: Processes, rng: random.Random, *, rounds: in
         if len(alive) > 3:
             cluster.kubectl("delete", "pod", alive.pop(rng.randrange(len(alive))), "--wait=false")
         processes.start(victim)
-    cluster.kubectl("wait", *(f"pod/{name}" for name in alive), "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", *(f"pod/{name}" for name in alive), "--for=condition=Ready", "--timeout=180s")
     uids = {each["metadata"]["uid"] for each in cluster.get("pods")["items"]}
     cluster.eventually(lambda: set(cluster.slices("node-1")) == uids)
     cluster.eventually(lambda: _devices(cluster).count("MIG ") == len(uids))
     _no_two_overlap(cluster)
-    cluster.kubectl("delete", "pods", "--all", "--wait", "--timeout=60s")
+    cluster.kubectl("delete", "pods", "--all", "--wait", "--timeout=180s")
     cluster.eventually(lambda: not cluster.slices("node-1"))
     cluster.eventually(lambda: "MIG " not in _devices(cluster))
 

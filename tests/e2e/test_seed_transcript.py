@@ -16,7 +16,7 @@ def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: 
     assert EMPTY_LISTING.fullmatch(before.rstrip("\n") + "\n")
 
     cluster.kubectl("apply", "-f", "examples/vllm.yaml")
-    cluster.kubectl("rollout", "status", "deployment/vllm", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/vllm", "--timeout=180s")
     header, row = cluster.kubectl("get", "deployments", "vllm").splitlines()
     assert header.split() == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
     assert row.split()[:4] == ["vllm", "1/1", "1", "1"]
