@@ -15,8 +15,16 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, suppres
 settings.register_profile("searching", print_blob=True, deadline=None, suppress_health_check=PATIENT)
 settings.load_profile("searching" if os.environ.get("TESSERA_SEARCH") else "repeatable")
 
-#: Folders with the longest files. They start first, so that no worker is left alone with one at the end.
-LONG = ("tests/e2e/", "tests/cli/", "tests/cluster/", "tests/lab/")
+#: The longest files, and folders with long ones. They start first, so that no worker is left alone with one at the end.
+LONG = (
+    "tests/e2e/test_drivers_page",
+    "tests/e2e/test_sharing_page",
+    "tests/cluster/test_kills",
+    "tests/e2e/",
+    "tests/cluster/",
+    "tests/lab/",
+    "tests/cli/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         files[item.nodeid.partition("::")[0]].append(item)
-    names = sorted(files, key=lambda name: not name.startswith(LONG))
+    names = sorted(files, key=_rank)
     seed = config.getoption("shuffle")
     if seed is not None:
         rng = random.Random(seed)
@@ -51,3 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in names:
             rng.shuffle(files[name])
     items[:] = [item for name in names for item in files[name]]
+
+
+def _rank(file: str) -> int:
+    return next((rank for rank, start in enumerate(LONG) if file.startswith(start)), len(LONG))

@@ -18,8 +18,8 @@ from tessera_lab.daemon.lab_folder import LabState, start, stop
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
 PATIENCE = 180.0
 
-#: Seconds between two looks, which leave the core to the lab that is looked at.
-PAUSE = 0.1
+#: First and longest seconds between two looks. They leave the core to the lab, and let virtual time leap.
+PAUSES = 0.05, 0.5
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,12 +57,14 @@ class Cluster:
     def eventually(self, found: Callable[[], Any]) -> Any:
         """The first true answer of ``found``; kubectl has no event for everything that a user looks at."""
         deadline = time.monotonic() + PATIENCE
+        pause = PAUSES[0]
         while True:
             answer = found()
             if answer:
                 return answer
             assert time.monotonic() < deadline, f"not within {PATIENCE} seconds: {found}"
-            time.sleep(PAUSE)
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
 
     def slices(self, node: str) -> dict[str, Any]:
         """``status.podAllocationResults`` of a node."""

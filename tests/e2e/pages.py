@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 #: Seconds that a look at the cluster may take until it shows what the page does, on a loaded machine.
 PATIENCE = 180.0
-#: Seconds between two looks, which leave the core to the lab that is looked at.
-PAUSE = 0.1
+#: First and longest seconds between two looks. They leave the core to the lab, and let virtual time leap.
+PAUSES = 0.1, 1.0
 #: Commands that only look; `get` of one field prints no end of line.
 _LOOKS = re.compile(r"kubectl (get|describe|logs)|tessera (why|map|lab smi|driver status|provisioning report$)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -77,10 +77,11 @@ class Page:
         """
         shell = Shell(lab_folder)
         for command, shown in self.steps():
-            deadline = time.monotonic() + PATIENCE
+            deadline, pause = time.monotonic() + PATIENCE, PAUSES[0]
             status, printed = self._typed(shell, command)
             while not shows(shown, printed) and _LOOKS.match(command) and time.monotonic() < deadline:
-                time.sleep(PAUSE)
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSES[1])
                 status, printed = self._typed(shell, command)
             expected = "\n".join(shown)
             assert shows(shown, printed), f"$ {command}\n--- printed:\n{printed}\n--- the page shows:\n{expected}"
