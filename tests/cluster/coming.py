@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.conftest import COMMANDS, Lab
+from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
@@ -37,7 +37,7 @@ def machine(name: str, kernel: str = K1, cards: str = "T4") -> NodeSpec:
     return NodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
 
 
-class Nodes(Lab):
+class Nodes(VirtualLab):
     """A cluster to which nodes come while it runs.
 
     Attributes:

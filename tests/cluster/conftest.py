@@ -1,244 +1,19 @@
-"""A whole cluster on virtual time in one process: the lab, with Tessera installed from deploy/, without sockets."""
+"""Clusters on virtual time; see :mod:`tests.support.virtual_lab`."""
 
-import random
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import COMMANDS, Scenario, VirtualLab
 
-from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import (
-    INSTASLICE_NAMESPACE,
-    MIG_CONFIG_DYNAMIC,
-    MIG_CONFIG_LABEL,
-    MIG_RESOURCE_PREFIX,
-    QUOTA_RESOURCE,
-    is_on_demand,
-)
-from tessera.api.nodes.offers import OFFERS_ANNOTATION
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.cli import agent, controller, webhook
+from tessera.api.names import is_on_demand
 from tessera.clock import LoopClock
-from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
-from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
+from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.simulation.virtual_time import run_virtual
-
-COMMANDS = TesseraCommands(
-    agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
-)
-#: Simulated seconds that anything may take; an hour of them costs milliseconds.
-PATIENCE = 600.0
-
-
-class Lab:
-    """The cluster and what a test does with it."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self.cluster = cluster
-        self.clock = cluster.clock
-        self.client = cluster.client("test")
-        rng = random.Random(0)
-        self.pods = Informer(self.client, PODS, clock=self.clock, rng=rng, namespace="default")
-        self.events = Informer(self.client, EVENTS, clock=self.clock, rng=rng, namespace="default")
-        self.slices = Informer(self.client, INSTASLICES, clock=self.clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
-        self.nodes = Informer(self.client, NODES, clock=self.clock, rng=rng)
-        self.hooks = Informer(self.client, MUTATING_WEBHOOKS.untyped(), clock=self.clock, rng=rng)
-        self.watched = InformerGroup(self.pods, self.slices, self.events, self.nodes, self.hooks)
-
-    async def create(
-        self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
-    ) -> None:
-        """A pod whose containers have the given limits; ``spec`` adds to its spec."""
-        await self.client.create(PODS.untyped(), manifest(name, *containers, command=command, **spec), "default")
-
-    async def create_owned(self, name: str, *containers: dict[str, int]) -> None:
-        """A ReplicaSet of one such pod."""
-        labels = {"app": name}
-        spec = manifest(name, *containers, restartPolicy="Always")["spec"]
-        template = {"metadata": {"labels": labels}, "spec": spec}
-        await self.client.create(
-            REPLICASETS.untyped(),
-            {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}},
-            "default",
-        )
-
-    async def delete_owned(self, name: str) -> None:
-        """Deletes a ReplicaSet and waits until its pods are gone."""
-        await self.client.delete(REPLICASETS, name, "default", propagation="Background")
-        await self.until(lambda: not self._owned(name), f"the pods of {name} are gone")
-
-    def ready_of(self, name: str) -> str:
-        """The name of the ReplicaSet's pod that runs; empty if none does."""
-        return next((pod for pod in self._owned(name) if self.ready(pod)), "")
-
-    def _owned(self, name: str) -> list[str]:
-        return [pod.metadata.name for pod in self.pods.cache.values() if pod.metadata.labels.get("app") == name]
-
-    async def delete(self, name: str) -> None:
-        """Deletes a pod at once."""
-        await self.client.delete(PODS, name, "default", grace_seconds=0)
-
-    async def join(self, node: str) -> None:
-        """Gives a node's cards to on-demand slicing."""
-        await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC}}})
-
-    async def leave(self, node: str) -> None:
-        """Takes a node back, and waits until it has left."""
-        await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: "all-disabled"}}})
-        await self.until(lambda: f"{INSTASLICE_NAMESPACE}/{node}" not in self.slices.cache, f"{node} has left")
-
-    async def label(self, node: str, **labels: str | None) -> None:
-        """Sets or removes labels of a node that ask for something; ``layout`` and ``profile`` are the two there are."""
-        keys = {"layout": MIG_CONFIG_LABEL, "profile": PROFILE_LABEL}
-        patch = {"metadata": {"labels": {keys[name]: value for name, value in labels.items()}}}
-        await self.client.merge_patch(NODES, node, patch)
-
-    async def config_map(self, name: str, data: dict[str, str]) -> None:
-        """Puts files into a ConfigMap that the agents follow."""
-        await self.client.apply(CONFIGMAPS.untyped(), name, {"data": data}, "tessera-system")
-
-    def gpus(self, node: str = "node-1") -> dict[str, int]:
-        """What a node offers of NVIDIA's resources, those at 0 left out."""
-        seen = self.nodes.cache.get(node)
-        told = seen.status.allocatable if seen is not None else {}
-        return {name: int(text) for name, text in told.items() if name.startswith("nvidia.com/") and text != "0"}
-
-    async def becomes(self, wanted: dict[str, int], node: str = "node-1") -> None:
-        """Waits until a node offers just this."""
-        await self.until(lambda: self.gpus(node) == wanted, f"{node} offers {wanted}")
-
-    def condition(self, type_: str, node: str = "node-1") -> tuple[str, str, str]:
-        """Status, reason and message of a node's condition; empty texts if it has none."""
-        seen = self.nodes.cache.get(node)
-        for each in seen.status.conditions if seen is not None else ():
-            if each.type == type_:
-                return each.status, each.reason, each.message
-        return "", "", ""
-
-    def tells(self, node: str) -> bool:
-        """Whether a node has told what it offers of its cards, and whether what was asked for is in force."""
-        seen = self.nodes.cache.get(node)
-        told = seen is not None and OFFERS_ANNOTATION in seen.metadata.annotations
-        return told and self.condition("GpuSharingApplied", node)[0] != ""
-
-    def offers(self, node: str) -> bool:
-        """Whether a node has told its cards, and the scheduler sees what they can be."""
-        told = self.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
-        seen = self.nodes.cache.get(node)
-        return (
-            told is not None
-            and bool(told.status.node_resources.node_gpus)
-            and seen is not None
-            and QUOTA_RESOURCE in seen.status.allocatable
-            and any(name.startswith(MIG_RESOURCE_PREFIX) for name in seen.status.allocatable)
-        )
-
-    def trusts_webhook(self) -> bool:
-        """Whether both replicas of the webhook have written the same authority into its configuration."""
-        (configuration,) = self.hooks.cache.values() or ({},)
-        bundles = [hook["clientConfig"].get("caBundle") for hook in configuration.get("webhooks", ())]
-        return bool(bundles) and all(bundles)
-
-    def pod(self, name: str) -> Pod | None:
-        """A pod as last seen."""
-        return self.pods.cache.get(f"default/{name}")
-
-    def ready(self, name: str) -> bool:
-        """Whether all containers of a pod run."""
-        pod = self.pod(name)
-        return pod is not None and any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-
-    def phase(self, name: str) -> str:
-        """A pod's phase; empty if there is none."""
-        pod = self.pod(name)
-        return pod.status.phase if pod is not None else ""
-
-    async def until(self, found: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
-        """Waits for a state of pods, events and Instaslice objects."""
-        await self.watched.wait_until(lambda: found() or None, seconds, what)
-
-    async def running(self, *names: str) -> None:
-        """Waits until all containers of the pods run."""
-        await self.until(lambda: all(self.ready(name) for name in names), f"{names} run")
-
-    async def empty(self) -> None:
-        """Waits until no node holds any record of a slice."""
-        await self.until(lambda: not any(self.results(node) for node in self.cluster.nodes), "no slice is recorded")
-
-    def instaslice(self, node: str = "node-1") -> Instaslice:
-        """A node's object."""
-        found = self.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
-        assert found is not None
-        return found
-
-    def results(self, node: str = "node-1") -> dict[str, Any]:
-        """A node's allocations by pod UID."""
-        return self.instaslice(node).status.pod_allocation_results
-
-    def settled(self, name: str) -> bool:
-        """Whether the pod's record reads ungated and created."""
-        pod = self.pod(name)
-        for node in self.cluster.nodes:
-            found = self.results(node).get(pod.metadata.uid) if pod is not None else None
-            if found is not None:
-                status = found.allocation_status
-                return (status.allocation_status_controller, status.allocation_status_daemonset) == (
-                    "ungated",
-                    "created",
-                )
-        return False
-
-    def hardware(self, node: str = "node-1") -> list[tuple[GpuUuid, str, int]]:
-        """The GPU instances that really are on the node's cards: card, profile, start."""
-        machine = self.cluster.nodes[node].machine
-        assert machine is not None
-        return [(gpu, each.profile, each.start) for gpu in machine.uuids() for each in machine.instances(gpu)]
-
-    def mig_uuids(self, node: str = "node-1") -> list[str]:
-        """The MIG devices that really are on the node's cards."""
-        machine = self.cluster.nodes[node].machine
-        assert machine is not None
-        instances = [each for gpu in machine.uuids() for each in machine.instances(gpu)]
-        return [one.mig_uuid for each in instances for one in each.compute_instances]
-
-    def devices(self, pod: str, container: str = "c0") -> list[str]:
-        """The MIG devices that a container was given."""
-        found = self.pod(pod)
-        assert found is not None
-        env = self.cluster.nodes[found.spec.node_name].pods.container_env("default", pod, container)
-        return env["NVIDIA_VISIBLE_DEVICES"].split(",")
-
-    def events_of(self, pod: str, reason: str) -> list[CoreEvent]:
-        """A pod's events of one reason."""
-        return [
-            event
-            for event in self.events.cache.values()
-            if event.involved_object.name == pod and event.reason == reason
-        ]
-
-    def told_times(self, pod: str, reason: str, word: str) -> int:
-        """How often the pod was told a reason with this word in it, repeats of one event counted."""
-        return sum(event.count for event in self.events_of(pod, reason) if word in event.message)
-
-
-def manifest(name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any) -> dict[str, Any]:
-    """A pod of containers ``c0``, ``c1``, … with the given limits."""
-    made = [
-        {"name": f"c{n}", "image": "busybox", "command": command.split(), "resources": {"limits": limits}}
-        for n, limits in enumerate(containers)
-    ]
-    settings = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": made}
-    return {"metadata": {"name": name}, "spec": {**settings, **spec}}
-
-
-Scenario = Callable[[Lab], Awaitable[None]]
 
 
 @pytest.fixture
@@ -263,7 +38,7 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
             )
             async with cluster.running():
                 await install_tessera(cluster.client("install"))
-                lab = Lab(cluster)
+                lab = VirtualLab(cluster)
                 async with lab.watched.running():
                     with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
                     await lab.until(lambda: all(map(lab.tells, with_cards)), "every node has told what it has")

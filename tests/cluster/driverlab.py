@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.cluster.conftest import COMMANDS, Lab
+from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
@@ -51,7 +51,7 @@ def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str =
     return NodeSpec(name=name, cards=("T4",), kernel=kernel, os_image=os_image, architecture=architecture)
 
 
-class Drivers(Lab):
+class Drivers(VirtualLab):
     """A cluster whose machines get their drivers from Tessera."""
 
     def __init__(self, cluster: SimulatedCluster, images: ImageCatalogue) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.cluster.conftest import COMMANDS, Lab, manifest
+from tests.support.virtual_lab import COMMANDS, VirtualLab, manifest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
@@ -68,7 +68,7 @@ def policy(version: str, **driver: Any) -> dict[str, Any]:
     }
 
 
-class Fleet(Lab):
+class Fleet(VirtualLab):
     """A cluster with managed drivers."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.cluster.test_kills import Fate, mortal
+from tests.support.mortal_process import Fate, mortal
 
 from tessera.explain.card_map import cards_of
 from tessera.kube.client.errors import NotFound

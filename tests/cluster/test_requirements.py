@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import manifest
+from tests.support.virtual_lab import manifest
 
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, PATIENCE, Answer, Api, configmap
+from tests.support.conformance_api import MERGE, PATIENCE, Answer, Api, configmap
 
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

@@ -1,6 +1,6 @@
 """Lists: selectors, pages, tables, metadata only, deletion of many."""
 
-from tests.conformance.conftest import Api, configmap, gated_pod
+from tests.support.conformance_api import Api, configmap, gated_pod
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.conftest import MERGE, Api, configmap, deployment
+from tests.support.conformance_api import MERGE, Api, configmap, deployment
 
 
 def owned(name: str, owner: Any, *, block: bool = False) -> Any:

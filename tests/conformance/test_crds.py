@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import CRDS, MERGE, Api, causes, crd, custom, establish
+from tests.support.conformance_api import CRDS, MERGE, Api, causes, crd, custom, establish
 
 SCHEMA = {
     "type": "object",

@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, Api, Kubectl, causes
+from tests.support.conformance_api import MERGE, Api, Kubectl, causes
 
 MIB = 1 << 20
 

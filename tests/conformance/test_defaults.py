@@ -7,7 +7,7 @@ field of the template that nobody wrote, and the next ``kubectl apply`` would tr
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import Api, Kubectl, deployment, gated_pod
+from tests.support.conformance_api import Api, Kubectl, deployment, gated_pod
 
 DRY = "?dryRun=All"
 GPUS = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.conftest import Api, crd, establish
+from tests.support.conformance_api import Api, crd, establish
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, Api, configmap
+from tests.support.conformance_api import MERGE, Api, configmap
 
 RBAC = "rbac.authorization.k8s.io/v1"
 

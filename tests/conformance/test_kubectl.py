@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conformance.conftest import Api, Kubectl, Obj, configmap, crd, custom, deployment, establish, gated_pod
+from tests.support.conformance_api import Api, Kubectl, Obj, configmap, crd, custom, deployment, establish, gated_pod
 
 
 async def test_get_in_all_forms(kubectl: Kubectl) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod, limited
+from tests.support.conformance_api import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod, limited
 
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, Api, Kubectl, Obj, causes
+from tests.support.conformance_api import MERGE, Api, Kubectl, Obj, causes
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, Api, configmap, gated_pod
+from tests.support.conformance_api import MERGE, Api, configmap, gated_pod
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound

@@ -1,7 +1,7 @@
 """The four kinds of patches."""
 
 import pytest
-from tests.conformance.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api, configmap, deployment
+from tests.support.conformance_api import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api, configmap, deployment
 
 
 async def managers(api: Api, path: str) -> dict[str, str]:

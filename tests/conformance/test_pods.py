@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.conformance.conftest import MERGE, PATIENCE, Api, causes, configmap, gated_pod, limited
+from tests.support.conformance_api import MERGE, PATIENCE, Api, causes, configmap, gated_pod, limited
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict

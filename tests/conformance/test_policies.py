@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, PATIENCE, Answer, Api, causes, configmap
+from tests.support.conformance_api import MERGE, PATIENCE, Answer, Api, causes, configmap
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"

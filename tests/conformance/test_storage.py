@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance.conftest import MERGE, Api, causes, gated_pod
+from tests.support.conformance_api import MERGE, Api, causes, gated_pod
 
 STORAGE = "/apis/storage.k8s.io/v1"
 CLASSES, CSI_NODES, VOLUMES = f"{STORAGE}/storageclasses", f"{STORAGE}/csinodes", "/api/v1/persistentvolumes"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, STRATEGIC, Answer, Api
+from tests.support.conformance_api import APPLY, CRDS, MERGE, PATIENCE, STRATEGIC, Answer, Api
 
 from tessera.api.names import QUOTA_RESOURCE
 

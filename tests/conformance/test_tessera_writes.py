@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conformance.conftest import MERGE, Api, configmap
+from tests.support.conformance_api import MERGE, Api, configmap
 
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.conftest import MERGE, Api, configmap, crd, custom, establish
+from tests.support.conformance_api import MERGE, Api, configmap, crd, custom, establish
 
 
 async def labelled(api: Api, core: str, name: str, **labels: str) -> Any:

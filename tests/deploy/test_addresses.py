@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.support.ports import free_port
 
 import tessera.agent.base.http_server
 import tessera.controller.main.http
@@ -66,9 +67,3 @@ def loopbacks() -> Sequence[str]:
         probe.bind(("::1", 0))
         found.append("[::1]")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

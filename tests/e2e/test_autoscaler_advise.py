@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from tests.e2e.conftest import Cluster
+from tests.support.running_lab import RunningLab
 
 from tessera.provisioning.history import ProvisioningHistory
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
@@ -27,7 +27,7 @@ DEFINITION = {
     "metadata": {"name": "clusterautoscalers.autoscaling.openshift.io"},
     "spec": {
         "group": "autoscaling.openshift.io",
-        "scope": "Cluster",
+        "scope": "RunningLab",
         "names": {
             "kind": "ClusterAutoscaler",
             "plural": "clusterautoscalers",
@@ -57,7 +57,7 @@ def book() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def recorded(cluster: Cluster) -> Cluster:
+def recorded(cluster: RunningLab) -> RunningLab:
     """A cluster with records, and a node without the accelerator label."""
     cluster.kubectl("create", "namespace", "tessera-system")
     cluster.kubectl("apply", "-f", "-", manifest=DEFINITION)
@@ -71,20 +71,20 @@ def recorded(cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def scaled(recorded: Cluster) -> Iterator[Cluster]:
+def scaled(recorded: RunningLab) -> Iterator[RunningLab]:
     """The cluster with an autoscaler of short timers, whatever a test made of them before."""
     recorded.kubectl("apply", "--server-side", "-f", "-", manifest=SCALER)
     yield recorded
     recorded.kubectl("delete", "clusterautoscaler", "default")
 
 
-def test_nothing_measured_is_said_in_one_line(cluster: Cluster) -> None:
+def test_nothing_measured_is_said_in_one_line(cluster: RunningLab) -> None:
     said = cluster.tessera("autoscaler", "advise", "--group", "none", fails=True)
     assert said.startswith("error: no times were measured of node group none")
     assert said.count("\n") == 1
 
 
-def test_the_loop_is_found_in_a_clusters_own_records(scaled: Cluster) -> None:
+def test_the_loop_is_found_in_a_clusters_own_records(scaled: RunningLab) -> None:
     told = scaled.tessera("autoscaler", "advise")
     first, second = (line for line in told.splitlines() if line.startswith(("  1. ", "  2. ")))
     assert first.startswith("  1. the accelerator label is missing")
@@ -92,7 +92,7 @@ def test_the_loop_is_found_in_a_clusters_own_records(scaled: Cluster) -> None:
     assert "20 nodes were measured from request to usable card: that cannot support p99, which needs 299" in told
 
 
-def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: Cluster) -> None:
+def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: RunningLab) -> None:
     text = scaled.tessera("autoscaler", "warm", "--per-hour", "2", "--max-waiting-share", "0.3", "-o", "yaml")
     done = scaled.run("kubectl", "apply", "--server-side", "-n", "default", "-f", "-", text=text)
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: Cl
     assert json.loads(scaled.tessera("autoscaler", "advise", "-o", "json"))["cluster"] == []
 
 
-def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: Cluster) -> None:
+def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: RunningLab) -> None:
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     scaled.kubectl("apply", "-f", "-", manifest={**kind, "metadata": {"name": "low"}, "value": -1000})
     pod = scaled.pod("overlooked", {"nvidia.com/gpu": 1})
@@ -113,7 +113,7 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: Cluster) -
     scaled.kubectl("delete", "-n", "default", "pod", "overlooked")
 
 
-def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: Cluster) -> None:
+def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: RunningLab) -> None:
     text = scaled.tessera("autoscaler", "advise", "--labelled", "-o", "openshift")
     assert yaml.safe_load(text)["spec"]["maxNodeProvisionTime"] == "15m"
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=tessera", "-f", "-")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import PATIENCE
+from tests.support.running_lab import PATIENCE
 
 
 def demo(temporary: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

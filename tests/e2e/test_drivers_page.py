@@ -1,4 +1,4 @@
-"""The page docs/drivers.md, run from top to bottom as its reader would; see :mod:`tests.e2e.pages`.
+"""The page docs/drivers.md, run from top to bottom as its reader would; see :mod:`tests.support.pages`.
 
 The registry that the page calls ``localhost:5000`` is a real one, with what the article's repository had.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.driver.registry.programs import Image, registry
-from tests.e2e.pages import ROOT, Page
+from tests.support.pages import ROOT, Page
 
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT

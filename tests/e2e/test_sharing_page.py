@@ -1,11 +1,11 @@
-"""The page docs/sharing.md, run from top to bottom as its reader would; see :mod:`tests.e2e.pages`."""
+"""The page docs/sharing.md, run from top to bottom as its reader would; see :mod:`tests.support.pages`."""
 
 import re
 import textwrap
 from pathlib import Path
 
 import pytest
-from tests.e2e.pages import ROOT, Page, shows
+from tests.support.pages import ROOT, Page, shows
 
 PAGE = Page(ROOT / "docs" / "sharing.md")
 EXAMPLES = ROOT / "examples" / "sharing"

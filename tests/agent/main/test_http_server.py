@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING
 
 import aiohttp
+from tests.support.ports import free_port
 
 from tessera.agent.base.http_server import serve_http
 from tessera.agent.base.metrics import Metrics
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LEFT, RIGHT = SlicePosition("GPU-a", "3g.20gb", 0), SlicePosition("GPU-a", "3g.20gb", 4)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def answers(metrics: Metrics, waits: Callable[[], str], *paths: str) -> list[tuple[int, str]]:

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from tests.cluster.conftest import COMMANDS
 from tests.cluster.distance import Network, distant
 from tests.cluster.driverlab import Drivers, play
 from tests.cluster.storm import mishaps, people
@@ -14,6 +13,7 @@ from tests.cluster.storm.calm import comes_right, goes_on, look_at_round, put_ri
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
+from tests.support.virtual_lab import COMMANDS
 
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.installation.install import build_entrypoint

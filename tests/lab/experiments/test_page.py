@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.pages import ROOT, Page, shows
 from tests.lab.experiments.conftest import MAKE
 from tests.lab.experiments.test_means import FIVE
+from tests.support.pages import ROOT, Page, shows
 
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import RED_HAT, Samples, read_results
