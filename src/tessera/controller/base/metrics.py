@@ -16,10 +16,10 @@ class ControllerMetrics:
     """The controller's metrics.
 
     Attributes:
-        registry: what ``/metrics`` shows.
-        provisioning: of nodes on their way to usable cards.
-        rollout: of drivers that are replaced.
-        coverage: of kernels that are to come.
+        registry: the metrics that ``/metrics`` shows.
+        provisioning: metrics of nodes on their way to usable cards.
+        rollout: metrics of driver replacements.
+        coverage: metrics of expected kernels and their driver images.
     """
 
     def __init__(self) -> None:
@@ -45,23 +45,23 @@ class ControllerMetrics:
         )
 
     def watch(self, waiting: Callable[[], float], promises: Callable[[], float]) -> None:
-        """Shows these two numbers from now on."""
+        """Shows the numbers of waiting pods and of promises from now on."""
         self._waiting.set_function(waiting)
         self._promises.set_function(promises)
 
     def set_leading(self, leads: bool) -> None:
-        """This replica began or ceased to decide."""
+        """Notes that this replica leads, or leads no more."""
         self._leading.set(int(leads))
 
     def observe_decision(self, pods: int, seconds: float) -> None:
-        """A batch was planned; ``pods`` of it got slices."""
+        """Counts a planned batch; ``pods`` pods of the batch got slices."""
         self._decisions.inc(pods)
         self._seconds.observe(seconds)
 
     def count_write(self, kind: str) -> None:
-        """The server took a write."""
+        """Counts a write that the server took."""
         self._writes.labels(kind).inc()
 
     def count_failure(self, kind: str, error: str) -> None:
-        """A write failed."""
+        """Counts a failed write."""
         self._failures.labels(kind, error).inc()

@@ -13,11 +13,11 @@ OnListening = Callable[[str, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
-    """How registries of driver images are reached.
+    """How the controller reaches registries of driver images.
 
     Attributes:
-        ca: certificates of authorities that are trusted beside the system's, PEM.
-        plain_http: hosts (with port) that are asked without TLS.
+        ca: PEM certificates of the authorities that are trusted beside the system's.
+        plain_http: hosts (with port) that the controller asks without TLS.
     """
 
     ca: Path | None = None
@@ -29,18 +29,18 @@ class ControllerOptions:
     """Options of :func:`tessera.controller.main.run.run`.
 
     Attributes:
-        identity: this replica in the Lease, unique in the cluster: the pod's name.
-        namespace: where the Lease lives, the deployment's namespace.
-        lease_name: the Lease that names the leader.
-        leader_election: without it this process acts at once; only for a single replica that nothing restarts in
+        identity: name of this replica in the Lease, unique in the cluster: the pod's name.
+        namespace: namespace of the Lease, the deployment's.
+        lease_name: name of the Lease that names the leader.
+        leader_election: False lets this process act at once; only for a single replica that nothing restarts in
             parallel.
-        http_address: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; None for all addresses, IPv6 too.
+        http_address: address that serves ``/metrics``, ``/healthz`` and ``/readyz``; None for all addresses, IPv6 too.
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
-        on_listening: told the port once it is open.
+        on_listening: called with the address and port once the port is open.
         on_leading: called when this replica begins to act.
-        drivers: how drivers are managed, where a ClusterPolicy asks for that.
-        registries: how their images' registries are reached.
-        provisioning: how nodes are followed on their way to usable cards.
+        drivers: how the controller manages drivers, where a ClusterPolicy asks for that.
+        registries: how the controller reaches the registries of driver images.
+        provisioning: how the controller follows nodes on their way to usable cards.
     """
 
     identity: str

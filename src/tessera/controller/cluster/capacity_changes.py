@@ -1,8 +1,8 @@
 """Records the nodes where room may have grown, and the waiting pods that must be planned again.
 
-A pod that was refused was refused by every node as it stood then. So it is asked again only about nodes that changed
-since. Waiting pods are asked in rounds: a round has an end, and who was asked in it waits for the next one, however
-often room grows meanwhile. So nobody starves behind pods that go first and are refused each time.
+Every node refused a waiting pod as the node was then, so the planner asks again only about nodes that changed since.
+The planner asks waiting pods in rounds. A round ends, and a pod that was asked in a round waits for the next round,
+however often room grows meanwhile. So no pod starves behind pods that go first and are refused each time.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tessera.api.names import NodeName, PodUid
 
 
 class CapacityChanges:
-    """Counts changes of nodes that may have made room, and remembers who was refused at which count."""
+    """Counts changes of nodes that may have made room, and remembers each refused pod with its count."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -24,34 +24,34 @@ class CapacityChanges:
     # Changes of nodes and pods
 
     def room_may_have_grown(self, node: NodeName) -> None:
-        """Room may have grown on a node."""
+        """Notes that room may have grown on a node."""
         self._count += 1
         self._nodes.pop(node, None)
         self._nodes[node] = self._count
         self._since.clear()
 
     def room_may_have_grown_anywhere(self) -> None:
-        """Room may have grown on any node: everybody who waits is asked anew about all of them."""
+        """Notes that room may have grown on any node: every waiting pod is planned anew on all nodes."""
         self._count += 1
         self._everywhere = self._count
 
     def remove_node(self, node: NodeName) -> None:
-        """A node is gone."""
+        """Forgets a node that is gone."""
         self._nodes.pop(node, None)
         self._since.clear()
 
     def note_refusal(self, pod: PodUid) -> None:
-        """A pod was asked about everything that changed up to now, and found no place."""
+        """Notes that a pod found no place on any node that changed up to now."""
         self._refused[pod] = self._count
 
     def forget_refusal(self, pod: PodUid) -> None:
-        """A pod is to be asked about all nodes, or is not asked any more."""
+        """Forgets a refusal: the pod will be planned on all nodes, or never again."""
         self._refused.pop(pod, None)
 
     # Pods to plan next
 
     def nodes_changed_since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
-        """The nodes that changed since a pod was refused; None if it is to be asked about all."""
+        """Returns the nodes that changed since a pod was refused; None if the pod must be planned on all nodes."""
         count = self._refused.get(pod, -1)
         if count < self._everywhere or count < 0:
             return None
@@ -65,7 +65,7 @@ class CapacityChanges:
         return self._since[count]
 
     def concerns_any_of(self, waiting: Iterable[PodUid]) -> bool:
-        """Tells if one of these pods must be planned again."""
+        """True if one of these pods must be planned again."""
         return any(self._refused.get(pod, -1) < self._count for pod in waiting)
 
     def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:

@@ -1,7 +1,7 @@
 """The cluster as watches show it: pods, nodes and Instaslice objects, each in its newest state.
 
-Observations may repeat and come late; an older state of a pod or an object is ignored. Every change notes the pods and
-nodes that it concerns, so that :mod:`tessera.controller.slicing` looks at these and at nothing else.
+Observations may repeat and come late; this class ignores an older state of a pod or an object. For every change it
+notes the affected pods and nodes, so that :mod:`tessera.controller.slicing` looks only at these.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ from tessera.kube.resources.meta import version_number
 
 
 class ClusterState:
-    """The newest observations, and what changed since the slicer looked."""
+    """The newest observations, and the changes since the slicer last looked."""
 
     def __init__(self) -> None:
-        #: Pods that hold something or want slices. A finished pod stays only while it has an allocation.
+        #: Pods that hold resources or want slices. A finished pod stays only while it has an allocation.
         self.pods: dict[PodUid, PodInfo] = {}
         #: All nodes.
         self.nodes: dict[NodeName, NodeInfo] = {}
-        #: Each node's Instaslice object in its last readable state. Its node may be unknown yet, or gone.
+        #: Each node's Instaslice object in its last readable state. Its node may not be known yet, or be gone.
         self.objects: dict[NodeName, Instaslice] = {}
-        #: Why a node's object cannot be decoded now; ``objects`` keeps the state before.
+        #: Why a node's object cannot be decoded now; ``objects`` keeps the last readable state.
         self.unreadable: dict[NodeName, str] = {}
         #: The same nodes as ``nodes``, by the labels and taints that pods' constraints test.
         self.index = NodeIndex()
@@ -36,23 +36,23 @@ class ClusterState:
         self.neighbours = PodIndex()
         #: Claims, volumes, classes and CSI nodes.
         self.storage = Storage()
-        #: Whether ``storage`` is complete; pods' claims are judged only then, and it never becomes False again.
+        #: True once ``storage`` is complete; pods' claims are judged only then. It never becomes False again.
         self.storage_listed = False
-        #: Whether a pod, claim or namespace changed that may open a node to a waiting pod; the slicer resets it.
+        #: True if a change of a pod, claim or namespace may open a node to a waiting pod; the slicer resets it.
         self.neighbours_changed = False
-        #: Nodes where room may have grown, and at which count each waiting pod was refused.
+        #: Nodes where room may have grown, and the count at which each waiting pod was refused.
         self.growth = CapacityChanges()
-        #: Nodes and pods to absorb; emptied by each decision. They may be gone from ``nodes`` and ``pods``.
+        #: Nodes and pods that the next decision absorbs and removes here. They may be gone from ``nodes`` and ``pods``.
         self.changed_nodes: set[NodeName] = set()
         self.changed_pods: set[PodUid] = set()
-        #: Objects of nodes that are gone, as (node, UID), to be deleted; emptied when the writes are popped.
+        #: Objects to delete since their nodes are gone, as (node, UID); emptied when the writes are popped.
         self.orphaned_objects: list[tuple[NodeName, str]] = []
         #: Nodes of ``nodes`` with at least one profile in a fixed layout.
         self.fixed_layout_nodes: set[NodeName] = set()
-        #: Pods and objects whose next observation counts whatever its version, since versions went back.
+        #: Pods and objects whose next observation counts at any version, since versions went back.
         self._rewound_pods: set[PodUid] = set()
         self._rewound_objects: set[NodeName] = set()
-        #: By node, the agent's pods and whether each is ready; a node without an agent's pod has no entry.
+        #: By node, the agent's pods and whether each is ready; a node without an agent pod has no entry.
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
         #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
         self._uids: dict[str, PodUid] = {}
@@ -60,7 +60,7 @@ class ClusterState:
         self._hosts: dict[str, NodeName] = {}
 
     def put_pod(self, pod: PodInfo) -> None:
-        """A pod as it is now; ignored if a newer state was seen."""
+        """Takes in a pod as it is now; ignored if a newer state was seen."""
         known = self.pods.get(pod.uid)
         if known is not None and known.version > pod.version and pod.uid not in self._rewound_pods:
             return
@@ -75,7 +75,7 @@ class ClusterState:
             self._follow_agent(known, pod)
 
     def drop_pod(self, uid: PodUid) -> None:
-        """A pod is gone."""
+        """Forgets a pod that is gone."""
         pod = self.pods.pop(uid, None)
         self._follow_agent(pod, None)
         if pod is not None and self._uids.get(pod.key) == uid:
@@ -83,7 +83,7 @@ class ClusterState:
         self.changed_pods.add(uid)
 
     def _follow_agent(self, before: PodInfo | None, pod: PodInfo | None) -> None:
-        """Takes over what an agent's pod says of its node; of several, as in an upgrade, one has to serve."""
+        """Updates the state of a node's agent from its pods; if it has several, one ready pod suffices."""
         if before is not None and before.agent_ready is not None:
             self._agents.get(before.node, {}).pop(before.uid, None)
         if pod is not None and pod.agent_ready is not None and pod.node:
@@ -101,7 +101,7 @@ class ClusterState:
         return AgentState.READY if any(known.values()) else AgentState.DOWN
 
     def put_node(self, node: NodeInfo) -> None:
-        """A node as it is now."""
+        """Takes in a node as it is now."""
         node = replace(node, agent=self._agent(node.name))
         before = self.nodes.get(node.name)
         if before == node:
@@ -116,7 +116,7 @@ class ClusterState:
         self.growth.room_may_have_grown(node.name)
 
     def drop_node(self, name: NodeName) -> None:
-        """A node is gone; its object goes with it."""
+        """Forgets a node that is gone, and notes that its object must be deleted."""
         node = self.nodes.pop(name, None)
         self.index.remove(name)
         self.growth.remove_node(name)
@@ -127,7 +127,7 @@ class ClusterState:
         self.changed_nodes.add(name)
 
     def put_object(self, item: Instaslice) -> None:
-        """A node's Instaslice object; ignored if a newer one was seen."""
+        """Takes in a node's Instaslice object; ignored if a newer one was seen."""
         node = NodeName(item.metadata.name)
         known = self.objects.get(node)
         if known is not None and _version(known) > _version(item) and node not in self._rewound_objects:
@@ -137,7 +137,7 @@ class ClusterState:
         self.changed_nodes.add(node)
 
     def set_object_error(self, node: NodeName, error: str | None) -> None:
-        """A node's Instaslice object breaks its type, as ``error`` says; None once it does not any more."""
+        """Notes why a node's Instaslice object breaks its type; None once the object is right again."""
         before = self.unreadable.get(node)
         if error is not None:
             self.unreadable[node] = error
@@ -147,26 +147,26 @@ class ClusterState:
             self.changed_nodes.add(node)
 
     def rewind_pods(self) -> None:
-        """Versions of pods went back: the next observation of each counts, whatever its version."""
+        """Notes that versions of pods went back: the next observation of each pod counts at any version."""
         self._rewound_pods = set(self.pods)
 
     def rewind_objects(self) -> None:
-        """The same for Instaslice objects."""
+        """Notes the same for Instaslice objects."""
         self._rewound_objects = set(self.objects)
 
     def drop_object(self, node: NodeName) -> None:
-        """A node's Instaslice object is gone."""
+        """Forgets the Instaslice object of a node."""
         if self.objects.pop(node, None) is not None:
             self.changed_nodes.add(node)
 
     def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """Labels of a namespace, which rules about pods may ask for; None for one that is gone."""
+        """Takes in the labels of a namespace, which rules about pods may test; None if the namespace is gone."""
         before = self.neighbours.changes
         self.neighbours.set_namespace(name, labels)
         self.neighbours_changed |= self.neighbours.changes != before
 
     def put_storage(self, item: StorageObject, *, deleted: bool) -> None:
-        """A claim, volume, class or CSI node as it is now."""
+        """Takes in a claim, volume, class or CSI node as it is now."""
         if deleted:
             self.storage.drop(item)
         else:
@@ -174,18 +174,18 @@ class ClusterState:
         self.neighbours_changed = True
 
     def note_storage_listed(self) -> None:
-        """All claims, volumes, classes and CSI nodes were seen."""
+        """Notes that all claims, volumes, classes and CSI nodes were listed."""
         self.storage_listed = True
         self.neighbours_changed = True
 
     def home_of(self, pod: PodInfo) -> NodeName | None:
-        """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
+        """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod."""
         if pod.gates:
             return None
         return pod.node or self._hosts.get(pod.hostname)
 
     def note_orphan(self, node: NodeName) -> None:
-        """Notes that the object of a node that is gone is to be deleted."""
+        """Notes that the object of a deleted node must be deleted."""
         item = self.objects.get(node)
         if item is not None:
             self.orphaned_objects.append((node, item.metadata.uid))

@@ -1,9 +1,9 @@
-"""All nodes by label, name and taint, so that one pod's constraints are judged for all of them at once.
+"""All nodes by label, name and taint, to judge one pod's constraints for all nodes at once.
 
-A set of nodes is a bit mask: an ``int`` with one bit a node. For every label key and value there is the mask of the
-nodes that have it; a test of a pod's affinity is a few operations on such masks, whatever the number of nodes. So what
-a pod costs follows from what is written in it, which is bounded (:mod:`tessera.api.pods.size_limits`), and it costs
-that once: the answer is remembered until a label that it depends on, a taint, or the set of nodes changes.
+A set of nodes is a bit mask: an ``int`` with one bit for each node. The index has a mask for every label key and value:
+the nodes that have it. A test of a pod's affinity is a few operations on such masks, whatever the number of nodes. So
+the cost of a pod depends only on its spec, whose size is bounded (:mod:`tessera.api.pods.size_limits`). The index
+remembers the answer until a label that it depends on, a taint, or the set of nodes changes.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,10 +32,10 @@ _Taint = tuple[str, str, str]
 
 
 class NodeIndex:
-    """Nodes, and which of them a pod's constraints admit.
+    """Nodes, with the nodes that a pod's constraints admit.
 
     Attributes:
-        cost: tests and values compared since it was made; what is answered from memory costs nothing.
+        cost: tests and values compared since this index was made; remembered answers cost nothing.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class NodeIndex:
     # Nodes
 
     def put(self, node: NodeInfo) -> None:
-        """A node as it is now."""
+        """Takes in a node as it is now."""
         before = self._nodes.get(node.name)
         if before is None:
             bit = 1 << (self._unused.pop() if self._unused else len(self._bits))
@@ -72,7 +72,7 @@ class NodeIndex:
             self._offering |= self._bits[node.name]
 
     def remove(self, name: NodeName) -> None:
-        """A node is gone; one that is not there is no error."""
+        """Removes a node; an unknown node is no error."""
         node = self._nodes.pop(name, None)
         if node is None:
             return
@@ -116,7 +116,7 @@ class NodeIndex:
     # Answers
 
     def names(self, mask: int) -> frozenset[NodeName]:
-        """The nodes of a mask; costs as much as they are many."""
+        """Returns the nodes of a mask; the cost grows with their number."""
         found = []
         while mask:
             lowest = mask & -mask
@@ -126,15 +126,15 @@ class NodeIndex:
         return frozenset(found)
 
     def mask_of(self, name: NodeName) -> int:
-        """A node's bit; 0 for one that is not there."""
+        """Returns a node's bit; 0 for an unknown node."""
         return self._bits.get(name, 0)
 
     def open_to(self, constraints: NodeConstraints) -> int:
-        """The nodes that a pod may be pinned to: ready, given to slices, selected and with no taint in the way."""
+        """Returns the nodes that a pod may be pinned to: ready, open for slices, selected, no untolerated taint."""
         return self._offering & self.selected(constraints) & self._untainted(constraints)
 
     def selected(self, constraints: NodeConstraints) -> int:
-        """The nodes that selector and affinity admit."""
+        """Returns the nodes that selector and affinity admit."""
         known = self._selected.pop(constraints, None)
         if known is None or self._stale(known[0], constraints):
             known = (self._changes, self._select(constraints))
@@ -142,16 +142,16 @@ class NodeIndex:
         return known[1]
 
     def domains(self, key: str) -> Mapping[str, int]:
-        """The nodes of each value of a label."""
+        """Returns the nodes of each value of a label."""
         return self._labels.get(key, {})
 
     def label(self, name: NodeName, key: str) -> str | None:
-        """A node's value of a label."""
+        """Returns a node's value of a label."""
         node = self._nodes.get(name)
         return node.labels.get(key) if node is not None else None
 
     def untainted(self, constraints: NodeConstraints) -> int:
-        """The nodes without a taint that the tolerations leave in the way."""
+        """Returns the nodes that have no untolerated taint."""
         return self._untainted(constraints)
 
     def _untainted(self, constraints: NodeConstraints) -> int:
@@ -238,7 +238,7 @@ class _Numbers:
     """The values of one label in order of size, for comparisons.
 
     Attributes:
-        any: the nodes that have the label at all.
+        any: the nodes that have the label, with any value.
     """
 
     def __init__(self, values: Mapping[str, int]) -> None:
@@ -249,16 +249,16 @@ class _Numbers:
         self._from = list(_running(mask for _, mask in reversed(rows)))
 
     def below(self, bound: int) -> int:
-        """Nodes whose value is less."""
+        """Returns the nodes whose value is less."""
         return self._up_to[bisect_left(self._sizes, bound)]
 
     def above(self, bound: int) -> int:
-        """Nodes whose value is greater."""
+        """Returns the nodes whose value is greater."""
         return self._from[len(self._sizes) - bisect_right(self._sizes, bound)]
 
 
 def _running(masks: Iterable[int]) -> Iterator[int]:
-    """The union of the first none, one, two, ... masks."""
+    """Yields the unions of the first 0, 1, 2, ... masks."""
     union = 0
     yield union
     for mask in masks:
@@ -282,7 +282,7 @@ def _keys(constraints: NodeConstraints) -> Iterator[str]:
 
 
 def _taints(node: NodeInfo | None) -> Iterator[_Taint]:
-    """The taints of a node; a cordon counts as its taint."""
+    """Yields the taints of a node; a cordon counts as its taint."""
     if node is None:
         return
     if node.cordoned:

@@ -1,9 +1,9 @@
-"""Pods on nodes, by what other pods' rules may ask of them: labels, anti-affinity, host ports, claims.
+"""Pods on nodes, by all that other pods' rules may test: labels, anti-affinity, host ports, claims.
 
-Kept up to date pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels are
-one group. Which groups a selection selects is remembered; a group that came later is compared with a selection only
-when that selection is asked for again. So a pod that comes or goes costs little, however many rules there are, and
-every comparison is made for the pod whose rule asks, and is counted in ``cost``.
+The index is updated pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels
+are one group. The index remembers the groups that a selection selects; it compares a newer group with a selection only
+when somebody asks for that selection again. So a pod that comes or goes costs little, however many rules there are.
+Every comparison is made for the pod whose rule needs it, and is counted in ``cost``.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityTerm, PodRelations, PodSelection
 from tessera.limits import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
-#: Groups that are passed over, or looked up, for what one comparison costs.
+#: Groups that can be passed over, or looked up, at the cost of one comparison.
 _LOOKUPS_A_STEP = 8
 
 
@@ -27,10 +27,10 @@ class PodGroup:
     """Pods of one namespace with equal labels.
 
     Attributes:
-        all: how many are on each node.
-        leaving: how many of these are being deleted.
-        created: the index's version that the group came with.
-        changed: the version that its counts changed with.
+        all: number of these pods on each node.
+        leaving: number of these pods on each node that are being deleted.
+        created: the index's version when the group was added.
+        changed: the index's version when the group's counts last changed.
     """
 
     __slots__ = ("all", "changed", "created", "labels", "leaving", "namespace")
@@ -43,7 +43,7 @@ class PodGroup:
 
 
 class TermHolders:
-    """A term of anti-affinity, and how many pods on each node have it; versions as for :class:`PodGroup`."""
+    """A term of anti-affinity, and the number of pods on each node that have it; versions as in :class:`PodGroup`."""
 
     __slots__ = ("changed", "created", "nodes", "term")
 
@@ -58,12 +58,12 @@ class SelectedPods:
     """The pods of one selection.
 
     Attributes:
-        all: how many are on each node.
-        staying: the same without pods that are being deleted.
-        groups: their groups.
+        all: number of these pods on each node.
+        staying: the same without the pods that are being deleted.
+        groups: the groups of these pods.
         compared: the index's version up to which groups were compared.
-        version: the index's version that ``all`` and ``staying`` are of; equal versions mean equal counts.
-        size: entries that it takes of the limit on what is remembered.
+        version: the index's version of ``all`` and ``staying``; equal versions mean equal counts.
+        size: entries that this value takes of the memory limit.
     """
 
     all: Counter[NodeName] = field(default_factory=Counter)
@@ -92,9 +92,9 @@ class PodIndex:
 
     Attributes:
         version: grows with every change.
-        changes: grows with every change that may open a node to a pod that waits (:meth:`watch`).
-        cost: comparisons made since it was made.
-        ports: host ports in use, by node; the port of any address is counted under an empty address too.
+        changes: grows with every change that may open a node to a waiting pod (:meth:`watch`).
+        cost: comparisons made since this index was made.
+        ports: host ports in use, by node; a port of any address is counted under an empty address too.
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
     """
@@ -125,7 +125,7 @@ class PodIndex:
         return uid in self._placed
 
     def put(self, pod: PodInfo, node: NodeName | None) -> None:
-        """Counts a pod on this node and no other, on none if None."""
+        """Counts a pod on this node and no other; on none if None."""
         before = self._placed.get(pod.uid)
         if before is not None:
             if before[0] == node and _same(before[1], pod):
@@ -137,13 +137,13 @@ class PodIndex:
             self._count(node, pod, sign=1)
 
     def drop(self, uid: PodUid) -> None:
-        """Counts a pod no more."""
+        """Removes a pod from the counts."""
         before = self._placed.pop(uid, None)
         if before is not None:
             self._count(*before, sign=-1)
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """Labels of a namespace; None for one that is gone."""
+        """Takes in the labels of a namespace; None if the namespace is gone."""
         if self._namespaces.get(name) == labels:
             return
         if labels is None:
@@ -157,14 +157,14 @@ class PodIndex:
         self.changes += 1
 
     def watch(self, uid: PodUid, relations: PodRelations) -> None:
-        """Notes a pod that waits: a change of pods that one of its rules may select counts in ``changes``."""
+        """Watches for a waiting pod: a change of pods that one of its rules may select counts in ``changes``."""
         if uid in self._watching:
             return
         self._watching[uid] = relations
         self._watched.update(key for each in relations.selections for key in selection_keys(each))
 
     def unwatch(self, uid: PodUid) -> None:
-        """The pod waits no more."""
+        """Stops to watch for a pod, which waits no more."""
         relations = self._watching.pop(uid, None)
         for selection in relations.selections if relations is not None else ():
             for key in selection_keys(selection):
@@ -215,15 +215,15 @@ class PodIndex:
     # Questions
 
     def holds(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
-        """Whether a pod of the node has one of these host ports; takes as long as the shorter list."""
+        """True if a pod of the node has one of these host ports; the cost follows the shorter list."""
         taken = self.ports.get(node)
         return taken is not None and not taken.keys().isdisjoint(conflicts)
 
     def select(self, selection: PodSelection, most: int) -> SelectedPods | None:
-        """The pods that a selection selects.
+        """Returns the pods that a selection selects.
 
         Args:
-            selection: which pods.
+            selection: the selection.
             most: comparisons that it may take.
 
         Returns:
@@ -273,7 +273,7 @@ class PodIndex:
         return True
 
     def in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
-        """How many pods that all of these selections select are on each node."""
+        """Counts on each node the pods that all of these selections select."""
         groups = dict.fromkeys(selected[0].groups)
         for each in selected[1:]:
             self.cost += 1 + len(each.groups) // _LOOKUPS_A_STEP
@@ -282,7 +282,7 @@ class PodIndex:
         return _sum(group.all for group in groups)
 
     def opposing(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
-        """Terms of anti-affinity of pods on nodes that select such a pod; those of its namespace are compared first.
+        """Returns anti-affinity terms of pods on nodes that select such a pod; its own namespace is compared first.
 
         Args:
             namespace: the pod's.
@@ -309,7 +309,7 @@ class PodIndex:
         return found.holders
 
     def selects(self, selection: PodSelection, pod: PodInfo) -> bool:
-        """Whether a selection selects a pod."""
+        """True if a selection selects a pod."""
         self.cost += selection.weight
         return self._selects(selection, pod.namespace, dict(pod.labels))
 

@@ -1,8 +1,8 @@
-"""Rules and pods by namespace and label, so that a selector is compared with few pods, and a pod with few selectors.
+"""Rules and pods by namespace and label, to compare a selector with few pods, and a pod with few selectors.
 
-A selector that tests a label for equality selects only pods with one of the listed values. So a pod is filed under each
-of its labels, and a selector under each value of its shortest list, both beside the namespace; each finds the other by
-a key that they share. ``None`` in a key stands for any namespace, or for any label.
+A selector that tests a label for equality selects only pods with one of the listed values. So the index lists a pod
+under each of its labels, and a selector under each value of its shortest list, both together with the namespace; each
+finds the other by a key that they share. ``None`` in a key stands for any namespace, or for any label.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tessera.controller.objects.pod_relations import PodSelection
 
-#: Values of a list up to which a selector is filed under each; one with more is compared with all of its namespace.
+#: Values up to which a list's selector has a key for each value; a longer one is compared with its whole namespace.
 _LISTED = 16
 
 #: Namespace, and a label with its value.
@@ -18,7 +18,7 @@ Key = tuple[str | None, tuple[str, str] | None]
 
 
 class IndexedItem(Hashable, Protocol):
-    """Something that is filed.
+    """A member of the index.
 
     Attributes:
         created: grows from one item to the next.
@@ -37,12 +37,12 @@ class SelectorIndex(Generic[_Item]):
         self._items: dict[Key, dict[_Item, None]] = {}
 
     def add(self, item: _Item, keys: Iterable[Key]) -> None:
-        """Files the newest item under these keys."""
+        """Adds the newest item under these keys."""
         for key in keys:
             self._items.setdefault(key, {})[item] = None
 
     def remove(self, item: _Item, keys: Iterable[Key]) -> None:
-        """Removes an item from the keys that it was filed under."""
+        """Removes an item from these keys, under which it was added."""
         for key in keys:
             items = self._items[key]
             del items[item]
@@ -50,7 +50,7 @@ class SelectorIndex(Generic[_Item]):
                 del self._items[key]
 
     def since(self, version: int, keys: Iterable[Key]) -> Iterator[_Item]:
-        """Items under these keys that were created after a version: key by key, the newest first."""
+        """Yields the items under these keys that are newer than a version: key by key, the newest first."""
         for key in keys:
             for item in reversed(self._items.get(key, {})):
                 if item.created <= version:
@@ -59,13 +59,13 @@ class SelectorIndex(Generic[_Item]):
 
 
 def pod_keys(namespace: str, labels: Mapping[str, str]) -> list[Key]:
-    """The keys of a pod, those of its own namespace first."""
+    """Returns the keys of a pod, those of its own namespace first."""
     pairs = [*labels.items(), None]
     return [*((namespace, pair) for pair in pairs), *((None, pair) for pair in pairs)]
 
 
 def selection_keys(selection: PodSelection) -> list[Key]:
-    """The keys of a selection; a pod that it selects has exactly one of them. No keys if it selects no pod."""
+    """Returns the keys of a selection. A selected pod has exactly one of them; no keys if no pod can match."""
     tests, named = selection.tests, selection.namespaces
     if tests is None:
         return []

@@ -10,7 +10,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import key_of
 
-#: Annotation of a claim that is bound to its volume for good.
+#: Annotation of a claim that is bound permanently to its volume.
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 
@@ -23,8 +23,8 @@ class Storage:
     """Claims, volumes, classes and drivers as they are, by name; claims by ``namespace/name``.
 
     Attributes:
-        free: volumes that no claim has and none is reserved for, by their class.
-        reserved: the volume that names a claim, by the claim.
+        free: volumes without a claim that are reserved for no claim, by class.
+        reserved: by claim, the volume that names it.
     """
 
     claims: dict[str, PersistentVolumeClaim] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Storage:
                 self.csi_nodes[key_of(item)] = item
 
     def drop(self, item: StorageObject) -> None:
-        """Forgets an object that is gone."""
+        """Forgets a deleted object."""
         match item:
             case PersistentVolume():
                 self.drop_volume(item.metadata.name)
@@ -59,7 +59,7 @@ class Storage:
                 self.csi_nodes.pop(key_of(item), None)
 
     def put_volume(self, volume: PersistentVolume) -> None:
-        """A volume as it is now."""
+        """Takes in a volume as it is now."""
         self.drop_volume(volume.metadata.name)
         self.volumes[volume.metadata.name] = volume
         reference = volume.spec.claim_ref
@@ -69,7 +69,7 @@ class Storage:
             self.free.setdefault(volume.spec.storage_class_name, {})[volume.metadata.name] = volume
 
     def drop_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """Forgets a deleted volume."""
         volume = self.volumes.pop(name, None)
         if volume is None:
             return
@@ -79,11 +79,11 @@ class Storage:
             del self.reserved[f"{reference.namespace}/{reference.name}"]
 
     def bound(self, claim: PersistentVolumeClaim) -> bool:
-        """Tells if a claim is bound to its volume for good."""
+        """True if a claim is bound permanently to its volume."""
         return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
     def attached(self, key: str) -> tuple[str, str] | None:
-        """Driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
+        """Returns driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
         claim = self.claims.get(key)
         if claim is None:
             return None

@@ -1,9 +1,9 @@
-"""Carries out the slicer's instructions at the API server and tells the slicer what came of them.
+"""Carries out the slicer's instructions at the API server and reports their results to the slicer.
 
-The slicer never asks for two writes of one key at a time, so order per node and per pod needs no queue. A failed write
-is not repeated: after a pause the slicer is asked again what is due, which by then may be something else. Starting,
-pauses and wake-ups are those of :mod:`tessera.kube.executor`; this module knows what each instruction is at the API
-server, and what each error means to the slicer.
+The slicer never asks for two writes of one key at a time, so order per node and per pod needs no queue. The executor
+does not repeat a failed write: after a pause it asks the slicer for the write that is due then, which may be another
+one. :mod:`tessera.kube.executor` handles starts, pauses and wake-ups; this module knows the request for each
+instruction, and the meaning of each error for the slicer.
 """
 
 import asyncio
@@ -53,22 +53,22 @@ _log = logging.getLogger(__name__)
 
 #: Field managers of two conditions: on a node about its Instaslice object, and on a pod about its slices.
 CONDITION_MANAGER = "tessera-instaslices"
-#: Pods patched at the same time, each over a connection of its own; nodes are few by comparison and not limited.
+#: Limit on pods patched at the same time, each over its own connection. Nodes are far fewer and have no limit.
 _PODS_AT_ONCE = 32
-#: Seconds after which a pod that the server refused to ungate is tried again, for reasons that pass by themselves.
+#: Seconds after which a refused ungating is tried again, if the reason can pass by itself.
 _RECONSIDER = 60.0
 
 
 class SliceExecutor:
-    """Does what the slicer says.
+    """Carries out the slicer's instructions.
 
     Args:
-        client: who writes; a fenced one, so that a replica that lost the Lease sends nothing.
+        client: sends the writes; a fenced client, so that a replica that lost the Lease sends nothing.
         slicer: the state machine.
         events: records Events on pods and nodes.
         metrics: counts writes.
-        wake: called after the slicer has learnt something.
-        clock: times conditions and writes.
+        wake: called after the slicer has taken in a result.
+        clock: gives the time of conditions and writes.
         rng: for jitter.
     """
 
@@ -92,7 +92,7 @@ class SliceExecutor:
         self._pod_slots = asyncio.Semaphore(_PODS_AT_ONCE)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
-        """Begins an instruction; its task belongs to ``group``."""
+        """Begins an instruction in a task of ``group``."""
         if isinstance(instruction, RecordEvent):
             about = make_reference(PODS, instruction.name, instruction.namespace, instruction.uid)
             self._events.record(
@@ -113,7 +113,7 @@ class SliceExecutor:
     # Called by the executor
 
     async def perform(self, write: Write) -> Hold:
-        """Sends a write. A node's promises and states rest afterwards while the server is slow; pods never do."""
+        """Sends a write. While the server is slow, a node's key pauses after the write; a pod's never does."""
         began = self._clock.monotonic()
         await self._send(write)
         self._metrics.count_write(type(write).__name__)
@@ -123,7 +123,7 @@ class SliceExecutor:
         return rest(pause)
 
     def failed(self, write: Write, error: RequestError) -> Hold:
-        """Tells the slicer what the server refused, and whether a later attempt may succeed."""
+        """Reports a refused write to the slicer, and whether a later attempt may succeed."""
         kind = type(write).__name__
         final = isinstance(error, NotFound | BadRequest | Forbidden | Invalid)
         if isinstance(error, Conflict) and isinstance(write, Evict):  # it was bound, or is another pod
@@ -152,7 +152,7 @@ class SliceExecutor:
         return hold
 
     def released(self, write: Write, hold: Hold) -> None:
-        """The pause after a write is over."""
+        """Tells the slicer that the pause after a write is over."""
         if hold.failed:
             self._slicer.handle(RetryDue(write))
         else:
@@ -190,7 +190,7 @@ class SliceExecutor:
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 
     async def _report(self, write: ReportNodeCondition) -> None:
-        """Applies the condition under a field manager of its own: other conditions of the node are other parts'."""
+        """Applies the condition under its own field manager, since other components own the node's other conditions."""
         reason = "InstasliceInvalid" if write.text else "InstasliceValid"
         message = write.text or "the node's Instaslice object can be followed"
         condition = {
@@ -209,7 +209,7 @@ class SliceExecutor:
         self._events.record(about, reason, message, type="Warning" if write.text else "Normal", action="Placing")
 
     async def _report_pod(self, write: ReportPodCondition) -> Pod:
-        """Applies the condition to that life of the pod: kubelet and the scheduler own the others."""
+        """Applies the condition to the pod with this UID: kubelet and the scheduler own the other conditions."""
         condition = {
             "type": SLICE_CONDITION,
             "status": "False" if write.text else "True",
@@ -223,7 +223,7 @@ class SliceExecutor:
 
 
 def _rest(write: Write, took: float) -> float:
-    """Seconds until the slicer may ask for the next write of the same key."""
+    """Returns the seconds until the slicer may ask for the next write of the same key."""
     if isinstance(write, PatchRequests):
         return pause_after_write(took, AWAITED_WRITE)
     return pause_after_write(took, STATE_WRITE) if isinstance(write, PatchResults) else 0.0

@@ -1,7 +1,7 @@
-"""Could the scheduler put this pod on this node? Asked before a slice is promised, since the pod is pinned there.
+"""Judges if the scheduler could put a pod on a node, before the controller promises a slice and pins the pod there.
 
-The rules are the scheduler's own filters (NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit); the
-wording of a refusal follows the scheduler's events, because users know that. This module judges one node;
+The rules are the scheduler's own filters (NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit). A
+refusal has the words of the scheduler's events, because users know them. This module judges one node;
 :mod:`tessera.controller.cluster.node_index` answers the same for all nodes at once.
 """
 
@@ -12,28 +12,28 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.resource_amounts import offered_by_agent
 from tessera.kube.resources import Taint
 
-#: The reason that a pod reads about nodes that its selector or affinity excludes.
+#: The reason shown to a pod about nodes that its selector or affinity excludes.
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 #: Taint that a cordoned node carries; a pod may tolerate it.
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """Why a pod of these constraints must not be pinned to the node; empty if it may.
+    """Returns why a pod with these constraints must not be pinned to the node; empty if it may.
 
-    Looks at the node's state and the pod's wishes, not at what stands on the node.
+    Looks at the node's state and the pod's constraints, not at the pods on the node.
     """
     why = first_closed_because(constraints, node)
     return why if why or admits_node(constraints, node.name, node.labels) else MISMATCH
 
 
 def first_closed_because(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """The same without selector and affinity: why the node is closed to the pod."""
+    """Returns the same without selector and affinity: why the node is closed to the pod."""
     return next(closed_because(constraints, node), "")
 
 
 def closed_because(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
-    """Everything that closes the node to the pod; all of it has to go before the pod may be pinned there."""
+    """Yields every reason that closes the node to the pod; all must go before the pod may be pinned there."""
     yield from node.closed_because()
     if node.cordoned and not is_tolerated(_CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
@@ -43,17 +43,17 @@ def closed_because(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str
 
 
 def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> str:
-    """Why these amounts do not fit on the node beside what is used; empty if they do. See :func:`device_shortages`."""
+    """Returns why these amounts do not fit beside the used ones; empty if they do. See :func:`device_shortages`."""
     return next(shortages(wanted, used, node), "")
 
 
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Everything of which too little is left, besides what a node has from its agent."""
+    """Yields every shortage except of resources that the node's agent provides."""
     return _short({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
 
 
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """The same for what a node has from its agent: devices of MIG profiles, and the memory quota."""
+    """Yields the same for resources of the node's agent: devices of MIG profiles, and the memory quota."""
     return _short({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
 
 

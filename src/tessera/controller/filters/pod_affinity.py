@@ -1,13 +1,13 @@
 """Judges nodes by the pods on them, as the scheduler's filters NodePorts, PodTopologySpread and InterPodAffinity do.
 
-Pods that are promised a place count as if they were there, those of the batch that is being planned too. The answer for
-a pod is a mask of nodes for each rule; it is computed once for all nodes, and again when a pod comes or goes that the
-rule selects. All of it is charged to the work of the batch. A rule that alone would take too much of it is left to the
-scheduler.
+Pods with a promised place count as if they were on the node, and so do pods of the batch that is being planned. The
+answer for a pod is a mask of nodes for each rule. It is computed once for all nodes, and again when a pod that the rule
+selects comes or goes. All of this counts as work of the batch. A rule that alone would take too much work is left to
+the scheduler.
 
-The allocation pins a pod to its node by the node selector, and the scheduler counts a spread only over nodes that the
-selector admits, unless the constraint says otherwise. It then sees one domain; so where a constraint asks for a number
-of domains, the node itself must also be empty enough.
+The allocation pins a pod to its node by the node selector. The scheduler counts a spread only over nodes that the
+selector admits, unless the constraint says otherwise, so it then sees one domain. Therefore, where a constraint asks
+for a minimum number of domains, the node itself must also be empty enough.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -41,16 +41,16 @@ EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rul
 #: Comparisons that cost as much as asking one node about one pod.
 _COMPARISONS_A_STEP = 2
 
-#: The nodes that keep a rule, and what is said of the others.
+#: The nodes that satisfy a rule, and the refusal text for all others.
 RuleMask = tuple[int, str]
 
 
 class HostPorts:
-    """NodePorts. What the batch takes is counted by :class:`PodAffinityFilter`, which shares the pods.
+    """NodePorts. :class:`PodAffinityFilter`, which shares the pods, counts the pods of the batch.
 
     Args:
-        pods: what stands on the nodes.
-        work: what the batch may cost.
+        pods: the pods on the nodes.
+        work: the work that the batch may still cost.
     """
 
     freed_with_cards = False
@@ -61,7 +61,7 @@ class HostPorts:
         self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Whether a port of the pod is taken."""
+        """Returns a refusal if a port of the pod is taken."""
         if not pod.ports:
             return ""
         conflicts = self._conflicts.get(pod.ports)
@@ -71,7 +71,7 @@ class HostPorts:
         return NO_PORTS if self._pods.holds(node, conflicts) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """The ports that it asks for."""
+        """Returns the ports that the pod asks for."""
         return pod.ports
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
@@ -82,7 +82,7 @@ class HostPorts:
 
 
 def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
-    """The ports whose use keeps these from being taken, as the index counts them."""
+    """Yields the ports whose use conflicts with these, as the index counts them."""
     for protocol, address, number in ports:
         places = ("",) if address == ANY_ADDRESS else (address, ANY_ADDRESS)
         yield from ((protocol, place, number) for place in places)
@@ -100,12 +100,12 @@ class _Kind:
 
 @dataclass(slots=True)
 class _KindAnswer:
-    """The verdicts for one kind of pod.
+    """The verdicts for one kind of pods.
 
     Attributes:
-        version: the index's version that it is of.
-        verdicts: every rule that concerns the pod, with the nodes that keep it.
-        opposed: whether a term of another pod selects it.
+        version: the index's version of these verdicts.
+        verdicts: every rule that concerns the pod, with the nodes that satisfy it.
+        opposed: True if an anti-affinity term of another pod selects the pod.
     """
 
     version: int = 0
@@ -117,9 +117,9 @@ class PodAffinityFilter:
     """PodTopologySpread and InterPodAffinity for one batch.
 
     Args:
-        pods: what stands on the nodes; what the batch takes is counted in it until :meth:`end`.
-        nodes: the nodes, which do not change meanwhile.
-        work: what the batch may cost.
+        pods: the pods on the nodes; includes pods of the batch until :meth:`end`.
+        nodes: the nodes, which do not change during the batch.
+        work: the work that the batch may still cost.
     """
 
     freed_with_cards = False
@@ -136,39 +136,39 @@ class PodAffinityFilter:
         self._limit = 0
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """The first rule that the node breaks."""
+        """Returns the first rule that the node breaks."""
         bit = self._nodes.mask_of(node)
         return next((why for mask, why in self.rule_masks(pod) if not mask & bit), "")
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """A key that pods with the same answers share: the verdicts themselves for a pod without rules of its own."""
+        """Returns a key that pods with the same answers share: without own rules, the verdicts themselves."""
         return self.rule_masks(pod) if pod.relations == NO_RELATIONS else self._kind(pod)
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Counts the pod there; one that is bound or promised a place is counted already."""
+        """Counts the pod on the node; a pod that is bound or has a promised place is counted already."""
         if pod.uid not in self._pods:
             self._work.spend(len(pod.labels) // _COMPARISONS_A_STEP)
             self._taken[pod.uid] = pod
             self._pods.put(pod, node)
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Counts it no more."""
+        """Removes the pod from the counts."""
         del node
         if self._taken.pop(pod.uid, None) is not None:
             self._pods.drop(pod.uid)
 
     def end(self) -> None:
-        """Takes everything of the batch out again; what becomes an allocation is counted as one."""
+        """Removes all pods of the batch from the counts; a new allocation is counted by itself."""
         for uid in list(self._taken):
             self._pods.drop(self._taken.pop(uid).uid)
 
     def opposed(self, pod: PodInfo) -> bool:
-        """Whether the batch came upon a term of another pod's anti-affinity that selects this one."""
+        """True if the batch found a term of another pod's anti-affinity that selects this pod."""
         answer = self._answers.get(pod.uid)
         return answer is not None and answer.opposed
 
     def rule_masks(self, pod: PodInfo) -> tuple[RuleMask, ...]:
-        """Every rule that concerns the pod, with the nodes that keep it."""
+        """Returns every rule that concerns the pod, with the nodes that satisfy it."""
         answer = self._answers.get(pod.uid)
         if answer is None:
             answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _KindAnswer())
@@ -202,13 +202,13 @@ class PodAffinityFilter:
             yield ~against, EXISTING_ANTI_AFFINITY
 
     def _select(self, rule: PodAffinityTerm | TopologySpread) -> SelectedPods | None:
-        """The pods that a rule selects; None if finding them would cost too much."""
+        """Returns the pods that a rule selects; None if finding them would cost too much."""
         return self._pods.select(rule.selection, self._limit - self._pods.cost)
 
     # Affinity
 
     def _affinity(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
-        """Nodes beside a pod that all terms select; any with the labels for the first pod of a group."""
+        """Returns the nodes beside pods that all terms select; for a group's first pod, all nodes with the labels."""
         found = [self._select(term) for term in terms]
         selected = [each for each in found if each is not None]
         if len(selected) < len(terms):
@@ -236,7 +236,7 @@ class PodAffinityFilter:
         return self._mask(term, selected.version, lambda: ~self._domains(term.key, selected.all))
 
     def _opposing(self, pod: PodInfo, answer: _KindAnswer) -> int:
-        """Nodes that other pods' anti-affinity keeps the pod from."""
+        """Returns the nodes that other pods' anti-affinity closes to the pod."""
         found = self._pods.opposing(pod.namespace, pod.labels, self._limit - self._pods.cost)
         answer.opposed = bool(found)
         against = 0
@@ -247,7 +247,7 @@ class PodAffinityFilter:
     # Spread
 
     def _spread(self, rule: TopologySpread, pod: PodInfo) -> int:
-        """Nodes whose domain may have one more."""
+        """Returns the nodes whose domain may have one more pod."""
         selected = self._select(rule)
         if selected is None:
             return -1
@@ -276,7 +276,7 @@ class PodAffinityFilter:
         return self._labelled(rule.key) & ~full
 
     def _counted(self, rule: TopologySpread, pod: PodInfo) -> int:
-        """Nodes whose pods and domains count: those with all labels that the pod's constraints name."""
+        """Returns the nodes whose pods and domains count: those with all labels that the pod's constraints name."""
         mask = -1
         for each in pod.relations.spread:
             mask &= self._labelled(each.key)
@@ -287,7 +287,7 @@ class PodAffinityFilter:
         return mask
 
     def _domain_count(self, key: str, counted: int) -> int:
-        """How many domains have a node that counts."""
+        """Returns how many domains have a node that counts."""
 
         def count() -> int:
             domains = self._nodes.domains(key)
@@ -299,14 +299,14 @@ class PodAffinityFilter:
     # Masks
 
     def _domains(self, key: str, nodes: Mapping[NodeName, int]) -> int:
-        """All nodes in the same domain as one of these."""
+        """Returns all nodes in the same domain as one of these."""
         self._pods.cost += len(nodes)
         domains = self._nodes.domains(key)
         values = {self._nodes.label(node, key) for node in nodes}
         return _union(domains[value] for value in values if value is not None)
 
     def _labelled(self, key: str) -> int:
-        """Nodes with a label of this key."""
+        """Returns the nodes with a label of this key."""
 
         def union() -> int:
             domains = self._nodes.domains(key)
@@ -316,7 +316,7 @@ class PodAffinityFilter:
         return self._mask(key, 0, union)
 
     def _mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
-        """The mask of a key; computed again when the version of its inputs has changed."""
+        """Returns the mask of a key; computes it again when the version of its inputs has changed."""
         known = self._masks.get(key)
         if known is None or known[0] != version:
             known = self._masks[key] = (version, compute())

@@ -1,9 +1,9 @@
-"""Judges a node by what pods hold on it, one class for each filter of the scheduler.
+"""Judges a node by the resources that pods hold on it; one class for each filter of the scheduler.
 
-A pod's constraints (selector, affinity, taints) are answered for all nodes at once by
-:class:`tessera.controller.cluster.node_index.NodeIndex`. A filter is asked about one pod and one node that these admit.
-It is made for one batch: it starts from what stands on the nodes, and is told what the batch takes and gives back
-while it is being planned, so that the pods of a batch are judged beside each other.
+:class:`tessera.controller.cluster.node_index.NodeIndex` answers a pod's constraints (selector, affinity, taints) for
+all nodes at once. A filter is then asked about one pod and one node that the constraints admit. A filter is made for
+one batch: it starts from the pods on the nodes, and learns each pod that the batch places or takes back. So the filter
+judges the pods of a batch beside each other.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -16,12 +16,12 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 
-#: The reason that a pod reads about a node that its owner avoids.
+#: The reason shown to a pod about a node that its owner avoids.
 AVOIDED = "node(s) where the scheduler refused the owner's last pod"
 
 
 class Filter(Protocol):
-    """One rule. What it costs must not grow with the pod's text, which :mod:`tessera.api.pods.size_limits` bounds.
+    """One rule. Its cost must not grow with the pod's spec, which :mod:`tessera.api.pods.size_limits` bounds.
 
     Attributes:
         freed_with_cards: the resource comes free together with slots of the cards. So the filter says nothing about a
@@ -31,31 +31,31 @@ class Filter(Protocol):
     freed_with_cards: bool
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Why the pod cannot run there beside what the node has and the batch put there; empty if it can.
+        """Returns why the pod cannot run on the node beside other pods there and the batch's; empty if it can.
 
-        The words are the same for every node, as in the scheduler's events: refusals are counted by them.
+        The words are the same for every node, as in the scheduler's events, because refusals are counted by text.
         """
         ...
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Equal for pods that it treats alike."""
+        """Returns a key that is equal for pods that the filter treats alike."""
         ...
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """The batch puts the pod there."""
+        """Notes that the batch puts the pod on the node."""
         ...
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """It takes that back."""
+        """Notes that the batch takes the pod back."""
         ...
 
 
 class FreeAmounts:
-    """NodeResourcesFit: CPU, memory, places for pods and all other resources that are counted.
+    """NodeResourcesFit: CPU, memory, number of pods and all other counted resources.
 
     Args:
-        nodes: what pods may hold on each.
-        used: what is held on each.
+        nodes: the nodes, with their allocatable amounts.
+        used: the amounts that pods hold on each node.
     """
 
     freed_with_cards = False
@@ -66,7 +66,7 @@ class FreeAmounts:
         self._taken: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource that is short."""
+        """Names the first resource of which too little is left."""
         return first_shortage(pod.amounts, self._held(pod, node), self._nodes[node])
 
     def _held(self, pod: PodInfo, node: NodeName) -> Amounts:
@@ -75,39 +75,39 @@ class FreeAmounts:
         return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """The amounts that the pod requests."""
+        """Returns the amounts that the pod requests."""
         return tuple(sorted(pod.amounts.items()))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Counts what the pod will hold; one that is bound is counted there already."""
+        """Counts the amounts that the pod will hold; a bound pod is counted already."""
         if not pod.node:
             add_amounts(self._taken.setdefault(node, {}), pod.amounts)
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Counts it no more."""
+        """Removes the pod's amounts from the count."""
         if not pod.node:
             add_amounts(self._taken[node], pod.amounts, sign=-1)
 
 
 class FreeDevices(FreeAmounts):
-    """The same for what a node has from its agent: devices of MIG profiles as kubelet publishes them, and the quota."""
+    """The same for resources of the node's agent: devices of MIG profiles as kubelet publishes them, and the quota."""
 
     freed_with_cards = True
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource that is short."""
+        """Names the first resource of which too little is left."""
         return next(device_shortages(pod.amounts, self._held(pod, node), self._nodes[node]), "")
 
 
 class OfferedDevices:
-    """Of that, what stays short whatever slices end: kubelet publishes too little, or pods without slices hold it.
+    """Shortages of agent resources that no ending slice removes: kubelet publishes too little, or other pods hold them.
 
     Kubelet publishes 0 devices as soon as the agent is gone.
 
     Args:
-        nodes: what pods may hold on each.
-        used: what is held on each.
-        used_without_slices: what pods hold of a node that have no slices there; asked only where it matters.
+        nodes: the nodes, with their allocatable amounts.
+        used: the amounts that pods hold on each node.
+        used_without_slices: returns the amounts that pods without slices hold on a node; called only when needed.
     """
 
     freed_with_cards = False
@@ -124,7 +124,7 @@ class OfferedDevices:
         self._others: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource that is short."""
+        """Names the first resource of which too little is left."""
         facts = self._nodes[node]
         if not any(device_shortages(pod.amounts, self._used.get(node, {}), facts)):
             return ""
@@ -133,18 +133,18 @@ class OfferedDevices:
         return next(device_shortages(pod.amounts, self._others[node], facts), "")
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """The amounts that the pod requests."""
+        """Returns the amounts that the pod requests."""
         return tuple(sorted(pod.amounts.items()))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Slices of the batch say nothing here."""
+        """Does nothing: slices of the batch do not matter here."""
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Slices of the batch say nothing here."""
+        """Does nothing: slices of the batch do not matter here."""
 
 
 class AvoidedNodes:
-    """Nodes on which the scheduler refused an earlier pod of the same owner, for a while."""
+    """Nodes on which the scheduler recently refused an earlier pod of the same owner."""
 
     freed_with_cards = False
 
@@ -156,7 +156,7 @@ class AvoidedNodes:
         return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """The nodes that its owner avoids."""
+        """Returns the nodes that the pod's owner avoids."""
         return self._avoidance.nodes_of(pod.owner)
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:

@@ -1,9 +1,9 @@
 """Judges nodes by a pod's claims, as VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
 
-A claim that is bound leads to the nodes that reach its volume. One that waits for its first consumer leads to the nodes
-that its class may make volumes for, or where a free one lies; the scheduler binds it once the pod has its node. A
-claim that is missing, being deleted, lost, or to be bound at once and not bound yet, keeps its pod waiting. Storage
-capacity is not judged.
+A bound claim allows the nodes that reach its volume. A claim that waits for its first consumer allows the nodes that
+its class may make volumes for, or that reach a free volume; the scheduler binds the claim once the pod has its node. A
+pod waits if a claim is missing, being deleted or lost, or must be bound at once and is not bound yet. Storage capacity
+is not judged.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ ONE_POD_ONLY = "node has pod using PersistentVolumeClaim with the same name and 
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-#: Labels of a volume that a node's must equal, where the node has any of them.
+#: Labels of a volume that a node must have with the same value, if the node has any of them.
 ZONES = (
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -52,9 +52,9 @@ class _ClaimedNodes:
     """The nodes that a pod's claims allow.
 
     Attributes:
-        never: why no node can take the pod; empty if some may.
-        rules: nodes that keep a rule, and what is said of the others.
-        local: claims for which a volume must lie free on the node.
+        never: why no node can take the pod; empty if some node may.
+        rules: for each rule, the nodes that satisfy it and the refusal text for the others.
+        local: claims that need a free volume on the node.
     """
 
     never: str = ""
@@ -66,8 +66,8 @@ class VolumeFilter:
     """The filter of one batch.
 
     Args:
-        storage: what there is.
-        pods: which claims are in use; the batch's own are counted in it by :class:`PodAffinityFilter`.
+        storage: the cluster's claims, volumes, classes and CSI nodes.
+        pods: the claims in use; :class:`PodAffinityFilter` adds those of the batch.
         nodes: the nodes.
     """
 
@@ -82,7 +82,7 @@ class VolumeFilter:
         self._steps = 0
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Why the pod's claims keep it off the node."""
+        """Returns why the pod's claims exclude the node."""
         if not pod.claims:
             return ""
         reach = self._known.get(pod.claims)
@@ -99,7 +99,7 @@ class VolumeFilter:
         return why or ("" if self._lie_free(reach.local, node) else NO_VOLUMES)
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """The claims that it uses."""
+        """Returns the claims that the pod uses."""
         return pod.claims
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
@@ -162,7 +162,7 @@ class VolumeFilter:
         return self._nodes.selected(NodeConstraints(terms=affinity.required.node_selector_terms))
 
     def _made_for(self, claim: PersistentVolumeClaim) -> int | None:
-        """The nodes for which a volume can be made; None if somebody makes volumes of the class by hand."""
+        """Returns the nodes for which a volume can be made; None if an administrator makes the volumes."""
         item = self._storage.classes[claim.spec.storage_class_name]
         chosen = claim.metadata.annotations.get(SELECTED_NODE)
         if chosen is not None:
@@ -183,7 +183,7 @@ class VolumeFilter:
         return self._nodes.selected(NodeConstraints(terms=terms))
 
     def _volumes_for(self, claim: PersistentVolumeClaim) -> tuple[int, ...]:
-        """The nodes that reach each free volume that a claim may have. Claims alike share the answer."""
+        """Returns the nodes that reach each free volume for a claim. Equal claims share the answer."""
         meta, spec = claim.metadata, claim.spec
         own = self._storage.reserved.get(f"{meta.namespace}/{meta.name}")
         reference = own.spec.claim_ref if own is not None else None
@@ -205,7 +205,7 @@ class VolumeFilter:
         return claim is not None and claim.spec.access_modes == ("ReadWriteOncePod",)
 
     def _lie_free(self, keys: tuple[str, ...], node: NodeName) -> bool:
-        """Tells if the node has a free volume for each claim, beside those that promised pods will get."""
+        """True if the node has a free volume for each claim, besides the volumes for pods with promised places."""
         if not keys:
             return True
         bit = self._nodes.mask_of(node)
@@ -222,7 +222,7 @@ class VolumeFilter:
         return True
 
     def _exceeds(self, keys: tuple[str, ...], node: NodeName) -> bool:
-        """Tells if the pod needs more volumes than a driver can attach on the node."""
+        """True if the pod needs more volumes than a driver can attach on the node."""
         found = self._storage.csi_nodes.get(node)
         drivers = found.spec.drivers if found is not None else ()
         limits = {each.name: each.allocatable.count for each in drivers if each.allocatable is not None}

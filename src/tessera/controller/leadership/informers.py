@@ -1,8 +1,8 @@
 """Feeds the slicer from watches of the API server.
 
-Pods, nodes and Instaslice objects are necessary. Namespaces, claims, volumes, storage classes and CSI nodes refine
-where a pod may run: each is a watch that costs nothing while nothing changes, and a controller without the right to
-watch them (its ClusterRole is older than itself) goes on without judging them.
+Watches of pods, nodes and Instaslice objects are necessary. Watches of namespaces, claims, volumes, storage classes and
+CSI nodes refine where a pod may run; a watch costs nothing while nothing changes. A controller without the right to
+watch them (its ClusterRole is of an older version) goes on and does not judge them.
 """
 
 import asyncio
@@ -52,17 +52,17 @@ _log = logging.getLogger(__name__)
 
 _Stored = TypeVar("_Stored", bound=StorageObject)
 
-#: Seconds that a new leader waits for the informers of :class:`ConstraintInformers`; they are complete together with
-#: the others where the rights are there.
+#: Seconds that a new leader waits for the informers of :class:`ConstraintInformers`; with the rights granted, they are
+#: complete together with the others.
 SYNC_TIMEOUT = 10.0
 
 
 class SliceInformers:
-    """Hands events of pods, nodes and Instaslice objects to the slicer.
+    """Passes events of pods, nodes and Instaslice objects to the slicer.
 
     Args:
         slicer: takes the events.
-        changed: called after each.
+        changed: called after each event.
     """
 
     def __init__(self, slicer: Slicer, changed: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class SliceInformers:
         self._changed = changed
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
-        """Listens to these informers from now on."""
+        """Subscribes to these informers."""
         pods.on_rollback(self._pods_rewound)
         pods.add_handler(self.pod_changed)
         nodes.add_handler(self.node_changed)
@@ -79,28 +79,28 @@ class SliceInformers:
         objects.add_handler(self.object_changed)
 
     def pod_changed(self, event: WatchEvent[Pod]) -> None:
-        """A pod came, changed or went."""
+        """Handles an event of a pod."""
         if event.kind is EventKind.DELETED:
             self._pass_on(PodGone(PodUid(event.object.metadata.uid)))
         else:
             self._pass_on(PodSeen(read_pod(event.object)))
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
-        """A node came, changed or went."""
+        """Handles an event of a node."""
         if event.kind is EventKind.DELETED:
             self._pass_on(NodeGone(NodeName(event.object.metadata.name)))
         else:
             self._pass_on(NodeSeen(read_node(event.object)))
 
     def object_changed(self, event: WatchEvent[Instaslice]) -> None:
-        """An Instaslice object came, changed or went."""
+        """Handles an event of an Instaslice object."""
         if event.kind is EventKind.DELETED:
             self._pass_on(ObjectGone(NodeName(event.object.metadata.name)))
         else:
             self._pass_on(ObjectSeen(event.object))
 
     def object_unreadable(self, key: str, error: str | None) -> None:
-        """An Instaslice object does not decode, or decodes again."""
+        """Handles an Instaslice object that does not decode, or decodes again."""
         self._pass_on(ObjectUnreadable(NodeName(split_key(key)[1]), error))
 
     def _pods_rewound(self) -> None:
@@ -115,13 +115,13 @@ class SliceInformers:
 
 
 class ConstraintInformers:
-    """Hands events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer.
+    """Passes events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer.
 
     Args:
-        client: who watches.
+        client: the client that watches.
         slicer: takes the events.
-        changed: called after each.
-        clock: for pauses.
+        changed: called after each event.
+        clock: times the pauses.
         rng: for jitter.
     """
 
@@ -143,7 +143,7 @@ class ConstraintInformers:
         self._informers: Sequence[Informer[Any]] = (namespaces, claims, volumes, classes, csi_nodes)
 
     async def run(self) -> None:
-        """Watches until cancelled; volumes are judged once everything is listed."""
+        """Watches until cancelled; the slicer judges volumes once everything is listed."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())

@@ -1,8 +1,8 @@
 """One term of leadership: informers, the slicer and its executor, drivers, and provisioning.
 
-The informers list after the Lease was won, so that they see everything that the leader before wrote. The slicer gets
-events as they come and decides once all of them are absorbed. Drivers and provisioning share the informers of nodes and
-pods. Between two events the process sleeps.
+The informers list after the Lease was won, so they see everything that the previous leader wrote. The slicer takes in
+events as they come and decides once it has absorbed all of them. Drivers and provisioning share the informers of nodes
+and pods. Between two events the process sleeps.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from tessera.provisioning.run import Provisioning
 
 
 async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None:
-    """Steps until nothing new comes of it.
+    """Calls ``step`` until the slicer has no more work.
 
-    Whatever else this process does has its turn after every step: the lease is renewed, events arrive, writes go out.
+    After every step the rest of the process gets its turn: the lease is renewed, events arrive, writes go out.
     """
     while True:
         step()
@@ -43,15 +43,15 @@ async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None
 
 
 class LeaderSession:
-    """Begins with an empty slicer and a LIST of everything.
+    """Begins with an empty slicer and a LIST of every kind.
 
     Args:
-        options: the controller's.
+        options: the controller's options.
         client: the API server.
-        clock: the time.
-        metrics: the process's.
-        may_act: whether this replica still leads; asked before each write is sent.
-        resolver: looks driver images up; made once a process, so that what it knows outlives a time of leadership.
+        clock: gives the time.
+        metrics: the process's metrics.
+        may_act: returns whether this replica still leads; called before each write.
+        resolver: looks driver images up; made once per process, so that its results outlive a term of leadership.
         rng: for jitter.
     """
 
@@ -116,7 +116,7 @@ class LeaderSession:
         )
 
     async def run(self, begun: Callable[[Slicer], None]) -> None:
-        """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
+        """Decides and writes until cancelled; calls ``begun`` once everything is listed."""
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
@@ -140,7 +140,7 @@ class LeaderSession:
                 await decide_until_settled(self._slicer, lambda: self._step(group))
 
     def _step(self, group: asyncio.TaskGroup) -> None:
-        """Absorbs, plans as much as one step may cost, and starts what is to be written."""
+        """Lets the slicer absorb events and plan as much as one step may cost, and starts the due writes."""
         before, began = self._slicer.decisions, self._clock.monotonic()
         self._slicer.decide()
         if self._slicer.decisions > before:
@@ -150,7 +150,7 @@ class LeaderSession:
             self._executor.start(instruction, group)
 
     def _take_back(self) -> None:
-        """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""
+        """Takes slices back from pods that the scheduler refuses for too long, and ends expired avoidance of nodes."""
         now = self._clock.monotonic()
         self._refused.update(self._slicer.state.refused_pods, now)
         for uid in self._refused.pop_expired(now):

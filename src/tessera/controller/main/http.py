@@ -19,11 +19,11 @@ async def serve_http(
     """Serves until cancelled.
 
     Args:
-        address: to listen on; None for all.
+        address: address to listen on; None for all.
         port: TCP port; 0 picks a free one.
-        registry: what ``/metrics`` shows.
-        ready: why this replica is not ready; empty if it is.
-        on_listening: told address and port once they are open.
+        registry: the metrics that ``/metrics`` shows.
+        ready: returns why this replica is not ready; empty if it is.
+        on_listening: called with address and port once the port is open.
 
     Raises:
         OSError: the port is taken.

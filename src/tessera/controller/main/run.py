@@ -1,4 +1,4 @@
-"""The controller process: election, HTTP endpoints, and one term of leadership after the other."""
+"""The controller process: election, HTTP endpoints, and one term of leadership after another."""
 
 import asyncio
 import random
@@ -30,17 +30,17 @@ async def run(
     resolver: Resolver | None = None,
     rng: random.Random | None = None,
 ) -> None:
-    """Runs one replica until cancelled. It may be killed at any moment and started again.
+    """Runs one replica until cancelled. The process may be killed at any moment and started again.
 
     Args:
-        options: who and where.
-        client: the API server; its identity needs what ``deploy/`` grants to the controller.
-        clock: the time.
-        resolver: looks driver images up; None asks registries, as the options say.
+        options: the controller's options.
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the controller.
+        clock: gives the time.
+        resolver: looks driver images up; None asks registries, according to the options.
         rng: for jitter and the identity's random part; seeded in tests.
 
     Raises:
-        ExceptionGroup: a part failed in a way that only a fresh start can mend.
+        ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
     chance = rng or random.Random()
     if resolver is not None:
@@ -54,8 +54,8 @@ class Controller:
     """One replica.
 
     Attributes:
-        metrics: what it counts.
-        slicer: the state machine of the current time of leadership; None while another replica leads.
+        metrics: this replica's metrics.
+        slicer: the state machine of the current term of leadership; None while another replica leads.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Controller:
         )
 
     async def run(self) -> None:
-        """Takes part in the election and decides while it leads, until cancelled."""
+        """Takes part in the election, and decides while this replica leads, until cancelled."""
         options = self._options
         async with asyncio.TaskGroup() as group:
             if options.http_port is not None:
@@ -135,10 +135,10 @@ class Controller:
 async def open_image_resolver(
     options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
 ) -> AsyncIterator[Resolver]:
-    """A resolver for as long as the process lives. Nothing is connected before something is asked.
+    """Yields a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
 
     Raises:
-        AuthoritiesError: the file of authorities cannot be read, or holds none.
+        AuthoritiesError: the file of authorities cannot be read, or has none.
     """
     authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)

@@ -1,7 +1,7 @@
 """Constraints that a pod's spec puts on nodes: node selector, required node affinity, tolerations.
 
-The rules are the scheduler's filters TaintToleration and NodeAffinity. Here they are applied to one node;
-:mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and from a memo.
+The rules are the scheduler's filters TaintToleration and NodeAffinity. This module applies them to one node;
+:mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and remembers the answers.
 """
 
 import re
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from tessera.api.names import NodeName
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 
-#: Effects that keep a new pod away; PreferNoSchedule only lowers a node's score.
+#: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
-#: The one field of a node that affinity may name, and how.
+#: The one node field that affinity may test, with the operators for it.
 NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """A pod's constraints on nodes. Equal constraints are judged once.
+    """A pod's constraints on nodes. Equal constraints are judged only once.
 
     Attributes:
         selector: ``spec.nodeSelector`` as sorted pairs.
-        terms: terms of the required node affinity, any of which must hold; None without any.
-        tolerations: taints that the pod puts up with.
+        terms: terms of the required node affinity, any of which must hold; None without affinity.
+        tolerations: the pod's tolerations of taints.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -56,7 +56,7 @@ def constraints_of(pod: Pod) -> NodeConstraints:
 
 
 def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
-    """Tells if one of these tolerations tolerates a taint."""
+    """True if one of these tolerations tolerates a taint."""
     return any(_tolerates(each, taint) for each in tolerations)
 
 
@@ -71,14 +71,14 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 class TolerationIndex:
-    """The same for many taints: what one taint costs does not grow with the tolerations."""
+    """The same for many taints: the cost of one taint does not grow with the number of tolerations."""
 
     def __init__(self, tolerations: Sequence[Toleration]) -> None:
         self._exists = {(each.key, each.effect) for each in tolerations if each.operator == "Exists"}
         self._equal = {(each.key, each.value, each.effect) for each in tolerations if each.operator != "Exists"}
 
     def accept(self, key: str, value: str, effect: str) -> bool:
-        """Tells if a taint with this key, value and effect is tolerated."""
+        """True if a taint with this key, value and effect is tolerated."""
         keys = {key, ""}
         if any((each, what) in self._exists for each in keys for what in (effect, "")):
             return True
@@ -86,7 +86,7 @@ class TolerationIndex:
 
 
 def admits_node(constraints: NodeConstraints, name: NodeName, labels: Mapping[str, str]) -> bool:
-    """Tells if selector and affinity admit a node with this name and these labels."""
+    """True if selector and affinity admit a node with this name and these labels."""
     if any(labels.get(key) != value for key, value in constraints.selector):
         return False
     return constraints.terms is None or any(_term_holds(term, name, labels) for term in constraints.terms)
@@ -121,7 +121,7 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
 
 
 def parse_integer(text: str | None) -> int | None:
-    """A text as Go's ``ParseInt`` reads it into 64 bits; None if it is no such integer."""
+    """Reads a text as Go's ``ParseInt`` does, into 64 bits; None if it is no such integer."""
     if text is None or _INTEGER.fullmatch(text) is None:
         return None
     value = int(text)

@@ -1,4 +1,4 @@
-"""Reads from a Node what decides about its slices."""
+"""Reads from a Node the values that decide about its slices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,15 +33,15 @@ class NodeInfo:
 
     Attributes:
         name: its name.
-        hostname: its hostname label, which a pod is pinned by.
+        hostname: its hostname label, by which a pod is pinned to it.
         labels: its labels.
         taints: its taints.
         cordoned: marked unschedulable.
         ready: its kubelet reports Ready.
-        allocatable: what pods may hold on it.
+        allocatable: the amounts that pods may hold on it.
         fixed_profiles: profiles of the slices that a fixed layout gives it, in the resource's spelling.
-        object_fault: the fault of its Instaslice object that the node's condition names; empty without one.
-        agent: whether its agent serves.
+        object_fault: the fault of its Instaslice object that the node's condition names; empty if there is none.
+        agent: state of its agent.
     """
 
     name: NodeName
@@ -56,7 +56,7 @@ class NodeInfo:
     agent: AgentState = AgentState.UNKNOWN
 
     def closed_because(self) -> Iterator[str]:
-        """Why no pod at all may be given slices of it; nothing if one may."""
+        """Yields why no pod at all may be given slices of this node; nothing if one may."""
         if not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
         if HOSTNAME_LABEL not in self.labels:
@@ -67,11 +67,11 @@ class NodeInfo:
             yield "node(s) had no agent that is ready"
 
     def allocatable_amount(self, resource: str) -> int | None:
-        """The amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
+        """Returns the amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
 
-        Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin came. It
-        counts 0 as soon as the plugin is gone. So 0 is believed, and a resource that is missing beside an agent that
-        serves is on its way.
+        Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin registered. It
+        counts 0 as soon as the plugin is gone. So 0 is taken as the amount. A resource that is missing beside an agent
+        that serves is about to be published.
         """
         if resource in self.allocatable:
             return self.allocatable[resource]
@@ -79,16 +79,16 @@ class NodeInfo:
 
     @property
     def offers_on_demand(self) -> bool:
-        """Whether cards of it may be given to on-demand slicing; which are, its Instaslice object tells.
+        """True if the node may have cards for on-demand slicing; its Instaslice object says which cards.
 
-        A layout that failed, a name that no file has for instance, leaves the cards with whoever had them.
+        A layout that failed, for instance a name that no file has, leaves each card with its previous owner.
         """
         failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
         return failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
 
 
 def read_node(node: Node) -> NodeInfo:
-    """What matters of a node."""
+    """Reads the values that matter from a node."""
     ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
     try:
         allocatable = parse_amounts(node.status.allocatable)
@@ -113,10 +113,11 @@ def _reports_object_fault(condition: Condition) -> bool:
 
 
 def _fixed_profiles(node: Node) -> frozenset[str]:
-    """The profiles that a fixed layout gives a node.
+    """Returns the profiles that a fixed layout gives a node.
 
-    A node that has just left slicing on demand still counts its resources for a moment. So where an agent of ours says
-    what they are, only what it does not make on demand is meant; device plugins of others say nothing.
+    A node that has just left on-demand slicing still counts those resources for a moment. So on a node whose Tessera
+    agent describes the resources, only the ones that are not made on demand count; other vendors' device plugins
+    describe nothing.
     """
     given = {
         name: profile
@@ -128,6 +129,6 @@ def _fixed_profiles(node: Node) -> frozenset[str]:
         return frozenset(given.values())
     try:
         kept = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
-    except ValueError:  # the agent writes it anew
+    except ValueError:  # the agent will write it anew
         return frozenset(given.values())
     return frozenset(profile for name, profile in given.items() if name in kept)

@@ -1,7 +1,8 @@
-"""Reads from a Pod what decides about its slices.
+"""Reads from a Pod the values that decide about its slices.
 
-An API object is read once, when it arrives; all decisions work on these values. A field that breaks the rules of its
-kind (a quantity that is no number) is kept as a text, so that it stops one pod and not the controller.
+An API object is read once, when it arrives; all decisions work on these values. If a field breaks the rules of its kind
+(for example a quantity that is no number), the error is kept as a text, so that it stops one pod and not the
+controller.
 """
 
 from dataclasses import dataclass, field
@@ -43,29 +44,29 @@ class PodInfo:
     """One pod.
 
     Attributes:
-        uid: its life.
+        uid: its UID.
         namespace: its namespace.
-        name: its name, which another life may have had.
-        node: where it is bound; empty before.
-        hostname: the host that its node selector names; empty without.
+        name: its name, which an earlier pod may have had.
+        node: the node that it is bound to; empty before.
+        hostname: the host that its node selector names; empty if none.
         gates: names of its scheduling gates.
         profiles: the slices that it needs, profiles in the resource's spelling.
-        amounts: what it holds on its node besides slices.
-        constraints: where it may run.
-        priority: higher goes first.
+        amounts: the amounts that it holds on its node besides slices.
+        constraints: its constraints on nodes.
+        priority: a higher priority goes first.
         created: creation time, RFC 3339; earlier goes first among equals.
         labels: its labels, sorted.
         relations: its rules about other pods.
-        ports: what it takes of its node's ports.
+        ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
-        owner: UID of the controller that makes it anew when it goes; empty without.
-        unschedulable_message: why the scheduler finds no node for it once its gates are open; empty otherwise.
+        owner: UID of the controller that replaces it after a deletion; empty if it has none.
+        unschedulable_message: why the scheduler finds no node for it after its gates were opened; empty otherwise.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
-        unstarted: it is on a node, and kubelet has never started one of its containers with slices.
+        unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
         terminating: its deletion was requested.
-        fault: why it cannot be placed whatever room there is; empty if it can.
-        agent_ready: whether this pod, a node's agent, is ready; None for any other pod.
+        fault: why it can be placed nowhere, whatever room there is; empty if it can.
+        agent_ready: whether this pod is ready, if it is a node's agent; None for any other pod.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -96,12 +97,12 @@ class PodInfo:
 
     @property
     def gated(self) -> bool:
-        """Whether our gate still holds it."""
+        """True if our gate still holds the pod."""
         return GATE in self.gates
 
     @property
     def ready_to_place(self) -> bool:
-        """Whether it waits for us and for nobody else."""
+        """True if the pod waits only for us."""
         held = self.gates == (GATE,) and not self.fault
         return held and bool(self.profiles) and not self.finished and not self.terminating
 
@@ -112,7 +113,7 @@ class PodInfo:
 
 
 def read_pod(pod: Pod) -> PodInfo:
-    """What matters of a pod."""
+    """Reads the values that matter from a pod."""
     spec, meta = pod.spec, pod.metadata
     profiles, held, constraints, fault = _read_requests(pod)
     return PodInfo(
@@ -144,7 +145,7 @@ def read_pod(pod: Pod) -> PodInfo:
 
 
 def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints, str]:
-    """Slices, amounts, constraints (of a pod with slices) and what is wrong with them."""
+    """Returns slices, amounts, constraints (of a pod with slices) and the error in them."""
     profiles: tuple[str, ...] = ()
     held: Amounts = {}
     try:
@@ -159,7 +160,7 @@ def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints,
 
 
 def _unschedulable_message(pod: Pod) -> str:
-    """The scheduler's message about a pod without a node; empty while the scheduler preempts other pods for it."""
+    """Returns the scheduler's message about a pod without a node; empty while the scheduler preempts for it."""
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
     said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
@@ -169,7 +170,7 @@ def _unschedulable_message(pod: Pod) -> str:
 
 
 def _started(pod: Pod) -> bool:
-    """Tells if kubelet has ever started a container that has slices."""
+    """True if kubelet has ever started a container that has slices."""
     started = {
         each.name
         for each in pod.status.containers

@@ -1,8 +1,8 @@
-"""A pod's rules about other pods, and what it takes of a node, compiled: equal rules are equal values.
+"""A pod's rules about other pods, and its ports and claims, compiled: equal rules are equal values.
 
-Read once, when the pod arrives. A pod that wants slices and says more than is considered is refused by
-:mod:`tessera.api.pods.size_limits`. Of other pods, whose rules only keep ours away, the first terms count; what is
-beyond is the scheduler's business, as is everything else that is not judged here.
+A pod is read once, when it arrives. :mod:`tessera.api.pods.size_limits` refuses a pod that wants slices and has more
+rules than Tessera considers. The rules of other pods can only exclude our pods from nodes; of those, the first terms
+count. The scheduler applies the rest, as it applies everything else that is not judged here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,25 +18,25 @@ from tessera.limits import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES
 Labels = tuple[tuple[str, str], ...]
 #: Protocol, host address and port.
 HostPort = tuple[str, str, int]
-#: The address that stands for all of a host.
+#: The address that stands for all addresses of a host.
 ANY_ADDRESS = "0.0.0.0"
 
-#: Tests that must all hold, in an order that makes equal selectors equal; None matches nothing.
+#: Tests that must all hold, sorted so that equal selectors are equal values; None matches nothing.
 Tests = tuple[Requirement, ...] | None
 
-#: Values of a test that are compared for what one comparison costs.
+#: Values of a test that can be compared at the cost of one comparison.
 _VALUES_A_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
-    """Which pods a rule selects.
+    """The pods that a rule selects.
 
     Attributes:
-        namespaces: the namespaces that are named.
-        namespace_tests: tests on the labels of further namespaces; None for no further ones.
+        namespaces: the namespaces that the rule names.
+        namespace_tests: tests on the labels of further namespaces; None if there are no further ones.
         tests: tests on the pod's labels.
-        weight: what comparing one pod costs, in steps.
+        weight: the cost of comparing one pod, in steps.
     """
 
     namespaces: frozenset[str]
@@ -69,10 +69,10 @@ class TopologySpread:
     Attributes:
         selection: the pods that are counted.
         key: the node label.
-        skew: how many more than in the emptiest domain may be in one.
-        domains: with fewer domains than this, the emptiest counts as having none.
-        honors_affinity: only nodes that the pod's selector and affinity admit count.
-        honors_taints: only nodes without a taint in the pod's way count.
+        skew: how many more pods a domain may have than the emptiest domain.
+        domains: the least number of domains; with fewer, the emptiest counts as having no pods.
+        honors_affinity: True if only nodes count that the pod's selector and affinity admit.
+        honors_taints: True if only nodes count that have no untolerated taint.
     """
 
     selection: PodSelection
@@ -99,24 +99,24 @@ class PodRelations:
 
     @property
     def count(self) -> int:
-        """How many rules these are."""
+        """Returns the number of rules."""
         return len(self.affinity) + len(self.anti_affinity) + len(self.spread)
 
     @property
     def selections(self) -> Iterator[PodSelection]:
-        """What its rules select, in their order."""
+        """Yields the selections of these rules, in their order."""
         for term in (*self.affinity, *self.anti_affinity):
             yield term.selection
         for rule in self.spread:
             yield rule.selection
 
 
-#: Of a pod that says nothing about others.
+#: The relations of a pod that says nothing about others.
 NO_RELATIONS = PodRelations()
 
 
 def read_relations(pod: Pod, *, wants_slices: bool) -> PodRelations:
-    """What a pod says; of one that is not ours to place only what keeps others away."""
+    """Reads a pod's rules; for a pod without slices, only those that exclude other pods."""
     spec, namespace = pod.spec, pod.metadata.namespace
     affinity = spec.affinity
     spread = spec.topology_spread_constraints if wants_slices else ()
@@ -133,12 +133,12 @@ def read_relations(pod: Pod, *, wants_slices: bool) -> PodRelations:
 
 
 def read_labels(pod: Pod) -> Labels:
-    """A pod's labels, the first ones in their order if it has too many."""
+    """Returns a pod's labels; if it has too many, the first ones in their order."""
     return tuple(sorted(pod.metadata.labels.items())[:POD_LABELS])
 
 
 def read_host_ports(spec: PodSpec) -> frozenset[HostPort]:
-    """What a pod takes of its node's ports, sidecars included."""
+    """Returns the host ports that a pod uses, sidecars included."""
     sidecars = [each for each in spec.init_containers if each.restart_policy == "Always"]
     return frozenset(
         (port.protocol or "TCP", port.host_ip or ANY_ADDRESS, number)
@@ -149,7 +149,7 @@ def read_host_ports(spec: PodSpec) -> frozenset[HostPort]:
 
 
 def read_claims(pod: Pod) -> tuple[str, ...]:
-    """The claims that a pod uses, as ``namespace/name``."""
+    """Returns the claims that a pod uses, as ``namespace/name``."""
     meta = pod.metadata
     found = []
     for volume in pod.spec.volumes:

@@ -1,11 +1,11 @@
-"""Resource amounts as integers: what a pod holds on its node, what a node has, and the sums by node.
+"""Resource amounts as integers: amounts that a pod holds, amounts of a node, and the sums by node.
 
 CPU counts in thousandths, everything else in its own unit, rounded up. A pod's sum is the scheduler's
 (``k8s.io/component-helpers/resource``): app containers run beside the sidecars, an ordinary init container runs beside
 the sidecars started before it, and the larger of the two counts, plus overhead.
 
-MIG resources and the memory quota are counted like all others: placement decides where slices fit, but the scheduler
-admits a pod only where kubelet still offers as many devices, and as much of the quota, as nobody else requests.
+MIG resources and the memory quota are counted like all others. Placement decides where slices fit, but the scheduler
+admits a pod only where kubelet still has enough devices and enough of the quota that no other pod requests.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Amounts = dict[str, int]
 
 
 def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
-    """A resource list in integer units.
+    """Returns a resource list in integer units.
 
     Raises:
         ValueError: a text is no quantity.
@@ -27,12 +27,12 @@ def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
 
 
 def offered_by_agent(resource: str) -> bool:
-    """Tells if the agent is the one that gives a node this resource."""
+    """True if a node gets this resource from its agent."""
     return resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX)
 
 
 def pod_amounts(spec: PodSpec) -> Amounts:
-    """What the pod holds on its node for its whole life, ``pods`` (1) included."""
+    """Returns the amounts that the pod holds on its node for its whole life, ``pods`` (1) included."""
     running: Amounts = {}
     for container in spec.containers:
         _add(running, _requests(container))
@@ -56,7 +56,7 @@ def pod_amounts(spec: PodSpec) -> Amounts:
 
 
 def add_amounts(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
-    """Adds (or with ``sign`` -1 takes away) in place; zero entries vanish."""
+    """Adds in place (subtracts with ``sign`` -1); entries that become zero are removed."""
     for name, value in more.items():
         left = total.get(name, 0) + sign * value
         if left:
@@ -66,7 +66,7 @@ def add_amounts(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
 
 
 def format_amount(resource: str, value: int) -> str:
-    """An amount as a quantity."""
+    """Formats an amount as a quantity."""
     return f"{value}m" if resource == "cpu" else str(value)
 
 
@@ -92,10 +92,10 @@ def _raise_to(total: Amounts, floor: Amounts) -> None:
 
 
 class NodeUsage:
-    """The sums.
+    """The amounts that pods hold on each node, as sums.
 
     Attributes:
-        used: what is held of each node; nodes of which nothing is held are left out.
+        used: the amounts that pods hold on each node; nodes with nothing held are left out.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class NodeUsage:
         self._of: dict[PodUid, tuple[NodeName, Amounts]] = {}
 
     def assign(self, uid: PodUid, node: NodeName | None, amounts: Amounts) -> NodeName | None:
-        """Counts a pod on this node and no other, on none if None.
+        """Counts a pod on this node and no other; on none if None.
 
         Returns:
             The node whose sums may have become smaller; None if there is none.
