@@ -1,1 +1,1 @@
-"""Builds images with finished kernel modules: once for a kernel, in the cluster, for every node that comes after."""
+"""Builds images with compiled kernel modules in the cluster: once for each kernel, for all nodes that need it."""

@@ -1,7 +1,7 @@
-"""Runs the wanted builds as Jobs: each image is built once, whoever asks and whichever controller dies meanwhile.
+"""Runs the wanted builds as Jobs. Each image is built once, even with many requesters and after a controller crash.
 
-All state is in Jobs and their pods; :mod:`tessera.driver.build.states` decides from them. A write that failed is
-decided anew after a pause.
+All state is in Jobs and their pods; :mod:`tessera.driver.build.states` decides from them. After a failed write the
+decision is made again, after a pause.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
 
-#: Where builds run.
+#: Namespace of the builds.
 NAMESPACE = "tessera-system"
-#: Seconds after which a Job that was made and has never been seen in the watch is taken for lost.
+#: Seconds after which a created Job that never appeared in the watch counts as lost.
 _UNSEEN = 60.0
-#: First and longest pause after a write that failed, seconds.
+#: First and longest pause after a failed write, seconds.
 _SHORTEST, _LONGEST = 1.0, 60.0
 
 
@@ -46,10 +46,11 @@ class BuildJobs:
     Args:
         client: the API server; needs what ``deploy/rbac.yaml`` grants for Jobs and ConfigMaps in :data:`NAMESPACE`.
         clock: the time.
-        rng: for jitter.
-        may_act: whether this replica leads; asked before each write.
-        retries: how failures are followed up.
-        changed: called with the target after a build's state changed; a target that is done can be looked for now.
+        rng: random numbers for jitter.
+        may_act: True while this replica leads; called before each write.
+        retries: how failed builds are repeated.
+        changed: called with the target after a build's state changed; the image of a finished build can be looked up
+            now.
     """
 
     def __init__(
@@ -68,16 +69,16 @@ class BuildJobs:
         self._may_act = may_act
         self._retries = retries or BuildRetries()
         self._listeners = [changed] if changed is not None else []
-        #: Orders by asker; an asker replaces its own entry only.
+        #: Orders by requester; a requester replaces its own entry only.
         self._wanted: dict[str, tuple[BuildOrder, ...]] = {}
-        #: Attempts that were created and not seen in the watch yet, with the monotonic time; by Job name.
+        #: Attempts that were created and have not appeared in the watch, with the monotonic time; by Job name.
         self._created: dict[str, tuple[BuildAttempt, float]] = {}
-        #: Why the API server refused a Job, by the order's key; only wanted orders.
+        #: The reason why the API server refused a Job, by the order's key; only wanted orders.
         self._refused: dict[str, str] = {}
-        #: The attempt that listeners were last told of, by Job name.
+        #: The attempt that listeners were last notified of, by Job name.
         self._reported: dict[str, BuildAttempt] = {}
         self._changed = asyncio.Event()
-        #: No write before this monotonic time: the last one failed.
+        #: The monotonic time before which nothing is written, since the last write failed.
         self._paused_until = 0.0
         self._backoff = Backoff(rng, shortest=_SHORTEST, longest=_LONGEST)
         selector = f"{APP_LABEL}={APP}"
@@ -95,22 +96,23 @@ class BuildJobs:
         )
 
     def listen(self, changed: Callable[[str, BuildPhase], None]) -> None:
-        """Calls ``changed`` with target and phase whenever a build's state changes, from now on. Must not raise."""
+        """Calls ``changed`` with target and phase after each change of a build's state from now on. Must not raise."""
         self._listeners.append(changed)
 
     def set_wanted(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:
-        """Says what should be there; the same order may come many times, from many who ask.
+        """Sets the builds that one requester wants; several requesters may want the same order.
 
         Args:
-            orders: everything that this asker wants now. What it no longer names is not begun, or tried, any more;
-                what runs goes on.
-            by: who asks; each asker's word stands beside the others'.
+            orders: all orders that this requester wants now. An order that it leaves out is not started or retried any
+                more;
+                a running build goes on.
+            by: name of the requester; the orders of other requesters stay.
         """
         self._wanted[by] = tuple(orders)
         self._changed.set()
 
     def state(self, order: BuildOrder) -> BuildState:
-        """How far a build is, as far as is known; FAILED also while the API server refuses its Job."""
+        """The known state of a build; FAILED also while the API server refuses its Job."""
         found = build_state(order, self._attempts().values(), self._retries)
         refused = self.refusal(order)
         if refused and found.phase in {BuildPhase.NONE, BuildPhase.FAILED}:
@@ -118,16 +120,16 @@ class BuildJobs:
         return found
 
     def refusal(self, order: BuildOrder) -> str:
-        """Why the API server does not take a build's Job now; empty if it does, or was not asked."""
+        """The reason why the API server refuses a build's Job now; empty if it accepts, or was not asked."""
         return self._refused.get(order.key, "")
 
     async def wait_synced(self) -> None:
-        """Returns once what there is was listed; before that every state is NONE."""
+        """Returns once the existing Jobs are listed; before that every state is NONE."""
         await self._jobs.wait_synced()
         await self._pods.wait_synced()
 
     async def run(self) -> None:
-        """Starts what is wanted, until cancelled."""
+        """Starts wanted builds until cancelled."""
         self._jobs.add_handler(self._on_job)
         self._pods.add_handler(self._on_pod)
         async with asyncio.TaskGroup() as group:
@@ -139,13 +141,13 @@ class BuildJobs:
                 await until_set(self._changed, await self._act())
 
     async def _act(self) -> float | None:
-        """Carries out what is due; returns the seconds until something is due again."""
+        """Carries out everything that is due; returns the seconds until the next thing is due."""
         now = self._clock.now()
         wanted = [order for orders in self._wanted.values() for order in orders]
         self._forget_refusals(wanted)
         starts, due = decide_builds(wanted, self._attempts(), now, self._retries)
         quiet = self._paused_until - self._clock.monotonic()
-        if starts and quiet > 0:  # whoever asks again meanwhile does not make the server answer more often
+        if starts and quiet > 0:  # a repeated request must not shorten the pause after a failed write
             return quiet
         made = [await self._start(start) for start in starts if self._may_act()]
         if not all(made):
@@ -160,7 +162,7 @@ class BuildJobs:
         self._refused = {key: text for key, text in self._refused.items() if key in keys}
 
     async def _start(self, start: StartBuild) -> bool:
-        """Makes the ConfigMap and the Job; both may be there already. Returns whether they are."""
+        """Makes the ConfigMap and the Job; both may exist already. Returns True if both exist now."""
         order = start.order
         try:
             await self._create_files(order)
@@ -194,7 +196,7 @@ class BuildJobs:
             self._created[name] = (seen, self._clock.monotonic())
 
     def _attempts(self) -> dict[str, BuildAttempt]:
-        """All Jobs by name: those that the watch shows, and those that were just made."""
+        """All Jobs by name: those in the watch, and those created just now."""
         late = self._clock.monotonic() - _UNSEEN
         self._created = {name: found for name, found in self._created.items() if found[1] > late}
         found = {name: seen for name, (seen, _) in self._created.items()}

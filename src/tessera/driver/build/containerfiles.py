@@ -1,17 +1,19 @@
-"""The Containerfiles and scripts of a build, and what they are given.
+"""The Containerfiles and scripts of a build, and their arguments.
 
 The texts are files beside this module (``files/``). They follow NVIDIA's published procedures (gpu-driver-container,
-``ubuntu*/precompiled`` and ``rhel*/precompiled``) and are this project's own writing, with three differences:
-everything is installed when the image is built, so that a container only loads; on RHEL the modules are made with the
-kernel's own ``make`` and the libraries come from the same ``.run`` file, so that no repository of NVIDIA's has to have
-them; and a container that is restarted keeps a driver of its version that is loaded already.
+``ubuntu*/precompiled`` and ``rhel*/precompiled``) but are written by this project, with three differences:
 
-Not run so far: no test of this project has a container engine, a registry of Red Hat's, or Canonical's archive at hand.
-The shell scripts are parsed, and the entry point is run by a shell against folders that stand for a machine's. That
-the packages fit together, and that the modules load, only a build and a node can show.
+1. Everything is installed when the image is built, so a container only loads modules.
+2. On RHEL the kernel's own ``make`` builds the modules, and the libraries come from the same ``.run`` file. So no
+   repository of NVIDIA's has to carry them.
+3. A restarted container keeps a loaded driver if it has the container's version.
 
-What an image made by them does not do: vGPU, GPUDirect Storage, GDRCopy. Of ``auto`` for kernel modules it knows the
-branch and not the cards: for cards before Turing ask for ``proprietary`` where the branch is 560 or later.
+Not run so far: the tests of this project have no container engine, no registry of Red Hat's and no archive of
+Canonical's. The tests parse the shell scripts, and a shell runs the entry point against folders that imitate a machine.
+Only a build and a node can show that the packages fit together and that the modules load.
+
+Images made by these files do not support vGPU, GPUDirect Storage or GDRCopy. For module type ``auto`` a build knows the
+driver branch but not the GPUs: for GPUs before Turing set ``proprietary`` if the branch is 560 or later.
 """
 
 import shlex
@@ -21,9 +23,9 @@ from importlib import resources
 from tessera.driver.build.families import Family
 from tessera.driver.build.orders import BuildOrder
 
-#: The part of every image that runs on nodes.
+#: Files that are part of every image and run on nodes.
 ENTRYPOINT = "nvidia-driver.sh"
-#: What the Job runs.
+#: The script that the Job runs.
 SCRIPT = "build.sh"
 
 _PARTS: Mapping[Family, tuple[str, ...]] = {
@@ -31,7 +33,7 @@ _PARTS: Mapping[Family, tuple[str, ...]] = {
     Family.RHEL: ("build-kmod.sh", "install-rhel.sh", "rhsm.sh", ENTRYPOINT),
 }
 
-#: Secrets of a build by their ids in the Containerfile, and the files that hold them.
+#: Secrets of a build by their ids in the Containerfile, and the files that contain them.
 SECRETS = ("rhsm_org", "rhsm_activationkey", "signing_key", "signing_certificate")
 
 
@@ -41,17 +43,17 @@ def build_file(name: str) -> str:
 
 
 def containerfile(family: Family) -> str:
-    """How images for a family of systems are built."""
+    """The Containerfile for a family of systems."""
     return build_file(f"{family.value}.Containerfile")
 
 
 def build_context(family: Family) -> dict[str, str]:
-    """All files that a build needs in its folder, ``Containerfile`` among them."""
+    """All files that a build needs in its folder, including ``Containerfile``."""
     return {"Containerfile": containerfile(family)} | {name: build_file(name) for name in _PARTS[family]}
 
 
 def build_args(order: BuildOrder) -> dict[str, str]:
-    """The build arguments of an order, in the order of the Containerfile."""
+    """The build arguments of an order, in the sequence of the Containerfile."""
     if order.family is Family.UBUNTU:
         args = {
             "BASE_IMAGE": order.base_image,
@@ -80,12 +82,12 @@ def build_options(order: BuildOrder) -> list[str]:
 
 
 def local_commands(order: BuildOrder, *, tool: str = "buildah", folder: str = "driver-build") -> str:
-    """What does the same on a machine with buildah or podman, of the order's architecture, as lines of a shell.
+    """Shell lines that run the same build with buildah or podman on a machine of the order's architecture.
 
     Args:
         order: what to build.
         tool: buildah or podman.
-        folder: holds the files of :func:`build_context`.
+        folder: the folder with the files of :func:`build_context`.
     """
     secrets = [f"--secret=id={name},src={name}" for name in SECRETS] if order.family is Family.RHEL else []
     build = [tool, "build", "--format=oci", *build_options(order), *secrets, "--tag", order.target, folder]
@@ -100,7 +102,7 @@ def local_commands(order: BuildOrder, *, tool: str = "buildah", folder: str = "d
 
 
 def _wrap_command(command: list[str]) -> str:
-    """One option a line, an option and its value together."""
+    """The command with one option on each line, each option together with its value."""
     lines: list[list[str]] = [[]]
     for word in command:
         if word.startswith("-") or word == command[-1]:

@@ -1,8 +1,8 @@
-"""How the images of an operating system are built, and which other images that takes.
+"""The ways to build images for an operating system, and the other images that each way needs.
 
-Two ways are known. On Ubuntu nothing is compiled: Canonical publishes signed modules for each kernel and driver branch.
-On RHEL and its relatives modules are compiled in an image that has the kernel's headers, which OpenShift calls the
-Driver Toolkit. Other systems are refused.
+There are two ways. On Ubuntu nothing is compiled: Canonical publishes signed modules for each kernel and driver branch.
+On RHEL and its relatives an image with the kernel's headers compiles the modules; OpenShift calls this image the Driver
+Toolkit. Other systems are refused.
 """
 
 import re
@@ -11,18 +11,18 @@ from enum import Enum
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
-#: OpenShift's own registry has a Driver Toolkit for each version of RHCOS that the cluster's release knows.
+#: OpenShift's own registry has a Driver Toolkit for each RHCOS version that the cluster's release contains.
 _TOOLKIT_STREAM = "image-registry.openshift-image-registry.svc:5000/openshift/driver-toolkit"
 
 
 class Family(Enum):
-    """How an operating system's images are built."""
+    """The way to build an operating system's images."""
 
     UBUNTU = "ubuntu"
     RHEL = "rhel"
 
 
-#: ``ID`` of os-release to the way of building.
+#: The way to build, by ``ID`` of os-release.
 _FAMILIES = {
     "ubuntu": Family.UBUNTU,
     "rhel": Family.RHEL,
@@ -35,10 +35,10 @@ _FAMILIES = {
 
 
 def family_of(pool: PoolKey) -> Family:
-    """How images for a pool are built.
+    """The way to build images for a pool.
 
     Raises:
-        UnbuildableError: no way is known.
+        UnbuildableError: there is no way for its operating system.
     """
     family = _FAMILIES.get(pool.os_id)
     if family is None:
@@ -48,15 +48,15 @@ def family_of(pool: PoolKey) -> Family:
 
 
 def toolkit_image(pool: PoolKey) -> str:
-    """The Driver Toolkit in OpenShift's own registry that fits a pool; empty where no version of RHCOS is known."""
+    """The Driver Toolkit in OpenShift's own registry that fits a pool; empty if the RHCOS version is not known."""
     return f"{_TOOLKIT_STREAM}:{pool.ostree}" if pool.ostree else ""
 
 
 def base_image(pool: PoolKey, settings: BuildSettings) -> str:
-    """What a finished image stands on; the settings name images by ``ubuntu22.04`` or ``rhel9``.
+    """The base image of the finished image; the settings name base images by ``ubuntu22.04`` or ``rhel9``.
 
     Raises:
-        UnbuildableError: it cannot be known.
+        UnbuildableError: the pool and the settings do not determine it.
     """
     if family_of(pool) is Family.UBUNTU:
         system, default = f"ubuntu{pool.os_version}", f"docker.io/library/ubuntu:{pool.os_version}"
@@ -67,10 +67,10 @@ def base_image(pool: PoolKey, settings: BuildSettings) -> str:
 
 
 def builder_image(pool: PoolKey, settings: BuildSettings) -> str:
-    """What compiles, having the kernel's headers; without a Driver Toolkit a base image that can install them.
+    """The image with the kernel's headers that compiles; without a Driver Toolkit, a base image that can install them.
 
     Raises:
-        UnbuildableError: it cannot be known.
+        UnbuildableError: the pool and the settings do not determine it.
     """
     given = settings.builder_images.get(pool.kernel) or toolkit_image(pool)
     if not given and pool.os_id == "rhcos":
@@ -83,7 +83,7 @@ def builder_image(pool: PoolKey, settings: BuildSettings) -> str:
 
 
 def _rhel_major(pool: PoolKey) -> str:
-    """``9`` of RHEL 9.4 and of RHCOS 4.15: the kernel names it (``.el9_2``), a version of OpenShift does not."""
+    """``9`` for RHEL 9.4 and RHCOS 4.15. The kernel's name has it (``.el9_2``); the OpenShift version does not."""
     found = re.search(r"\.el(\d+)", pool.kernel)
     if found:
         return found[1]

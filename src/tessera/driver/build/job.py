@@ -1,14 +1,18 @@
 """The objects of one build in the cluster: a Job, and the ConfigMap with its Containerfile and scripts.
 
-The Job's name says what is built and which attempt it is, so that the API server itself lets only one be made, whoever
-asks and however often. The ConfigMap's name says what is in it: it never changes and builds of a family share it.
+The Job's name contains the build's key and the attempt, so the API server allows each attempt only once, even if
+several
+controllers create it. The ConfigMap's name contains a hash of its data: it never changes, and builds of a family share
+it.
 
-buildah runs as user 1000 with ``chroot`` isolation and plain copies as storage, the way that needs the least of a
-node: no root, no devices, but user namespaces, hence no seccomp and no AppArmor profile, and the two capabilities with
-which ``newuidmap`` maps users. On OpenShift ``examples/openshift`` allows this to the account ``tessera-build``. There
-is no cross compiling: the pod goes to a node of the image's architecture, rather to one without cards.
+buildah runs as user 1000 with ``chroot`` isolation and plain copies as storage, since this needs the least of a node:
+no
+root and no devices. It does need user namespaces, so the pod has no seccomp or AppArmor profile and keeps the two
+capabilities with which ``newuidmap`` maps users. On OpenShift ``examples/openshift`` allows this to the account
+``tessera-build``. There is no cross compiling: the pod runs on a node of the image's architecture, if possible on one
+without GPUs.
 
-Secrets are files in the pod, never environment. Those with fixed names may be missing:
+Secrets are files in the pod, never environment variables. Those with fixed names are optional:
 
 * ``driver-build-pull`` (kubernetes.io/dockerconfigjson): for base images and the Driver Toolkit;
 * ``driver-build-rhsm``: keys ``org`` and ``activationkey``;
@@ -25,7 +29,7 @@ from tessera.driver.build.orders import BuildOrder
 #: Label of Jobs, their pods, and ConfigMaps of builds.
 APP_LABEL = "app.kubernetes.io/name"
 APP = "tessera-driver-build"
-#: Label of Jobs: :attr:`BuildOrder.key`; annotation: which attempt, from 1; label: :attr:`BuildOrder.tag_key`.
+#: Label of Jobs: :attr:`BuildOrder.key`; annotation: number of the attempt, from 1; label: :attr:`BuildOrder.tag_key`.
 KEY_LABEL = "tessera.dev/build"
 TAG_LABEL = "tessera.dev/build-tag"
 ATTEMPT_ANNOTATION = "tessera.dev/build-attempt"
@@ -37,14 +41,14 @@ PULL_SECRET = "driver-build-pull"  # noqa: S105 - a name
 RHSM_SECRET = "driver-build-rhsm"  # noqa: S105 - a name
 SIGNING_SECRET = "driver-build-signing-key"  # noqa: S105 - a name
 
-#: Seconds that a build may take. NVIDIA's own take about 19 minutes (gpu-driver-container #981, derived).
+#: Timeout of a build, seconds. NVIDIA's own builds take about 19 minutes (gpu-driver-container #981, derived).
 DEADLINE = 3600
-#: Pods that may fail before the Job has: a lost node, a registry that hiccups.
+#: Pods that may fail before the Job fails: a node may be lost, or a registry may answer with an error for a moment.
 POD_RETRIES = 1
-#: Seconds that a finished Job is kept, for its log, and so that what was built is not built again at once.
+#: Seconds that a finished Job is kept: its log can be read, and its image is not built again at once.
 JOB_TTL = 24 * 3600
 
-#: What clusters before 1.30 read instead of ``appArmorProfile``; ``build`` is the container's name.
+#: The annotation that clusters before 1.30 read instead of ``appArmorProfile``; ``build`` is the container's name.
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/build"
 
 _OTHER = {"amd64": "arm64", "arm64": "amd64"}
@@ -83,7 +87,7 @@ def build_job(order: BuildOrder, attempt: int) -> dict[str, Any]:
             "template": {
                 "metadata": {
                     "labels": {APP_LABEL: APP, KEY_LABEL: order.key},
-                    # An autoscaler that takes the node away makes the build begin anew.
+                    # If an autoscaler removes the node, the build has to start again.
                     "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", _APPARMOR: "unconfined"},
                 },
                 "spec": _pod(order),
@@ -112,7 +116,7 @@ def _pod(order: BuildOrder) -> dict[str, Any]:
     }
 
 
-#: Nodes with cards are for those who pay for them, unless there is no other.
+#: Prefers nodes without GPUs, since GPU nodes are expensive.
 _WITHOUT_CARDS = {
     "weight": 100,
     "preference": {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}]},
@@ -134,14 +138,14 @@ def _container(order: BuildOrder, volumes: list[tuple[dict[str, Any], str]]) -> 
         "command": ["sh", f"/context/{SCRIPT}"],
         "args": build_options(order),
         "env": [{"name": name, "value": value} for name, value in environment.items()],
-        # What went wrong stands at the end of the log; what was pushed is written to the file itself.
+        # On failure the message is the end of the log; on success the script writes the pushed digest to the file.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {
             "requests": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "20Gi"},
             "limits": {"memory": "8Gi", "ephemeral-storage": "40Gi"},
         },
         "securityContext": {
-            # newuidmap and newgidmap get what they need by being executed.
+            # newuidmap and newgidmap get their capabilities when they are executed.
             "allowPrivilegeEscalation": True,
             "appArmorProfile": {"type": "Unconfined"},
             "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]},
@@ -151,7 +155,7 @@ def _container(order: BuildOrder, volumes: list[tuple[dict[str, Any], str]]) -> 
 
 
 def _volumes(order: BuildOrder) -> list[tuple[dict[str, Any], str]]:
-    """Each volume and where it is mounted. Secrets that may be missing are ``optional``."""
+    """Each volume and its mount path. Secrets that may not exist are ``optional``."""
     found: list[tuple[dict[str, Any], str]] = [
         ({"name": "context", "configMap": {"name": build_config_map(order.family)["metadata"]["name"]}}, "/context"),
         ({"name": "storage", "emptyDir": {}}, "/home/build/.local/share/containers"),

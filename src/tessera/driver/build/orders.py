@@ -1,4 +1,4 @@
-"""What is to be built: one image for one kernel, under the tag that nodes look for. Pure."""
+"""Orders to build one image for one kernel, under the tag that nodes look for. Pure."""
 
 import hashlib
 
@@ -22,7 +22,7 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind
 from tessera.limits import ECHOED
 
-#: The first branch for which NVIDIA's driver container takes the open modules when nobody says which.
+#: The first branch for which NVIDIA's driver container uses the open modules if the type is not set.
 FIRST_OPEN_BRANCH = 560
 
 
@@ -30,13 +30,13 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One image to build. Made by :func:`make_order`, which checks every part.
 
     Attributes:
-        pool: the nodes that it is for.
-        version: the driver's version (``525.125.06``) or branch (``525``), as asked for.
-        target: ``repository/image:tag`` that it is pushed to.
-        open_modules: NVIDIA's open kernel modules instead of the proprietary ones.
-        base_image: what the finished image stands on.
-        builder_image: what compiles; empty for Ubuntu.
-        settings: what else an administrator says about building.
+        pool: the nodes that need the image.
+        version: the requested driver version (``525.125.06``) or branch (``525``).
+        target: ``repository/image:tag`` to push to.
+        open_modules: use NVIDIA's open kernel modules instead of the proprietary ones.
+        base_image: base image of the finished image.
+        builder_image: image that compiles; empty for Ubuntu.
+        settings: the administrator's other build settings.
     """
 
     pool: PoolKey
@@ -49,7 +49,7 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def family(self) -> Family:
-        """How it is built."""
+        """The way to build it."""
         return family_of(self.pool)
 
     @property
@@ -59,35 +59,35 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> str:
-        """The whole version; empty if a branch was asked for."""
+        """The whole version; empty if the order names a branch."""
         return self.version if "." in self.version else ""
 
     @property
     def machine(self) -> str:
-        """The architecture as the kernel says it: x86_64 or aarch64."""
+        """The architecture in the kernel's spelling: x86_64 or aarch64."""
         return ARCHITECTURES[self.pool.architecture]
 
     @property
     def shares_tag(self) -> bool:
-        """Whether an image for the other architecture has the same tag: the kernel does not name its own."""
+        """True if images for both architectures have the same tag, since the kernel does not name its architecture."""
         return self.machine not in self.pool.kernel
 
     @property
     def key(self) -> str:
-        """Ten hexadecimal digits: the same for whatever ends under the same tag for the same architecture.
+        """Ten hexadecimal digits, the same for all orders with the same tag and architecture.
 
-        Nothing else is part of it, so that two opinions about how to build never push to one tag at a time.
+        Nothing else is part of it, so two orders that differ in how to build never push to one tag at the same time.
         """
         return hashlib.sha256(f"{self.target} {self.pool.architecture}".encode()).hexdigest()[:10]
 
     @property
     def tag_key(self) -> str:
-        """Ten hexadecimal digits of the target alone, under which builds for two architectures take turns."""
+        """Ten hexadecimal digits of the target alone; builds with this value for two architectures take turns."""
         return hashlib.sha256(self.target.encode()).hexdigest()[:10]
 
     @property
     def name(self) -> str:
-        """The name of its Jobs, without the number of the attempt."""
+        """The name of its Jobs, without the attempt's number."""
         return f"tessera-build-{self.key}"
 
 
@@ -101,19 +101,19 @@ def make_order(
     base_image: str = "",
     builder_image: str = "",
 ) -> BuildOrder:
-    """An order that can be carried out.
+    """Makes an order and checks every part.
 
     Args:
-        pool: the nodes that it is for.
+        pool: the nodes that need the image.
         version: the driver's version or branch.
-        target: ``repository/image:tag``, the tag being one that those nodes look for.
-        module_type: auto, open or proprietary. ``auto`` is decided by the branch, as nothing is known of the cards.
-        settings: what an administrator says about building; the defaults if left out.
-        base_image: what the finished image stands on, whatever the settings say.
-        builder_image: what compiles, whatever the settings say.
+        target: ``repository/image:tag``; the tag must be one that those nodes look for.
+        module_type: auto, open or proprietary. The branch decides ``auto``, since the GPUs are not known.
+        settings: the administrator's build settings; the defaults if left out.
+        base_image: base image of the finished image; overrides the settings.
+        builder_image: image that compiles; overrides the settings.
 
     Raises:
-        UnbuildableError: a part is not what it should be, or nothing can be built for this system.
+        UnbuildableError: a part is invalid, or nothing can be built for this system.
     """
     family = family_of(pool)
     require_pool(pool)
@@ -142,16 +142,16 @@ def make_order(
 def order_for(
     policy: DriverPolicy, pool: PoolKey, *, toolkit: str = "", settings: BuildSettings | None = None
 ) -> BuildOrder:
-    """The order that a policy with a build repository means for a pool.
+    """The order for a pool under a policy with a build repository.
 
     Args:
-        policy: says where to, which version and which kernel modules.
-        pool: the nodes that it is for.
-        toolkit: the Driver Toolkit's image for the pool, where it is known.
-        settings: what an administrator says about building; the defaults if left out.
+        policy: names the repository, the version and the kernel modules.
+        pool: the nodes that need the image.
+        toolkit: the Driver Toolkit's image for the pool, if it is known.
+        settings: the administrator's build settings; the defaults if left out.
 
     Raises:
-        UnbuildableError: the policy does not say enough, or :func:`make_order` refuses.
+        UnbuildableError: the policy lacks a value, or :func:`make_order` refuses the order.
     """
     source = policy.source
     if not policy.build_repository or not source.image or not source.version:
@@ -173,7 +173,7 @@ def order_for(
 
 
 def target_reference(repository: str, version: str, pool: PoolKey) -> str:
-    """``repository:tag`` with the tag that is looked for first."""
+    """``repository:tag`` with the tag that nodes look for first."""
     return f"{repository}:{tags(version, pool, ImageKind.PRECOMPILED)[0]}"
 
 

@@ -1,8 +1,8 @@
 """Settings of driver image builds, and the checks of every value that goes into a build order.
 
-Kernel, version and image references end up in shell scripts and in the API server. They come from node labels and from
-objects that others write, so a value of the wrong form is refused here, and only here. A form proves that a value is
-harmless, not that such an image exists.
+Kernel, version and image references go into shell scripts and to the API server. They come from node labels and from
+objects that others write. So this module, and only this one, refuses values of the wrong form. A correct form proves
+that a value is harmless, not that such an image exists.
 """
 
 import re
@@ -15,24 +15,24 @@ from tessera.limits import ECHOED
 
 
 class UnbuildableError(ValueError):
-    """Nothing can be built from this; the text says why and what to do."""
+    """These values cannot be built; the text says why and what to do."""
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How a value has to look, and what to write instead of one that does not."""
+    """The required form of a value, and a hint for correcting one that does not have it."""
 
     pattern: re.Pattern[str]
     advice: str
 
     def require(self, value: str, what: str) -> None:
-        """Refuses a value that does not look so.
+        """Refuses a value that does not have this form.
 
         Args:
-            value: what was written.
-            what: what it is, for the message.
+            value: the text to check.
+            what: the name of the value, for the message.
 
         Raises:
-            UnbuildableError: it does not.
+            UnbuildableError: the value does not have this form.
         """
         if not self.pattern.fullmatch(value):
             raise UnbuildableError(f"{what} {value[:ECHOED]!r} is not of the form that it must have; {self.advice}")
@@ -45,7 +45,7 @@ KERNEL = Form(re.compile(r"[0-9][A-Za-z0-9._+~-]{0,127}"), "write what uname -r 
 _OS = Form(re.compile(r"[a-z][a-z0-9_-]{0,31}"), "write the ID of os-release")
 _OS_VERSION = Form(re.compile(r"[0-9][0-9A-Za-z.]{0,15}"), "write the VERSION_ID of os-release")
 _OSTREE = Form(re.compile(r"[0-9A-Za-z.-]{0,64}"), "write the OSTREE_VERSION of os-release")
-#: Of a reference: registry and path, and tag or digest. Not the whole grammar, but nothing outside of it.
+#: Form of a reference: registry and path, and tag or digest. It accepts a subset of the whole grammar.
 IMAGE = Form(
     re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,254}(@sha256:[0-9a-f]{64})?"),
     "write registry/path:tag or registry/path@sha256:…",
@@ -53,7 +53,7 @@ IMAGE = Form(
 TARGET = Form(
     re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,200}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"), "write registry/path/image:tag"
 )
-#: What base images are told apart by, see :func:`tessera.driver.build.families.base_image`.
+#: The keys of base images, see :func:`tessera.driver.build.families.base_image`.
 SYSTEM = Form(
     re.compile(r"ubuntu[0-9]{2}\.[0-9]{2}|rhel[0-9]{1,2}"), "write ubuntu22.04 or rhel9, which RHCOS 4.15 is, too"
 )
@@ -61,15 +61,15 @@ SECRET = Form(_NAME, "write the name of a Secret")
 CONFIG_MAP = Form(_NAME, "write its name")
 URL = Form(re.compile(r"https?://[A-Za-z0-9._:/-]{1,200}"), "write http(s)://host/path")
 
-#: Architectures as registries say them, and as kernels do.
+#: Architectures in the registries' spelling, and in the kernel's.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def require_pool(pool: PoolKey) -> None:
-    """Refuses a pool that nodes' labels could have made up.
+    """Refuses a pool with parts of the wrong form; node labels may contain any text.
 
     Raises:
-        UnbuildableError: a part of it is not what it should be.
+        UnbuildableError: a part has the wrong form.
     """
     _OS.require(pool.os_id, "operating system")
     _OS_VERSION.require(pool.os_version, "version of the operating system")
@@ -79,24 +79,24 @@ def require_pool(pool: PoolKey) -> None:
         raise UnbuildableError(f"architecture {pool.architecture!r} of {pool.text}: only amd64 and arm64 are known")
 
 
-#: Where NVIDIA publishes the ``.run`` files, ``<url>/<version>/NVIDIA-Linux-<arch>-<version>.run``.
+#: NVIDIA's download address of ``.run`` files, ``<url>/<version>/NVIDIA-Linux-<arch>-<version>.run``.
 DOWNLOADS = "https://us.download.nvidia.com/tesla"
-#: Runs the build. The project's own image of buildah, which has a user ``build`` (1000) for work without root.
+#: The image that runs the build: the buildah project's own, which has a user ``build`` (1000) for work without root.
 BUILDAH_IMAGE = "quay.io/buildah/stable:v1.42.2"
 
 
 class BuildSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an administrator may say about building; everything has a default.
+    """The administrator's settings for builds; each has a default.
 
     Attributes:
-        buildah_image: what the Job runs.
-        base_images: what the finished image stands on, by ``ubuntu22.04`` or ``rhel9``.
-        builder_images: what compiles, by the whole kernel; only for RHEL and its relatives.
-        downloads: where NVIDIA's ``.run`` files are found.
-        nvswitch: fabric manager and what belongs to it are put in.
-        tls_verify: the registry's certificate is checked.
-        push_secret: Secret (kubernetes.io/dockerconfigjson) with which the image is pushed.
-        ca_config_map: ConfigMap of certificates (``*.crt``) that registries are trusted by.
+        buildah_image: image that the Job runs.
+        base_images: base images of finished images, by ``ubuntu22.04`` or ``rhel9``.
+        builder_images: images that compile, by the whole kernel release; only for RHEL and its relatives.
+        downloads: download address of NVIDIA's ``.run`` files.
+        nvswitch: install fabric manager and its companions.
+        tls_verify: check the registry's certificate.
+        push_secret: Secret (kubernetes.io/dockerconfigjson) for pushing the image.
+        ca_config_map: ConfigMap with certificates (``*.crt``) by which registries are trusted.
     """
 
     buildah_image: str = BUILDAH_IMAGE
@@ -110,10 +110,10 @@ class BuildSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_settings(settings: BuildSettings) -> BuildSettings:
-    """The settings as they are, every part being what it should be.
+    """Returns the settings unchanged if every part is valid.
 
     Raises:
-        UnbuildableError: one is not.
+        UnbuildableError: a part is not valid.
     """
     for system in settings.base_images:
         SYSTEM.require(system, "system of a base image")

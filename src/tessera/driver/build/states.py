@@ -26,7 +26,7 @@ from tessera.limits import BUILD_WORDS
 class BuildPhase(Enum):
     """How far a build is."""
 
-    NONE = "none"  # not wanted so far, or waits for its turn
+    NONE = "none"  # not wanted so far, or waiting for its turn
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
@@ -38,10 +38,10 @@ class BuildState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         phase: how far it is.
         since: seconds since 1970 at which this phase began; 0 for NONE.
-        attempts: Jobs that there were.
-        text: what is happening or what went wrong, with the pod's own words; empty where there is nothing to say.
-        again: seconds since 1970 at which a failed build is tried again; None if it is not.
-        digest: of what was pushed, as the pod told it; empty if unknown.
+        attempts: number of Jobs so far.
+        text: progress or error, in the pod's own words; empty if there is nothing to report.
+        again: seconds since 1970 at which a failed build is retried; None if it is not.
+        digest: digest of the pushed image, as the pod reported it; empty if unknown.
     """
 
     phase: BuildPhase
@@ -53,7 +53,7 @@ class BuildState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildRetries(msgspec.Struct, frozen=True, kw_only=True):
-    """How failures are followed up: seconds before the second attempt, doubled for each one more, and how many."""
+    """How failures are repeated: seconds before the second attempt, doubled for each further one; and the limit."""
 
     pause: float = 600.0
     attempts: int = 5
@@ -80,7 +80,7 @@ class StartBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_attempt(job: Job, pods: Iterable[Pod]) -> BuildAttempt | None:
-    """What a Job says; None if it is none of ours (a label is missing, or a number is none)."""
+    """The attempt that a Job stands for; None if a label is missing or a number is invalid."""
     labels, number = job.metadata.labels, job.metadata.annotations.get(ATTEMPT_ANNOTATION, "")
     if KEY_LABEL not in labels or not number.isascii() or not number.isdigit() or len(number) > 4:
         return None
@@ -133,7 +133,7 @@ def _digest(pod: Pod) -> str:
 
 
 def _failure(reason: str, message: str, pods: list[Pod]) -> str:
-    """The last pod's exit code and last words; the Job's own where there is no pod to ask."""
+    """The last pod's exit code and last message; the Job's own message if it has no pod."""
     for pod in reversed(pods):
         ended = _terminated_container(pod)
         if ended is not None and ended.exit_code != 0:
@@ -146,7 +146,7 @@ def _failure(reason: str, message: str, pods: list[Pod]) -> str:
 
 
 def _progress(pods: list[Pod]) -> str:
-    """Why a build that has begun does not get on; empty where it does."""
+    """Why a started build makes no progress; empty if it makes progress."""
     if not pods:
         return ""
     pod = pods[-1]
@@ -161,7 +161,7 @@ def _progress(pods: list[Pod]) -> str:
 
 
 def build_state(order: BuildOrder, attempts: Iterable[BuildAttempt], retries: BuildRetries) -> BuildState:
-    """One build over all of its attempts; the highest number counts."""
+    """The state of one build over all of its attempts; the attempt with the highest number decides."""
     own = [each for each in attempts if each.key == order.key]
     if not own:
         return BuildState(phase=BuildPhase.NONE)
@@ -181,16 +181,16 @@ def build_state(order: BuildOrder, attempts: Iterable[BuildAttempt], retries: Bu
 def decide_builds(
     wanted: Collection[BuildOrder], attempts: Mapping[str, BuildAttempt], now: float, retries: BuildRetries
 ) -> tuple[list[StartBuild], float | None]:
-    """What is to be started now.
+    """Decides which builds to start now.
 
     Args:
-        wanted: what should be there; the same order may come many times.
+        wanted: the wanted builds; the same order may occur several times.
         attempts: all Jobs, by name.
         now: seconds since 1970.
-        retries: how failures are followed up.
+        retries: how failures are repeated.
 
     Returns:
-        Instructions, and the next point in time at which time alone changes the answer.
+        Instructions, and the next point in time at which the result changes although no input does.
     """
     busy = {each.tag for each in attempts.values() if each.phase is BuildPhase.RUNNING}
     starts: list[StartBuild] = []

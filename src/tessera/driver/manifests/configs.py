@@ -1,8 +1,8 @@
-"""ConfigMaps and Secrets that a policy names, and where in a driver container their files are expected.
+"""Mounts the ConfigMaps and Secrets that a policy names into driver containers.
 
-Places are those of gpu-operator v26.7.0 (``internal/state/driver_volumes.go``). A ConfigMap of repositories or
-certificates goes into a folder of the image that has other files too, so each of its keys is mounted by itself; which
-keys there are must be known before the DaemonSet is made.
+The mount paths are those of gpu-operator v26.7.0 (``internal/state/driver_volumes.go``). The files of a ConfigMap of
+repositories or certificates go into a folder in which the image has other files too. So each key is mounted by itself,
+and the keys must be known before the DaemonSet is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 
 Json = dict[str, Any]
-#: Keys of each ConfigMap by its name.
+#: The keys of each ConfigMap, by the ConfigMap's name.
 Keys = Mapping[str, Sequence[str]]
 
 REPOSITORIES, CERTIFICATES, MODULES = "repoConfig", "certConfig", "kernelModuleConfig"
@@ -33,7 +33,7 @@ _CERTIFICATE_FOLDERS = {
     **dict.fromkeys(("debian", "ubuntu"), "/usr/local/share/ca-certificates"),
     **dict.fromkeys(("sles", "sl-micro"), "/etc/pki/trust/anchors"),
 }
-#: Subscriptions of the host, without which a build there finds no packages.
+#: Subscription files of the host; without them a build there finds no packages.
 _SUBSCRIPTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "rhel": (
         ("/etc/pki/entitlement", "/run/secrets/etc-pki-entitlement", "Directory"),
@@ -48,7 +48,7 @@ _SUBSCRIPTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
 }
-#: Of a vGPU licence: key and place.
+#: Each key of a vGPU licence and its mount path.
 _LICENCE_FILES = {
     "gridd.conf": "/drivers/gridd.conf",
     "client_configuration_token.tok": "/drivers/ClientConfigToken/client_configuration_token.tok",
@@ -63,26 +63,26 @@ class Extra(msgspec.Struct, frozen=True):
 
 
 class ConfigError(ValueError):
-    """What a policy names cannot be mounted; the text says what and why."""
+    """An object that the policy names cannot be mounted; the text says which and why."""
 
 
 def needed_config_maps(policy: DriverPolicy, made: DriverSet) -> list[str]:
-    """ConfigMaps whose keys must be known."""
+    """Names of the ConfigMaps whose keys must be known."""
     licence = policy.config_maps.get(LICENSING, "")
     return [*(name for name, _ in _folders(policy, made)), *([licence] if licence else [])]
 
 
 def extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> list[Extra]:
-    """All that the policy adds to the driver container.
+    """All volumes that the policy adds to the driver container.
 
     Raises:
-        ConfigError: the operating system has no place for it, or a ConfigMap is not there.
+        ConfigError: the operating system has no path for one of them, or a ConfigMap does not exist.
     """
     return [*_keyed(policy, made, keys), *_subscriptions(policy, made), *_modules(made), *_fixed(policy, keys)]
 
 
 def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]:
-    """ConfigMap and folder."""
+    """Yields the name of each ConfigMap and the folder for its keys."""
     builds = made.strategy is DriverStrategy.BUILT
     for purpose, folders in ((REPOSITORIES, _REPOSITORY_FOLDERS), (CERTIFICATES, _CERTIFICATE_FOLDERS)):
         name = policy.config_maps.get(purpose, "")
@@ -110,7 +110,7 @@ def _keyed(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]
 
 
 def _subscriptions(policy: DriverPolicy, made: DriverSet) -> Iterator[Extra]:
-    """RHCOS has none of its own: there the Driver Toolkit builds, and CRI-O mounts what entitlements there are."""
+    """RHCOS has no subscriptions: there the Driver Toolkit builds, and CRI-O mounts the entitlements of the host."""
     if made.strategy is not DriverStrategy.BUILT or made.pool.ostree:
         return
     if made.pool.os_id == "rhel" and policy.config_maps.get(REPOSITORIES):
@@ -124,7 +124,7 @@ def _subscriptions(policy: DriverPolicy, made: DriverSet) -> Iterator[Extra]:
 
 
 def _modules(made: DriverSet) -> Iterator[Extra]:
-    """Precompiled containers of SUSE look at the host's modules."""
+    """Precompiled containers of SUSE read the host's modules."""
     if made.strategy is not DriverStrategy.BUILT and made.pool.os_id in {"sles", "sl-micro"}:
         yield Extra(
             {"name": "lib-modules", "hostPath": {"path": "/lib/modules", "type": "Directory"}},
@@ -133,7 +133,7 @@ def _modules(made: DriverSet) -> Iterator[Extra]:
 
 
 def _fixed(policy: DriverPolicy, keys: Keys) -> Iterator[Extra]:
-    """Files with names of their own. A licence's token is left out where its ConfigMap has none."""
+    """Files whose names are fixed. A licence's token is left out if its ConfigMap has none."""
     name = policy.config_maps.get(LICENSING, "")
     if policy.licensing_secret:
         source: Json = {"secret": {"secretName": policy.licensing_secret}}

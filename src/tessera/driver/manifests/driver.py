@@ -1,7 +1,7 @@
-"""The DaemonSet of a driver set: NVIDIA's driver container on every node that carries the set's label.
+"""The DaemonSet of a driver set: runs NVIDIA's driver container on every node that carries the set's label.
 
-Its pods tolerate everything and use the host's network, so the image is on its way while the node has no network for
-pods yet. They are replaced by moving a node's label only: the update strategy is OnDelete.
+Its pods tolerate every taint and use the host's network, so kubelet pulls the image before the node has a pod network.
+The update strategy is OnDelete: only a change of a node's label replaces its pod.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 _PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _SHARED = "shared-nvidia-driver-toolkit"
 _SHARED_FOLDER = f"/mnt/{_SHARED}"
-#: Variables that say which driver and which node; a policy's own variables do not replace them.
+#: Variables that name the driver and the node; a policy's own variables do not replace them.
 _OURS = ("NVIDIA_VISIBLE_DEVICES", "NODE_NAME", "NODE_IP", "OPERATOR_NAMESPACE", "DRIVER_CONFIG_DIGEST")
 
 
@@ -39,13 +39,13 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: P
     """The DaemonSet.
 
     Args:
-        policy: what governs its nodes.
-        made: the set.
+        policy: the policy of its nodes.
+        made: the driver set.
         keys: keys of the ConfigMaps that the policy names.
-        proxy: the cluster's.
+        proxy: the cluster's proxy.
 
     Raises:
-        ConfigError: what the policy names cannot be mounted.
+        ConfigError: an object that the policy names cannot be mounted.
     """
     labels = {
         **policy.labels,
@@ -59,7 +59,9 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: P
             "annotations": {**policy.annotations, SET_ANNOTATION: set_text(made)},
         },
         "spec": {
-            # With the name: a pod without a controller that matched, a validation for one, would be adopted.
+            # The name is part of the selector: else the DaemonSet would adopt a matching pod without a controller, such
+            # as a
+            # validation pod.
             "selector": {"matchLabels": {APP_LABEL: DRIVER_APP, DRIVER_SET_LABEL: made.id}},
             "updateStrategy": {"type": "OnDelete"},
             "template": {
@@ -127,11 +129,11 @@ def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json], proxy: Pr
 
 def _environment(policy: DriverPolicy, made: DriverSet, proxy: Proxy) -> list[Json]:
     ours = [
-        # The nvidia runtime, where it is the default one, must leave this container alone.
+        # If the nvidia runtime is the default one, it must leave this container alone.
         _value("NVIDIA_VISIBLE_DEVICES", "void"),
         _field("NODE_NAME", "spec.nodeName"),
         _field("NODE_IP", "status.hostIP"),
-        # With an equal one from the time before, a restart of the container skips what is done already.
+        # If the value equals that of the last run, a restarted container skips the steps that are done already.
         _value("DRIVER_CONFIG_DIGEST", made.id),
         _value("KERNEL_MODULE_TYPE", policy.kernel_module_type),
     ]
@@ -152,7 +154,7 @@ def _rdma(policy: DriverPolicy) -> list[Json]:
 
 
 def _manager(policy: DriverPolicy, made: DriverSet) -> Json:
-    """Unloads what an earlier container left behind. Pods are not its business: the rollout has evicted them."""
+    """The driver manager: unloads what an earlier container left. It evicts no pods; the rollout has done that."""
     fixed = {
         "ENABLE_GPU_POD_EVICTION": "false",
         "ENABLE_AUTO_DRAIN": "false",
@@ -181,7 +183,7 @@ def _manager(policy: DriverPolicy, made: DriverSet) -> Json:
 
 
 def _toolkit(policy: DriverPolicy, made: DriverSet) -> Json:
-    """OpenShift's Driver Toolkit compiles; without one for this RHCOS the driver's own image does (entitlements)."""
+    """OpenShift's Driver Toolkit, which compiles. If none fits RHCOS, the driver image compiles (entitlements)."""
     missing = [] if made.toolkit else [_value("RHCOS_IMAGE_MISSING", "true")]
     script = (
         f"until [ -f {_SHARED_FOLDER}/dir_prepared ]; do sleep 1; done; "
@@ -243,7 +245,7 @@ def _has_manager(manager: OperandSettings) -> bool:
 
 
 def _builds_apart(made: DriverSet) -> bool:
-    """RHCOS has no compiler: a second container builds there."""
+    """True on RHCOS: its driver container has no compiler, so a second container builds."""
     return made.strategy is DriverStrategy.BUILT and bool(made.pool.ostree)
 
 

@@ -1,4 +1,4 @@
-"""What of the host is mounted where in a driver pod.
+"""The host paths that a driver pod mounts, and their places in its containers.
 
 Source: gpu-operator v26.7.0, ``assets/state-driver/0500_daemonset.yaml``.
 """
@@ -16,11 +16,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """A path of the host in a container.
 
     Attributes:
-        name: the volume's.
-        path: on the host.
-        at: in the container.
-        type: what the path must be; empty for no check.
-        propagation: whose mounts are seen by whom; empty for none.
+        name: name of the volume.
+        path: path on the host.
+        at: path in the container.
+        type: the type that kubelet requires of the path; empty for no check.
+        propagation: mount propagation between host and container; empty for none.
         read_only: the container does not write there.
     """
 
@@ -32,11 +32,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
     def volume(self) -> Json:
-        """The pod's part."""
+        """The pod's volume."""
         return {"name": self.name, "hostPath": {"path": self.path, **({"type": self.type} if self.type else {})}}
 
     def mount(self) -> Json:
-        """The container's part."""
+        """The container's volume mount."""
         made: Json = {"name": self.name, "mountPath": self.at}
         if self.propagation:
             made["mountPropagation"] = self.propagation
@@ -81,12 +81,12 @@ def _firmware(policy: DriverPolicy) -> Mount:
 
 
 def manager_mounts() -> list[Mount]:
-    """Of the driver manager."""
+    """Mounts of the driver manager."""
     return [RUN_NVIDIA, HOST_ROOT, HOST_SYS, MELLANOX]
 
 
 def driver_mounts(policy: DriverPolicy) -> list[Mount]:
-    """Of the driver container."""
+    """Mounts of the driver container."""
     folders = [
         Mount(name=f"run-{name}", path=f"/run/{name}", at=f"/run/{name}", type=_CREATE)
         for name in ("nvidia-fabricmanager", "nvidia-topologyd")
@@ -111,23 +111,23 @@ def driver_mounts(policy: DriverPolicy) -> list[Mount]:
 
 
 def _own_root(policy: DriverPolicy) -> Mount:
-    """NVIDIA's container puts its files below /run/nvidia/driver, wherever that is on the host."""
+    """The folder of the host that the container sees as /run/nvidia/driver, where NVIDIA's container puts its files."""
     return Mount(
         name="driver-install-dir", path=policy.driver_root, at="/run/nvidia/driver", type=_CREATE, propagation=_BOTH
     )
 
 
 def build_mounts(policy: DriverPolicy) -> list[Mount]:
-    """Of the Driver Toolkit's container, which compiles on RHCOS."""
+    """Mounts of the Driver Toolkit's container, which compiles on RHCOS."""
     return [VAR_LOG, _mofed_sources(policy), OS_RELEASE, FIRMWARE_PATH, _firmware(policy)]
 
 
 def peermem_mounts() -> list[Mount]:
-    """Of the container that loads nvidia-peermem."""
+    """Mounts of the container that loads nvidia-peermem."""
     return [RUN_NVIDIA, VAR_LOG, DEV_LOG, MELLANOX]
 
 
 def volumes(*groups: list[Mount]) -> list[Json]:
-    """The pod's volumes for the mounts of all its containers, each once."""
+    """The pod's volumes for the mounts of all its containers, without duplicates."""
     named = {mount.name: mount.volume() for group in groups for mount in group}
     return list(named.values())

@@ -1,7 +1,7 @@
-"""Names and labels of what is made, and how it is recognised again.
+"""Names, labels and annotations of the objects that the controller makes for drivers.
 
-Nothing of a kernel's name ends in a name or a label: both have alphabets and lengths of their own. What a DaemonSet is
-for stands whole in an annotation, from which a controller that has just started learns it.
+No part of a kernel's name becomes part of an object's name or label: both restrict characters and length. An annotation
+of the DaemonSet holds the whole driver set; a controller that has just started reads it there.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from tessera.kube.resources.meta import ObjectMeta
 NAMESPACE = "tessera-system"
 APP_LABEL = "app.kubernetes.io/name"
 PART_OF = {"app.kubernetes.io/part-of": "tessera"}
-#: Whose driver a pod brings; upstream's label, by which its tools find driver pods.
+#: The gpu-operator's label that says which driver a pod brings; its tools find driver pods by it.
 COMPONENT = {"app.kubernetes.io/component": "nvidia-driver"}
 
 #: Annotation of a DaemonSet: its :class:`~tessera.driver.driver_sets.DriverSet` as JSON.
 SET_ANNOTATION = "tessera.dev/driver-set"
-#: Annotation of a DaemonSet: stands for all of its spec, so that it is written only when it differs.
+#: Annotation of a DaemonSet: hash of its whole spec. The controller writes the DaemonSet only if the hash differs.
 SPEC_ANNOTATION = "tessera.dev/spec"
 
-#: The account of driver pods; the driver manager pauses and labels nodes with it.
+#: The service account of driver pods; the driver manager uses it to pause and label nodes.
 DRIVER_ACCOUNT = "tessera-driver"
 RUNTIME_CLASS = "nvidia"
 
@@ -33,10 +33,10 @@ DRIVER_CONTAINER = "nvidia-driver-ctr"
 MANAGER_CONTAINER = "k8s-driver-manager"
 BUILD_CONTAINER = "openshift-driver-toolkit-ctr"
 
-#: The container of the toolkit's pod.
+#: The container in the toolkit's pod.
 TOOLKIT_CONTAINER = "nvidia-container-toolkit-ctr"
 
-#: What a driver pod's label of :data:`DRIVER_SET_LABEL` and the nodes' have in common.
+#: The common prefix of :data:`DRIVER_SET_LABEL`'s values on driver pods and nodes.
 Labels = Mapping[str, str]
 
 
@@ -46,12 +46,12 @@ def set_labels(made: DriverSet) -> dict[str, str]:
 
 
 def app_labels(app: str) -> dict[str, str]:
-    """Labels of the pods of another part."""
+    """Labels of the pods of another component."""
     return {APP_LABEL: app, **PART_OF}
 
 
 def set_of(meta: ObjectMeta) -> DriverSet | None:
-    """The driver set that a DaemonSet is for; None if it is not one of ours, or cannot be read."""
+    """The driver set of a DaemonSet; None if the DaemonSet is not Tessera's, or its annotation cannot be read."""
     if meta.labels.get(APP_LABEL) != DRIVER_APP:
         return None
     try:
@@ -62,17 +62,17 @@ def set_of(meta: ObjectMeta) -> DriverSet | None:
 
 
 def set_text(made: DriverSet) -> str:
-    """The annotation's value."""
+    """The annotation's value for a driver set."""
     return msgspec.json.encode(made).decode()
 
 
 def validation_name(node_uid: str) -> str:
-    """The name of a node's validation pod: the same after every restart, another one for another life of the node."""
+    """The name of a node's validation pod: constant over restarts, different if the Node object is made anew."""
     return f"{VALIDATION_APP}-{node_uid}"
 
 
 def secrets(*names: str) -> dict[str, Any]:
-    """The pod's ``imagePullSecrets``; nothing without names."""
+    """The pod's ``imagePullSecrets``; an empty dict without names."""
     found = [{"name": name} for name in dict.fromkeys(names) if name]
     return {"imagePullSecrets": found} if found else {}
 

@@ -12,16 +12,16 @@ _CONTAINER = "validate"
 
 
 def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str, nri_plugin: bool = False) -> Json:
-    """Runs a program on the node's cards through its container runtime, and then says so by the markers.
+    """The pod that runs a program on the node's GPUs through its container runtime, and then writes the marker files.
 
-    It asks for no card as a resource: those of the node are not advertised before it has succeeded.
+    The pod requests no GPU as a resource: the node advertises none before the pod has succeeded.
 
     Args:
-        image: Tessera's own.
-        node: where.
-        node_uid: that Node object's.
-        driver_set: what is validated.
-        nri_plugin: the node's toolkit is a plugin of its container runtime; then there is no RuntimeClass of it.
+        image: Tessera's image.
+        node: name of the node.
+        node_uid: UID of that Node object.
+        driver_set: the driver set that the pod validates.
+        nri_plugin: the node's toolkit is a plugin of its container runtime; then the toolkit has no RuntimeClass.
     """
     through: Json = {} if nri_plugin else {"runtimeClassName": RUNTIME_CLASS}
     asked = {"annotations": {f"nvidia.cdi.k8s.io/container.{_CONTAINER}": "management.nvidia.com/gpu=all"}}
@@ -30,7 +30,7 @@ def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str, nri
             "name": validation_name(node_uid),
             "labels": {**app_labels(VALIDATION_APP), DRIVER_SET_LABEL: driver_set},
             **(asked if nri_plugin else {}),
-            # Goes with its node, also where nobody collects pods of nodes that are gone.
+            # The pod is deleted with its node, also in clusters that do not collect pods of deleted nodes.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}],
         },
         "spec": {
@@ -51,7 +51,7 @@ def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str, nri
                         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
                         {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
                     ],
-                    # Writes markers into a folder of the host that belongs to root.
+                    # The container writes markers into a folder of the host that belongs to root.
                     "securityContext": {"privileged": True, "runAsUser": 0, "seLinuxOptions": {"level": "s0"}},
                     "volumeMounts": [MARKERS.mount()],
                 }

@@ -1,7 +1,7 @@
-"""When a container of the stack counts as started or ready: looked at each second, from the first one on.
+"""Probes that decide when a container of the driver stack is started or ready; kubelet runs them every second.
 
-NVIDIA's operator first looks after 60 s and then every 10 s, since its probe runs ``nvidia-smi`` each time. Ours asks
-for a file first, which costs nothing while the driver is built or loaded, so there is nothing to wait for.
+NVIDIA's operator probes first after 60 s and then every 10 s, since its probe runs ``nvidia-smi`` each time. Ours looks
+for a file first. That costs nothing while the driver is built or loaded, so the probe starts at once.
 """
 
 import shlex
@@ -14,19 +14,20 @@ Json = dict[str, Any]
 
 #: Seconds that a driver may take to start: gpu-operator's 60 s + 120 x 10 s, and more for a slow build.
 _PATIENCE = 1800
-#: Seconds that one look may take: ``nvidia-smi`` on many cards without persistence mode.
+#: Timeout of one probe, seconds: ``nvidia-smi`` is slow on many GPUs without persistence mode.
 _TIMEOUT = 60
 
-#: Written by NVIDIA's driver containers that run daemons besides.
+#: Files that NVIDIA's driver containers write if they also run daemons.
 _DAEMONS = ".driver-daemons-status"
 
-#: Where NVIDIA's containers show their root to the node, as their last step (gpu-driver-container, ``_mount_rootfs``).
+#: Where NVIDIA's containers mount their root for the node, as their last step (gpu-driver-container,
+#: ``_mount_rootfs``).
 _ROOT = "/run/nvidia/driver"
-#: A file in the container's own root, from which one run of it is told from another.
+#: A file in the container's own root that identifies one run of the container.
 _RUN = "/.tessera-run"
 
-#: Modules may be loaded, and files mounted, from an earlier run of the container, which this one is about to replace:
-#: only with its own root in place it has come to the end. A marker that is too early goes before anybody trusts it.
+#: An earlier run of the container may have left modules loaded and files mounted, which this run is about to replace.
+#: A run is complete only once its own root is mounted. The script removes a marker that an earlier run left.
 _STARTED = f"""\
 mkdir -p {MARKER_FOLDER} && cd {MARKER_FOLDER} || exit 1
 wrong() {{ rm -f {DRIVER_CONTAINER_READY}; echo "$1"; exit 1; }}
@@ -46,11 +47,12 @@ nvidia-smi >/dev/null || wrong "nvidia-smi failed"
 
 
 def driver_startup(written: Mapping[str, int]) -> Json:
-    """The driver container's startup probe, which also writes the marker that others wait for.
+    """The driver container's startup probe; it also writes the marker that other containers wait for.
 
     Args:
-        written: fields of the policy's probe. How long a driver may take and how long a look may take count; period
-            and delay do not, as nothing is gained by looking later.
+        written: fields of the policy's probe. Its total time and its timeout apply. Its period and delay do not: a
+            later
+            probe gains nothing.
     """
     patience = _PATIENCE
     if "failureThreshold" in written or "periodSeconds" in written:
@@ -67,16 +69,16 @@ def driver_startup(written: Mapping[str, int]) -> Json:
 
 
 def driver_stop() -> Json:
-    """Before the driver container is told to end: its marker goes, so that nobody begins with a driver that leaves."""
+    """The preStop hook of the driver container: removes its marker, so that nothing starts on a driver that ends."""
     command = f"rm -f {MARKER_FOLDER}/{DRIVER_CONTAINER_READY} {MARKER_FOLDER}/{_DAEMONS}"
     return {"preStop": {"exec": {"command": ["sh", "-c", command]}}}
 
 
 def toolkit_ready(files: Sequence[str]) -> Json:
-    """The toolkit runs and the container runtime's configuration knows it.
+    """Readiness probe: the toolkit runs, and the container runtime's configuration names it.
 
     Args:
-        files: where that would stand; none where the toolkit configures nothing.
+        files: configuration files to look into; empty if the toolkit configures nothing.
     """
     known = f" && grep -qs nvidia {shlex.join(files)}" if files else ""
     command = f'[ -s "$TOOLKIT_PID_FILE" ]{known}'

@@ -1,7 +1,7 @@
-"""OpenShift's cluster-wide proxy in driver containers, which fetch packages and sources from outside.
+"""OpenShift's cluster-wide proxy in driver containers, which download packages and sources.
 
-As gpu-operator v26.7.0 has it: the addresses as variables in both spellings, and, where the proxy has a certificate of
-its own, the bundle that OpenShift writes into every ConfigMap of one label, in the place of the container's bundle.
+As in gpu-operator v26.7.0, the container gets the addresses as variables in both spellings. If the proxy has its own
+certificate, the container's bundle is replaced by the one that OpenShift writes into each ConfigMap with a given label.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _BUNDLE, _FILE, _FOLDER = "ca-bundle.crt", "tls-ca-bundle.pem", "/etc/pki/ca-tru
 
 
 class Proxy(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's proxy: addresses by the names of their variables, and whether it has certificates of its own."""
+    """The cluster's proxy: its addresses by variable name, and whether it has its own certificates."""
 
     variables: Mapping[str, str] = {}
     trusted_ca: bool = False
@@ -32,23 +32,23 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def volumes(self) -> list[Json]:
-        """Volumes of its pod."""
+        """Volumes of the driver pod."""
         source = {"name": TRUSTED_CA, "items": [{"key": _BUNDLE, "path": _FILE}]}
         return [{"name": TRUSTED_CA, "configMap": source}] if self.trusted_ca else []
 
     def mounts(self) -> list[Json]:
-        """Its mounts."""
+        """Volume mounts of the driver container."""
         return [{"name": TRUSTED_CA, "mountPath": _FOLDER, "readOnly": True}] if self.trusted_ca else []
 
 
-#: Of a cluster without one.
+#: The value for a cluster without a proxy.
 NO_PROXY = Proxy()
 
 
 def read_proxy(obj: Mapping[str, Any]) -> Proxy:
-    """The object ``proxies.config.openshift.io``; what is no text is left out.
+    """Reads the object ``proxies.config.openshift.io``; values that are not text are left out.
 
-    The status' list of hosts that are reached without it has the cluster's own networks, too.
+    The list of hosts without proxy is taken from the status, since that includes the cluster's own networks.
     """
     spec, status = _part(obj, "spec"), _part(obj, "status")
     found = {
@@ -61,7 +61,7 @@ def read_proxy(obj: Mapping[str, Any]) -> Proxy:
 
 
 def trusted_ca() -> Json:
-    """The ConfigMap into which OpenShift writes the bundle."""
+    """The ConfigMap into which OpenShift writes the certificate bundle."""
     labels = {"config.openshift.io/inject-trusted-cabundle": "true", "app.kubernetes.io/part-of": "tessera"}
     return {"metadata": {"name": TRUSTED_CA, "labels": labels}}
 

@@ -1,8 +1,8 @@
-"""Where a node's container runtime has its settings, and how they reach the container of NVIDIA's toolkit.
+"""The settings files of a node's container runtime, and how they are mounted into NVIDIA's toolkit container.
 
-An administrator names files of the host in ``toolkit.env``, since k3s, RKE2 and microk8s keep them elsewhere. The
-toolkit's container reads the same variables, but for paths inside itself: so each file's folder is mounted at a fixed
-place, and the variables name the file there. Source: gpu-operator v26.7.0, ``transformForRuntime``.
+An administrator names files of the host in ``toolkit.env``, since k3s, RKE2 and microk8s keep them in other places. The
+toolkit's container reads the same variables as paths inside itself. So each file's folder is mounted at a fixed path,
+and the variables name the file there. Source: gpu-operator v26.7.0, ``transformForRuntime``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _CONFIG, _DROP_IN, _SOCKETS, _NRI = (
 )
 _CREATE = "DirectoryOrCreate"
 _NRI_SOCKET = "/var/run/nri/nri.sock"
-#: Both name files of settings that the toolkit reads first: ``command,file=/etc/containerd/config.toml``.
+#: Each variable names the settings that the toolkit reads first: ``command,file=/etc/containerd/config.toml``.
 _SOURCES = ("RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE")
 
 
@@ -28,10 +28,11 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """A container runtime and its files on the host.
 
     Attributes:
-        name: as the toolkit calls it.
-        config: its settings.
-        drop_in: the file of settings that the toolkit adds; empty where the runtime reads one file alone.
-        socket: through which it is told to read them again; empty where it is restarted otherwise.
+        name: the toolkit's name for the runtime.
+        config: its settings file.
+        drop_in: the settings file that the toolkit adds; empty if the runtime reads only one file.
+        socket: the socket over which the toolkit makes it reload its settings; empty if the toolkit restarts it
+            instead.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
 
     def placed(self, env: Mapping[str, str]) -> "Runtime":
-        """The same runtime with its files where ``toolkit.env`` says; the runtime's own variable counts first."""
+        """The same runtime with file paths from ``toolkit.env``; its own variable wins over a general one."""
         own = self.name.upper()
         return msgspec.structs.replace(
             self,
@@ -50,7 +51,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Variables of the toolkit's container, which replace those of ``toolkit.env``."""
+        """Variables of the toolkit's container; they replace those of ``toolkit.env``."""
         own = self.name.upper()
         found = {"RUNTIME": self.name, **dict.fromkeys(("RUNTIME_CONFIG", f"{own}_CONFIG"), _in(_CONFIG, self.config))}
         if self.drop_in:
@@ -74,7 +75,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             yield Mount(name=f"{self.name}-socket", path=_folder(self.socket), at=_SOCKETS)
 
     def files(self) -> list[str]:
-        """Its settings inside the toolkit's container."""
+        """Paths of its settings files inside the toolkit's container."""
         return [*([_in(_DROP_IN, self.drop_in)] if self.drop_in else ()), _in(_CONFIG, self.config)]
 
 
@@ -89,15 +90,15 @@ DOCKER = Runtime(name="docker", config="/etc/docker/daemon.json", socket="/var/r
 
 
 def nri_environment(runtime: Runtime, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a toolkit that is a plugin of the runtime (NRI): it changes no settings and restarts nothing."""
+    """Variables for a toolkit that is a plugin of the runtime (NRI); it changes no settings and restarts nothing."""
     socket = _in(_NRI, env.get("NRI_SOCKET") or _NRI_SOCKET)
-    # Pods of this namespace alone may ask the plugin for devices.
+    # Only pods of this namespace may ask the plugin for devices.
     by_pods = {"NRI_NAMESPACE": NAMESPACE}
     return {"RUNTIME": runtime.name, "ENABLE_NRI_PLUGIN": "true", "NRI_SOCKET": socket, **by_pods}
 
 
 def nri_mount(env: Mapping[str, str]) -> Mount:
-    """The one mount of such a toolkit: a host that is read-only (Talos) has no folder for settings."""
+    """The only mount of an NRI toolkit: a read-only host (Talos) has no folder for settings."""
     return Mount(name="nri-socket", path=_folder(env.get("NRI_SOCKET") or _NRI_SOCKET), at=_NRI, type=_CREATE)
 
 

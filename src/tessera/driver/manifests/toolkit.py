@@ -1,8 +1,8 @@
-"""NVIDIA's container toolkit on nodes whose driver Tessera installs: their container runtime learns of the cards.
+"""NVIDIA's container toolkit on nodes whose driver Tessera installs; it gives the container runtime access to the GPUs.
 
-The toolkit's container starts the moment the driver container says that its driver works: an init container of
-Tessera's image waits for that marker by inotify. gpu-operator looks each 5 s and sleeps 5 s more, and waits for another
-container's word, too; the agent's would not come while it is paused for an upgrade, which ends with the validation.
+The toolkit's container starts as soon as the driver container's marker says that the driver works: an init container of
+Tessera's image waits for that marker by inotify. gpu-operator polls every 5 s, sleeps 5 s more, and also waits for the
+word of another container. Here that would be the agent, which is paused during an upgrade until validation is done.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 _INSTALL = "/usr/local/nvidia"
 _CREATE, _FROM_HOST = "DirectoryOrCreate", "HostToContainer"
-#: The toolkit reads the first of these that is set, so ours goes where the policy has another one.
+#: The toolkit reads the first of these that is set; Tessera's value goes into the one that the policy sets.
 _SET_AS_DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT")
 
 
@@ -33,8 +33,8 @@ def toolkit_daemonset(policy: DriverPolicy, image: str, runtime: Runtime) -> Jso
     """The DaemonSet.
 
     Args:
-        policy: what it says of the toolkit.
-        image: Tessera's own.
+        policy: its settings for the toolkit.
+        image: Tessera's image.
         runtime: the nodes' container runtime.
     """
     labels = app_labels(TOOLKIT_APP)
@@ -64,12 +64,12 @@ def toolkit_daemonset(policy: DriverPolicy, image: str, runtime: Runtime) -> Jso
 
 
 def runtime_class() -> Json:
-    """The RuntimeClass under which containers get cards; handler and name are NVIDIA's."""
+    """The RuntimeClass under which containers get GPUs; handler and name are NVIDIA's."""
     return {"metadata": {"name": RUNTIME_CLASS}, "handler": RUNTIME_CLASS}
 
 
 def _managed_nodes() -> Json:
-    """Nodes that Tessera gives a driver."""
+    """Node selector: nodes to which Tessera gives a driver."""
     terms = [{"matchExpressions": [{"key": DRIVER_SET_LABEL, "operator": "Exists"}]}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
@@ -106,22 +106,23 @@ def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
         "ROOT": install,
         "TOOLKIT_INSTALL_DIR": install,
         "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
-        # The driver's files, and its device nodes, lie below the driver container's root.
+        # The driver's files and its device nodes are below the driver container's root.
         "NVIDIA_DRIVER_ROOT": policy.driver_root,
         "DRIVER_ROOT_CTR_PATH": "/driver-root",
         "NVIDIA_DEV_ROOT": policy.driver_root,
         "DEV_ROOT_CTR_PATH": "/driver-root",
         "CRIO_CONFIG_MODE": "config",
         "CDI_ENABLED": "true",
-        # Pods get the driver's libraries from NVIDIA's runtime, for the devices that the agent lists as mounts; what
-        # an image or a ConfigMap says in a variable counts in privileged pods only. Mode cdi would look for a slice
-        # that was made a moment ago in files that were written before (docs/decisions/container-environment.md).
+        # NVIDIA's runtime gives pods the driver's libraries for the devices that the agent lists as mounts. Variables
+        # of
+        # an image or ConfigMap count in privileged pods only. Mode cdi would look for a new slice in files that were
+        # written before the slice was made (docs/decisions/container-environment.md).
         **default,
         "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": "false",
         **written,
-        # These name files inside the container; toolkit.env named them on the host.
+        # These variables name files inside the container; in toolkit.env they name files on the host.
         **(nri_environment(runtime, written) if policy.nri_plugin else runtime.environment(written)),
     }
 

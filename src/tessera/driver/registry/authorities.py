@@ -1,8 +1,8 @@
-"""The file of authorities that registries of driver images are trusted by, read and checked.
+"""Reads and checks the file of certificate authorities that Tessera trusts for registries of driver images.
 
-``tessera install`` reads it before it goes into a cluster, the controller when it starts: both refuse the same files,
-in the same words. Only the certificates of a file are taken. What stands between them may be in any language, and a
-private key in the same file stays where it is.
+``tessera install`` reads it before it changes a cluster, and the controller reads it when it starts. Both refuse the
+same files with the same messages. Only the certificates of a file are used. The text between them may be in any
+language, and a private key in the file is not read.
 """
 
 from pathlib import Path
@@ -13,14 +13,14 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class AuthoritiesError(ValueError):
-    """A file holds no authorities to trust; the text names the file, what is wrong and what to do."""
+    """A file contains no authorities to trust; the text names the file, the mistake and what to do."""
 
 
 def read_authorities(file: Path) -> str:
-    """The certificates of a file, in its order, PEM in ASCII.
+    """The certificates of a file, in the file's sequence, as PEM in ASCII.
 
     Raises:
-        AuthoritiesError: there is none, one cannot be read, or the file is too large.
+        AuthoritiesError: the file has no certificate, has one that cannot be read, or is too large.
     """
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates

@@ -1,6 +1,6 @@
-"""The part of the OCI distribution API that is needed to know whether an image is there, for whom, and how large.
+"""The part of the OCI distribution API that finds an image, its platforms and its size.
 
-What is asked: ``HEAD`` and ``GET /v2/<name>/manifests/<reference>``, ``GET /v2/<name>/blobs/<digest>`` for an image's
+Requests: ``HEAD`` and ``GET /v2/<name>/manifests/<reference>``, ``GET /v2/<name>/blobs/<digest>`` for an image's
 configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tessera.driver.registry.errors`.
 """
 
@@ -18,25 +18,25 @@ from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_c
 from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
 from tessera.limits import ECHOED, REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 
-#: Tags that are asked for at a time; Docker Hub and others give no more.
+#: Tags to ask for in one request; Docker Hub and others give no more.
 _PAGE = 1_000
 
-#: How long a header that worked is used for a repository, seconds, where no token server said it.
+#: Seconds that a header that worked is reused for a repository, if no token server set a lifetime.
 _BASIC_LIFE = 600.0
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: What a tag may be (OCI distribution specification, "Pulling manifests"); others are passed over.
+#: The form of a tag (OCI distribution specification, "Pulling manifests"); other tags are skipped.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that is there.
+    """An image that a registry has.
 
     Attributes:
-        top: digest of what the tag names: an index, or the image itself.
-        digest: of the image for the architecture.
-        size_bytes: compressed, as it is transferred.
-        platforms: all for which it is there; one without an index.
+        top: digest of the object that the tag names: an index, or the image itself.
+        digest: digest of the image for the architecture.
+        size_bytes: compressed size, as transferred.
+        platforms: all platforms of the index; one platform without an index.
     """
 
     top: str
@@ -50,11 +50,11 @@ class _TagList(msgspec.Struct):
 
 
 class RegistryClient:
-    """Asks registries.
+    """Sends requests to registries.
 
     Args:
-        wire: carries the requests.
-        clock: tells when tokens end.
+        wire: the HTTP client.
+        clock: the time, for the end of tokens.
     """
 
     def __init__(self, wire: RegistryHttp, clock: Clock) -> None:
@@ -66,13 +66,13 @@ class RegistryClient:
         await self._wire.close()
 
     async def find_image(self, reference: Reference, architecture: str, keyring: Keyring) -> RegistryImage:
-        """The image that a reference names, for Linux of an architecture.
+        """Finds the image that a reference names, for Linux on one architecture.
 
         Raises:
-            ImageNotFound: it is not there.
-            AccessRefused: the registry wants other credentials.
-            RegistryUnreachable: no usable answer.
-            WrongArchitecture: it is there for others.
+            ImageNotFound: the registry does not have it.
+            AccessRefused: the registry requires other credentials.
+            RegistryUnreachable: the registry gave no usable answer.
+            WrongArchitecture: the registry has it for other architectures only.
         """
         login, where = keyring.login(reference), reference.text
         top = await self._manifest(reference, login)
@@ -90,12 +90,12 @@ class RegistryClient:
         return RegistryImage(top=top.digest, digest=image.digest, size_bytes=image.size_bytes, platforms=platforms)
 
     async def find_digest(self, reference: Reference, keyring: Keyring) -> str:
-        """The digest that a tag names now, without its content; empty if the registry does not say it.
+        """The digest that a tag names now, without reading the manifest; empty if the registry does not say it.
 
         Raises:
-            ImageNotFound: it is not there.
-            AccessRefused: the registry wants other credentials.
-            RegistryUnreachable: no usable answer.
+            ImageNotFound: the registry does not have the tag.
+            AccessRefused: the registry requires other credentials.
+            RegistryUnreachable: the registry gave no usable answer.
         """
         path = f"/v2/{reference.path}/manifests/{reference.wanted}"
         answer = await self._get(reference, path, keyring.login(reference), method="HEAD", accept=ACCEPT)
@@ -103,12 +103,12 @@ class RegistryClient:
         return found if _DIGEST.fullmatch(found) else ""
 
     async def list_tags(self, reference: Reference, keyring: Keyring) -> tuple[str, ...]:
-        """All tags of a repository, in the registry's order.
+        """All tags of a repository, in the registry's sequence.
 
         Raises:
             ImageNotFound: there is no such repository.
-            AccessRefused: the registry wants other credentials.
-            RegistryUnreachable: no usable answer, or more than :data:`REPOSITORY_TAGS`.
+            AccessRefused: the registry requires other credentials.
+            RegistryUnreachable: the registry gave no usable answer, or more than :data:`REPOSITORY_TAGS` tags.
         """
         login, found = keyring.login(reference), dict[str, None]()
         path = f"/v2/{reference.path}/tags/list?n={_PAGE}"
@@ -131,7 +131,7 @@ class RegistryClient:
         return read_manifest(answer.body, where=reference.text, wanted=reference.digest)
 
     async def _platform(self, reference: Reference, image: Manifest, login: Login) -> Platform:
-        """An image that stands alone says in its configuration where it runs."""
+        """The platform of an image without an index, read from the image's configuration."""
         digest = image.config.digest
         if not _DIGEST.fullmatch(digest):
             raise RegistryUnreachable(
@@ -148,7 +148,7 @@ class RegistryClient:
     async def _get(
         self, reference: Reference, path: str, login: Login, *, method: str = "GET", accept: str = "application/json"
     ) -> RegistryAnswer:
-        """One request, with what the registry asks for at a 401."""
+        """Sends one GET request, and sends it again with credentials after a 401."""
         url = f"{self._wire.trust.scheme(reference.host)}://{reference.host}{path}"
         header = self._tokens.cached_header(reference, login) or (f"Bearer {login.bearer}" if login.bearer else "")
         answer = await self._send(method, url, accept, header)
@@ -166,9 +166,9 @@ class RegistryClient:
         return await self._wire.send(method, url, headers=headers, largest=REGISTRY_ANSWER)
 
     async def _authorization(self, reference: Reference, login: Login, answer: RegistryAnswer) -> str:
-        """The Authorization header for what a 401 asks for; empty if there is nothing to say.
+        """The Authorization header that answers a 401; empty if there are no credentials to send.
 
-        Whoever answers after a redirect is not the registry, and is not told who we are.
+        A server that answers after a redirect is not the registry, so it gets no credentials.
         """
         if URL(answer.url, encoded=True).authority != reference.host and login != ANONYMOUS:
             return ""
@@ -183,7 +183,7 @@ class RegistryClient:
 
 
 def _check_status(answer: RegistryAnswer, reference: Reference, login: Login) -> RegistryAnswer:
-    """The answer if it is one, else the named outcome."""
+    """Returns a successful answer; raises the matching error for any other."""
     status = answer.status
     if status == 200:
         return answer
@@ -228,7 +228,7 @@ def _next_page(answer: RegistryAnswer) -> str:
 
 
 def _next_page_path(reference: Reference, url: str, following: str) -> str:
-    """The next page's path: only the registry itself is asked on, whatever host it writes there."""
+    """The next page's path. Only the registry itself gets the next request, whatever host the link names."""
     try:
         target = URL(url, encoded=True).join(URL(following, encoded=True))
     except ValueError:

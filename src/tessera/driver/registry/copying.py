@@ -31,12 +31,12 @@ from tessera.limits import COPY_WORDS
 
 
 class NeededImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that nodes need, as it was found.
+    """An image that nodes need, as the registry has it.
 
     Attributes:
-        query: what was asked.
-        reference: under which name it was found, ``repository/image:tag``.
-        found: what is there.
+        query: the lookup that found it.
+        reference: name under which it was found, ``repository/image:tag``.
+        found: the image in the registry.
     """
 
     query: ImageQuery
@@ -45,16 +45,16 @@ class NeededImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """One image to be copied.
+    """One image to copy.
 
     Attributes:
-        source: where it is, with the tag under which it was found.
-        target: where it shall be.
-        digest: what is copied: of the image for an architecture, or of the whole index.
-        top: of what the tag names at the source.
-        architectures: for which nodes.
-        whole: all platforms of the index.
-        size_bytes: of the image for one architecture, compressed.
+        source: its reference, with the tag under which it was found.
+        target: its reference in the other registry.
+        digest: digest to copy: of the image for an architecture, or of the whole index.
+        top: digest of the object that the tag names at the source.
+        architectures: architectures of the nodes that need it.
+        whole: copy all platforms of the index.
+        size_bytes: compressed size of the image for one architecture.
     """
 
     source: Reference
@@ -67,10 +67,10 @@ class ImageCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def copy_target(needed: NeededImage, repository: str) -> Reference:
-    """The name under which an image shall be in another repository.
+    """The name that an image gets in another repository.
 
     Raises:
-        ReferenceFormatError: the repository has no possible name.
+        ReferenceFormatError: the repository's name is invalid.
     """
     source = parse(needed.reference)
     there = parse_repository(f"{repository.rstrip('/')}/{source.path.rpartition('/')[2]}")
@@ -84,11 +84,11 @@ def plan_copies(needed: Iterable[NeededImage], repository: str, *, whole: bool =
 
     Args:
         needed: the images.
-        repository: where to: ``registry.local/nvidia``.
+        repository: the repository to copy to: ``registry.local/nvidia``.
         whole: copy all platforms of each.
 
     Raises:
-        ReferenceFormatError: the repository has no possible name.
+        ReferenceFormatError: the repository's name is invalid.
     """
     grouped: dict[tuple[str, str], list[NeededImage]] = {}
     for each in needed:
@@ -97,7 +97,7 @@ def plan_copies(needed: Iterable[NeededImage], repository: str, *, whole: bool =
 
 
 class TargetState(Enum):
-    """What the other registry has under a copy's name."""
+    """The image that the other registry has under a copy's name."""
 
     SAME = "the same"
     NOTHING = "nothing, or it does not say"
@@ -106,10 +106,10 @@ class TargetState(Enum):
 
 
 def required_copy(copy: ImageCopy, standing: TargetState) -> ImageCopy | None:
-    """What is to be copied, given what is there; None if nothing is.
+    """The copy that is still required, given the target's state; None if none is.
 
     Raises:
-        ValueError: copying would take the tag away from nodes of another architecture.
+        ValueError: the copy would remove the image of nodes of another architecture from the tag.
     """
     if standing is TargetState.SAME:
         return None
@@ -125,12 +125,12 @@ def required_copy(copy: ImageCopy, standing: TargetState) -> ImageCopy | None:
 
 
 class Skopeo(msgspec.Struct, frozen=True, kw_only=True):
-    """How skopeo is run.
+    """Options for running skopeo.
 
     Attributes:
-        authfile: credentials; empty for skopeo's own.
-        authority: certificates that are trusted beside the system's; empty for none.
-        plain: hosts that are asked over plain HTTP; ``*`` is all.
+        authfile: file with credentials; empty for skopeo's own.
+        authority: certificates to trust in addition to the system's; empty for none.
+        plain: hosts to reach over plain HTTP; ``*`` is all.
     """
 
     authfile: str = ""
@@ -138,7 +138,7 @@ class Skopeo(msgspec.Struct, frozen=True, kw_only=True):
     plain: tuple[str, ...] = ()
 
     def arguments(self, copy: ImageCopy) -> list[str]:
-        """The command for one copy. Nothing secret is in it."""
+        """The command for one copy, without secrets."""
         options = ["--retry-times=3", "--preserve-digests"]
         if copy.whole:
             options.append("--all")
@@ -152,11 +152,11 @@ class Skopeo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that the command needs: Go's programs trust what this file has beside the system's folders."""
+        """Variables that the command needs: programs in Go trust this file in addition to the system's folders."""
         return {"SSL_CERT_FILE": self.authority} if self.authority else {}
 
     def command_line(self, copy: ImageCopy) -> str:
-        """The command as it can be typed."""
+        """The command as a user can type it."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments(copy))])
 
@@ -165,7 +165,7 @@ def _copy(group: Sequence[NeededImage], repository: str, *, whole: bool) -> Imag
     first = group[0]
     source = parse(first.reference)
     architectures = tuple(sorted({each.query.pool.architecture for each in group}))
-    # An image that stands alone is all there is of it.
+    # An image without an index is complete by itself.
     index = first.found.top != first.found.digest
     several = index and (whole or len(architectures) > 1 or bool(source.digest))
     return ImageCopy(
@@ -192,10 +192,10 @@ class CopyError(RuntimeError):
 
 
 async def read_target_state(client: RegistryClient, copy: ImageCopy, keyring: Keyring) -> TargetState:
-    """What the other registry has under a copy's name.
+    """Reads the state of the other registry under a copy's name.
 
     Raises:
-        RegistryUnreachable: it gives no usable answer.
+        RegistryUnreachable: the registry gave no usable answer.
     """
     try:
         if copy.whole:
@@ -203,7 +203,7 @@ async def read_target_state(client: RegistryClient, copy: ImageCopy, keyring: Ke
             return TargetState.SAME if there == copy.digest else TargetState.OTHER
         found = await client.find_image(copy.target, copy.architectures[0], keyring)
     except (ImageNotFound, AccessRefused):
-        # Several registries refuse to show a repository that will only come to be with the first push.
+        # Several registries refuse to show a repository that does not exist before the first push.
         return TargetState.NOTHING
     except WrongArchitecture:
         return TargetState.OTHER_ARCHITECTURES
@@ -213,10 +213,10 @@ async def read_target_state(client: RegistryClient, copy: ImageCopy, keyring: Ke
 
 
 def skopeo_path() -> str:
-    """Where skopeo is.
+    """The path of skopeo.
 
     Raises:
-        CopyError: nowhere.
+        CopyError: skopeo is not installed.
     """
     found = shutil.which("skopeo")
     if found is None:
@@ -225,10 +225,10 @@ def skopeo_path() -> str:
 
 
 async def run_skopeo(skopeo: Skopeo, copy: ImageCopy) -> None:
-    """Copies one image; ended with the caller.
+    """Copies one image; skopeo ends if the caller is cancelled.
 
     Raises:
-        CopyError: skopeo is missing, or has not done it.
+        CopyError: skopeo is missing, or it failed.
     """
     program, *arguments = skopeo_path(), *skopeo.arguments(copy)[1:]
     process = await asyncio.create_subprocess_exec(
@@ -249,7 +249,7 @@ async def run_skopeo(skopeo: Skopeo, copy: ImageCopy) -> None:
 
 
 def _last_words(said: str) -> str:
-    """The message of skopeo's last line of log."""
+    """The message in the last line of skopeo's log."""
     line = said.strip().rpartition("\n")[2]
     message = re.search(r'msg="(.*)"$', line)
     return (message[1].replace('\\"', '"') if message else line)[-COPY_WORDS:] or "it said nothing"

@@ -1,14 +1,14 @@
-"""The ways in which a registry does not give an image; each is an outcome of its own and asks for another hand."""
+"""The ways in which a registry does not give an image. Each is an outcome of its own, with its own remedy."""
 
 from tessera.driver.resolution import Outcome
 
 
 class RegistryError(Exception):
-    """A registry did not give what was asked for; the text is one sentence and has no credentials in it.
+    """A registry did not give what the request asked for; the text is one sentence without credentials.
 
     Attributes:
-        outcome: which of the named outcomes it is.
-        after: seconds after which the registry wants to be asked again, where it said so; else 0.
+        outcome: the named outcome.
+        after: seconds after which the registry accepts the next request, if it said so; else 0.
     """
 
     outcome = Outcome.UNREACHABLE
@@ -19,24 +19,24 @@ class RegistryError(Exception):
 
 
 class ImageNotFound(RegistryError):  # noqa: N818 - read as "the image is not there"
-    """The registry says that it has no such image, tag or repository (404)."""
+    """The registry does not have the image, tag or repository (404)."""
 
     outcome = Outcome.NOT_FOUND
 
 
 class AccessRefused(RegistryError):  # noqa: N818 - likewise
-    """The registry wants other credentials than it was given (401, 403)."""
+    """The registry requires other credentials (401, 403)."""
 
     outcome = Outcome.UNAUTHORIZED
 
 
 class RegistryUnreachable(RegistryError):  # noqa: N818 - likewise
-    """The registry gives no usable answer now: none at all, too late, 429, 5xx, or none that the API allows."""
+    """The registry gave no usable answer: none, a late one, 429, 5xx, or one that the API does not allow."""
 
     outcome = Outcome.UNREACHABLE
 
 
 class WrongArchitecture(RegistryError):  # noqa: N818 - likewise
-    """The image is there, but not for the architecture."""
+    """The registry has the image, but not for this architecture."""
 
     outcome = Outcome.WRONG_ARCHITECTURE

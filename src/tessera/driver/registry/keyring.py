@@ -1,8 +1,8 @@
-"""Who we are to which registry: credentials as Kubernetes' image pull secrets and ``docker login`` keep them.
+"""Credentials by registry, in the form of Kubernetes' image pull secrets and of ``docker login``.
 
-The format is that of ``kubernetes.io/dockerconfigjson``. A key names a host, with a port where there is one, or a host
-and the beginning of a path; ``*`` may stand for one label of the host. The longest path that matches wins, as kubelet
-has it. What is a secret is never a part of a text that is shown.
+The format is that of ``kubernetes.io/dockerconfigjson``. A key names a host, with an optional port, or a host and the
+beginning of a path; ``*`` may stand for one label of the host. The longest path that matches wins, as in kubelet. No
+text for users contains a secret.
 """
 
 import base64
@@ -21,17 +21,17 @@ _HUB_KEYS = ("index.docker.io", "registry-1.docker.io", "docker.io", "registry.h
 
 
 class CredentialsError(ValueError):
-    """Credentials cannot be read; the text names the place and never what stands there."""
+    """Credentials cannot be read; the text names their place and never their content."""
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What proves an identity to a registry; all parts are secrets.
+    """The credentials for one registry; all parts are secrets.
 
     Attributes:
-        username: for Basic, and for a token server.
-        password: likewise.
+        username: user for Basic authentication, and for a token server.
+        password: password for the same.
         refresh: an OAuth2 refresh token for the token server, ``identitytoken``.
-        bearer: a token that is sent as it is, ``registrytoken``.
+        bearer: a token that is sent unchanged, ``registrytoken``.
     """
 
     username: str = ""
@@ -50,7 +50,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
-#: Nobody: asked without credentials.
+#: The value for requests without credentials.
 ANONYMOUS = Login()
 
 
@@ -66,11 +66,11 @@ class Keyring:
     """Credentials by repository.
 
     Args:
-        entries: in any order; of two that match equally well, the first counts.
+        entries: in any order; if two match equally well, the first one wins.
     """
 
     def __init__(self, entries: Iterable[KeyringEntry] = ()) -> None:
-        # Long paths first; a host in full before a pattern; else as given.
+        # Long paths first; full hosts before patterns; else in the given sequence.
         self._entries = sorted(entries, key=lambda each: (-len(each.path), "*" in each.host))
 
     def __add__(self, other: "Keyring") -> "Keyring":
@@ -89,10 +89,10 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
 
     Args:
         content: the document.
-        where: for error texts: ``secret pull-secret``, a file's name.
+        where: the place for error texts: ``secret pull-secret``, a file's name.
 
     Raises:
-        CredentialsError: it is none.
+        CredentialsError: the document is not a ``.dockerconfigjson``.
     """
     if len(content) > PULL_SECRET:
         raise CredentialsError(
@@ -101,7 +101,7 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
     try:
         document = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Nothing of the document may come into the text: what stands there are passwords.
+        # The text must not contain any part of the document, since the document contains passwords.
         raise CredentialsError(f'{where} is no JSON of the form {{"auths": {{"registry": {{"auth": …}}}}}}') from None
     auths = document.get("auths", {}) if isinstance(document, dict) else None
     if not isinstance(auths, dict):
@@ -113,7 +113,7 @@ def read_docker_config(path: Path) -> Keyring:
     """The credentials in a file.
 
     Raises:
-        CredentialsError: it cannot be read, or is none.
+        CredentialsError: the file cannot be read, or is not a ``.dockerconfigjson``.
     """
     try:
         with path.open("rb") as file:
@@ -124,7 +124,7 @@ def read_docker_config(path: Path) -> Keyring:
 
 
 def default_docker_config(environment: Mapping[str, str]) -> Path | None:
-    """The file that ``skopeo login`` or ``docker login`` has left; None if there is none."""
+    """The file that ``skopeo login`` or ``docker login`` wrote; None if there is none."""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     home = environment.get("HOME", "")
     docker = environment.get("DOCKER_CONFIG", "") or (f"{home}/.docker" if home else "")
@@ -139,7 +139,7 @@ def default_docker_config(environment: Mapping[str, str]) -> Path | None:
 def _entry(key: str, body: Any, where: str) -> KeyringEntry:
     host, _, path = key.removeprefix("https://").removeprefix("http://").partition("/")
     path = path.strip("/")
-    if path in ("v1", "v2"):  # Docker's own keys have the version of the API behind the host
+    if path in ("v1", "v2"):  # Docker's own keys have the API's version after the host
         path = ""
     return KeyringEntry(host=_host(host), path=path, login=_login(body, f"{where}: auths[{key!r}]"))
 

@@ -1,7 +1,7 @@
-"""What registries say about an image: manifests, indexes of them by platform, and sizes. Pure.
+"""Reads what registries say about an image: manifests, indexes of them by platform, and sizes. Pure.
 
-Formats: OCI image index and manifest, and Docker's (version 2, schema 2), of which they came. What stands in them was
-written by others: it is decoded into these structs or refused, and is at most 4 MiB.
+Formats: OCI image index and manifest, and Docker's version 2, schema 2, from which OCI's come. Others write these
+documents, so each is decoded into the structs below or refused. A document has at most 4 MiB.
 """
 
 import hashlib
@@ -15,20 +15,20 @@ OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
-#: What is asked for; a registry that has both kinds of an image gives the first.
+#: Accepted media types; a registry that has an image in several sends the first.
 ACCEPT = f"{OCI_INDEX}, {DOCKER_LIST}, {OCI_MANIFEST}, {DOCKER_MANIFEST}"
 
-#: Variants of an architecture that every node of it runs; others need what is not known of the node.
+#: Variants of an architecture that every node of it runs; Tessera cannot know if a node runs others.
 _COMMON_VARIANTS = ("", "v8", "v1")
 
 
 class Platform(msgspec.Struct, frozen=True):
-    """Where an image runs, in Go's words.
+    """The platform that an image runs on, in Go's words.
 
     Attributes:
         architecture: amd64, arm64.
         os: linux.
-        variant: of the architecture: v8; empty if there is but one.
+        variant: variant of the architecture: v8; empty if there is only one.
     """
 
     architecture: str = ""
@@ -42,7 +42,7 @@ class Platform(msgspec.Struct, frozen=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """A reference to content: its media type, digest and size in bytes, and in an index where it runs."""
+    """A reference to content: its media type, digest and size in bytes; in an index also its platform."""
 
     mediaType: str = ""  # noqa: N815 - the field's own name
     digest: str = ""
@@ -51,7 +51,7 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The fields of all four formats that count here."""
+    """The fields that Tessera reads of all four formats."""
 
     mediaType: str = ""  # noqa: N815 - the field's own name
     manifests: list[Descriptor] | None = None
@@ -60,13 +60,13 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One document of a registry, read.
+    """One document of a registry, decoded.
 
     Attributes:
-        digest: of its bytes.
-        entries: of an index, what is in it; None for an image.
-        config: of an image, where its configuration lies.
-        size_bytes: of an image, its layers and configuration as they are transferred.
+        digest: digest of its bytes.
+        entries: entries of an index; None for an image.
+        config: descriptor of an image's configuration.
+        size_bytes: an image's layers and configuration, as transferred.
     """
 
     digest: str
@@ -76,15 +76,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
-    """A manifest or an index.
+    """Decodes a manifest or an index.
 
     Args:
-        body: as the registry gave it; the digest is of these bytes.
-        where: for error texts.
-        wanted: the digest that was asked for; empty if it was a tag.
+        body: the registry's bytes; the digest is computed over them.
+        where: the image's name for error texts.
+        wanted: the requested digest; empty if the request named a tag.
 
     Raises:
-        RegistryUnreachable: it is neither, or not what was asked for.
+        RegistryUnreachable: the document is neither, or does not have the requested digest.
     """
     digest = "sha256:" + hashlib.sha256(body).hexdigest()
     if wanted and wanted != digest:
@@ -102,16 +102,16 @@ def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
             f"{where}: what the registry gave is neither an image nor an index of images in a format known here "
             "(OCI, or Docker version 2, schema 2); push the image again with a current tool"
         )
-    # A size below zero would make the sum a lie; nobody has one.
+    # A negative size would make the sum wrong.
     sizes = [max(0, each.size) for each in (document.config, *document.layers)]
     return Manifest(digest=digest, config=document.config, size_bytes=sum(sizes))
 
 
 def choose_platform(entries: tuple[Descriptor, ...], architecture: str, *, where: str) -> Descriptor:
-    """The image of an index that runs on Linux of an architecture: one without a special variant first.
+    """The entry of an index for Linux on an architecture; one without a special variant is preferred.
 
     Raises:
-        WrongArchitecture: there is none; the text names those that are there.
+        WrongArchitecture: there is none; the text names the platforms that the index has.
     """
     fitting = [each for each in entries if each.platform and _fits(each.platform, architecture)]
     if not fitting:
@@ -120,10 +120,10 @@ def choose_platform(entries: tuple[Descriptor, ...], architecture: str, *, where
 
 
 def check_platform(platform: Platform, architecture: str, *, where: str) -> None:
-    """Whether an image that stands alone fits.
+    """Checks that an image without an index fits an architecture.
 
     Raises:
-        WrongArchitecture: it does not.
+        WrongArchitecture: it does not fit.
     """
     if not _fits(platform, architecture):
         raise WrongArchitecture(f"{where} is there for {platform.text}, not for linux/{architecture}")
@@ -134,7 +134,7 @@ def _fits(platform: Platform, architecture: str) -> bool:
 
 
 def _named(entries: tuple[Descriptor, ...]) -> str:
-    # Attestations stand in an index as images for unknown/unknown.
+    # Indexes list attestations as images for unknown/unknown.
     names = [each.platform.text for each in entries if each.platform and each.platform.os != "unknown"]
     shown = sorted(set(names))[:8]
     return ", ".join(shown) or "no platform"

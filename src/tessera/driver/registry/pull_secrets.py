@@ -1,7 +1,7 @@
-"""Image pull secrets of the cluster, read when a registry is asked.
+"""Reads image pull secrets of the cluster when a registry is to be asked.
 
-They are few and asked for seldom, so they are read one by one instead of watched: watching would need the right to
-list all Secrets of the namespace.
+They are few and rarely needed, so they are read one by one instead of watched: a watch would need the right to list all
+Secrets of the namespace.
 """
 
 from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
@@ -14,11 +14,11 @@ KEY = ".dockerconfigjson"
 
 
 class PullSecrets:
-    """Reads pull secrets of one namespace; an instance is a resolver's ``secrets``.
+    """Reads pull secrets of one namespace; an instance is the ``secrets`` of a resolver.
 
     Args:
         client: reads the Secrets.
-        namespace: where they are.
+        namespace: their namespace.
     """
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -26,10 +26,10 @@ class PullSecrets:
         self._namespace = namespace
 
     async def __call__(self, names: tuple[str, ...]) -> Keyring:
-        """All credentials in the Secrets of these names, those of the first before those of the second.
+        """All credentials in the Secrets with these names, in the sequence of the names.
 
         Raises:
-            CredentialsError: a Secret is not there, may not be read, or is none of that kind.
+            CredentialsError: a Secret does not exist, may not be read, or has another type.
             ConnectionError: the API server does not answer.
         """
         found = Keyring()

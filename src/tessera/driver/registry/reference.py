@@ -1,7 +1,7 @@
-"""Names of images: ``registry/path:tag@digest``, with the defaults that Docker gave them.
+"""Names of images: ``registry/path:tag@digest``, with Docker's defaults.
 
-Names come from objects that others write, so every part is checked before it becomes a part of a URL. The grammar is
-that of the OCI distribution specification (``<name>``, ``<reference>``) and of Docker for the registry's part.
+Names come from objects that others write, so every part is checked before it becomes part of a URL. The grammar is that
+of the OCI distribution specification (``<name>``, ``<reference>``), and Docker's for the registry.
 """
 
 import re
@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.limits import ECHOED, IMAGE_REFERENCE
 
-#: Docker Hub, under the name that people write, and the host that answers for it.
+#: Docker Hub: the name that people write, and the host of its API.
 DOCKER_HUB = "docker.io"
 _HUB_HOST = "registry-1.docker.io"
 _HUB_ALIASES = ("docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com")
@@ -23,17 +23,17 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ReferenceFormatError(ValueError):
-    """A text is no name of an image; the text of the error says which part breaks which rule."""
+    """A text is not the name of an image; the error's text names the part and the rule."""
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """One image, or with neither tag nor digest one repository.
+    """An image; a whole repository if it has neither tag nor digest.
 
     Attributes:
-        registry: host, with the port if it was written: ``nvcr.io``, ``10.0.0.1:5000``.
-        path: the repository in it: ``nvidia/driver``.
+        registry: host, with the port if the text has one: ``nvcr.io``, ``10.0.0.1:5000``.
+        path: the repository in the registry: ``nvidia/driver``.
         tag: empty if there is none.
-        digest: ``sha256:…`` of its manifest; it counts more than the tag.
+        digest: ``sha256:…`` of its manifest; it wins over the tag.
     """
 
     registry: str
@@ -48,30 +48,30 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As people write it."""
+        """The reference as people write it."""
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.repository}{tag}{f'@{self.digest}' if self.digest else ''}"
 
     @property
     def host(self) -> str:
-        """Who answers for it, with the port: Docker Hub's API has another host than its name."""
+        """The host that serves the registry's API, with the port; Docker Hub's API has another host than its name."""
         return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
     def wanted(self) -> str:
-        """What is asked for: the digest, else the tag."""
+        """The digest if there is one, else the tag; for requests."""
         return self.digest or self.tag
 
     def at(self, digest: str) -> "Reference":
-        """The same repository's manifest of this digest."""
+        """The manifest with this digest in the same repository."""
         return Reference(registry=self.registry, path=self.path, digest=digest)
 
 
 def parse(text: str) -> Reference:
-    """The reference in a text; ``latest`` if it names neither a tag nor a digest.
+    """Parses a reference; the tag is ``latest`` if the text has neither tag nor digest.
 
     Raises:
-        ReferenceFormatError: it is none.
+        ReferenceFormatError: the text is not a reference.
     """
     found = parse_repository(text)
     return found if found.wanted else msgspec.structs.replace(found, tag="latest")
@@ -81,7 +81,7 @@ def parse_repository(text: str) -> Reference:
     """Like :func:`parse`, but a missing tag stays empty.
 
     Raises:
-        ReferenceFormatError: it is none.
+        ReferenceFormatError: the text is not a reference.
     """
     if len(text) > IMAGE_REFERENCE:
         raise ReferenceFormatError(

@@ -1,8 +1,8 @@
 """Registry authentication: reads ``WWW-Authenticate`` challenges, gets tokens from token servers and keeps them.
 
 The header's grammar is RFC 9110, 11.6.1: schemes with parameters, several in one header or in several headers. Tokens
-follow the specification of the distribution project: GET with Basic for a user and password or without credentials,
-POST of the OAuth2 kind for a refresh token.
+follow the distribution project's specification: GET with Basic for a user and password, GET without credentials, or
+POST as in OAuth2 for a refresh token.
 """
 
 import re
@@ -25,10 +25,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to say who one is.
+    """One way to authenticate.
 
     Attributes:
-        scheme: ``bearer`` or ``basic``, in lower case; others are not known here.
+        scheme: ``bearer`` or ``basic``, in lower case; other schemes are not supported.
         parameters: names in lower case: realm, service, scope, error.
     """
 
@@ -37,26 +37,27 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
-    """All challenges of an answer's headers, in order; what cannot be read ends its header."""
+    """All challenges in an answer's headers, in sequence; a header is read up to the first part that is malformed."""
     return tuple(each for header in headers for each in _of_header(header[:CHALLENGE]))
 
 
 def choose_challenge(found: Iterable[Challenge]) -> Challenge | None:
-    """The one that is answered: a token before a password, since a token is worth less to a thief."""
+    """The challenge to answer: a token is preferred over a password, since a stolen token is worth less."""
     known = [each for each in found if each.scheme in ("bearer", "basic")]
     return min(known, key=lambda each: each.scheme != "bearer", default=None)
 
 
 def may_receive_credentials(realm: str, registry: str, *, plain: bool) -> bool:
-    """Whether a token server may get what proves who we are.
+    """True if a token server may get credentials.
 
-    A registry names its token server itself, so it could name any. Over TLS that is what the protocol asks for; over
-    plain HTTP secrets go only to the registry's own host, and only if that is asked over plain HTTP as well.
+    The registry itself names its token server, so it could name any server. Over TLS the protocol allows this. Over
+    plain
+    HTTP, secrets go only to the registry's own host, and only if the registry itself is reached over plain HTTP.
 
     Args:
-        realm: the token server's URL.
+        realm: URL of the token server.
         registry: host of the registry, with its port.
-        plain: the registry is asked over plain HTTP.
+        plain: the registry is reached over plain HTTP.
     """
     try:
         parts = urlsplit(realm)
@@ -78,7 +79,7 @@ def _of_header(header: str) -> Iterator[Challenge]:
         yield Challenge(scheme=scheme[1].lower(), parameters=parameters)
 
 
-#: Seconds a token lasts if its server does not say; the specification's default. Less this many it is used.
+#: Lifetime of a token in seconds if its server does not say it (the specification's default); safety margin, seconds.
 _DEFAULT_LIFE = 60.0
 _MARGIN = 10.0
 
@@ -98,8 +99,8 @@ class TokenCache:
     """Tokens by repository and identity.
 
     Args:
-        wire: how token servers are asked.
-        clock: tells when a token ends.
+        wire: the HTTP client for token servers.
+        clock: the time, for the end of tokens.
     """
 
     def __init__(self, wire: RegistryHttp, clock: Clock) -> None:
@@ -108,26 +109,26 @@ class TokenCache:
         self._headers: dict[tuple[str, Login], _CachedHeader] = {}
 
     def cached_header(self, reference: Reference, login: Login) -> str:
-        """The Authorization header that worked for the repository and still should; empty if there is none."""
+        """The Authorization header that worked for the repository and is still valid; empty if there is none."""
         found = self._headers.get((reference.repository, login))
         return found.header if found is not None and self._clock.monotonic() < found.until else ""
 
     def forget(self, reference: Reference, login: Login) -> None:
-        """The registry did not take it."""
+        """Drops the header that the registry rejected."""
         self._headers.pop((reference.repository, login), None)
 
     def keep(self, reference: Reference, login: Login, header: str, seconds: float) -> None:
-        """Remembers what the registry takes."""
+        """Keeps the header that the registry accepted."""
         while len(self._headers) >= REGISTRY_TOKENS:
             del self._headers[next(iter(self._headers))]
         life = min(max(seconds, 0.0), TOKEN_LIFE) - _MARGIN
         self._headers[reference.repository, login] = _CachedHeader(header, self._clock.monotonic() + life)
 
     async def fetch(self, reference: Reference, login: Login, challenge: Challenge) -> str:
-        """The Authorization header for a challenge, from the token server it names.
+        """Gets the Authorization header for a challenge from the token server that the challenge names.
 
         Raises:
-            AccessRefused: the server gives none to this identity, or may not be told who we are.
+            AccessRefused: the server gives this identity no token, or must not get its credentials.
             RegistryUnreachable: the server does not answer.
         """
         realm = challenge.parameters.get("realm", "")
@@ -164,7 +165,7 @@ class TokenCache:
         try:
             given = msgspec.json.decode(answer.body, type=_TokenAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # The answer may have a token in it, so nothing of it comes into the text.
+            # The answer may contain a token, so the text contains nothing of the answer.
             raise RegistryUnreachable(f"the token server of {reference.registry} answers no token in JSON") from None
         token = given.token or given.access_token
         if not token or not token.isascii() or not token.isprintable():
@@ -175,9 +176,9 @@ class TokenCache:
 
 
 def _pull_scope(scope: str, path: str) -> str:
-    """The scope that is asked for: the registry's own without what would write; for pulling if it names none.
+    """The scope to request: the registry's own without write actions; ``pull`` if the registry names none.
 
-    Registries name what they like to see, pushing included, and refuse it to whom may only read.
+    Some registries name a scope that includes pushing, and then refuse it to users who may only read.
     """
     found = []
     for each in scope.split():

@@ -1,13 +1,14 @@
 """One HTTP request to a registry or its token server, bounded in time, size and redirects, through the right proxy.
 
-Redirects are followed by hand: credentials stay with the host they were meant for, and no redirect leads from TLS to
-plain HTTP. Certificates are checked as Go programs check them, since registries issue theirs for those. A private
-authority is trusted beside the system's.
+Tessera follows redirects itself: credentials go only to the host they belong to, and no redirect leads from TLS to
+plain
+HTTP. Certificates are checked as programs in Go check them, since registries issue theirs for Go programs. A private
+authority is trusted in addition to the system's.
 
-``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` count in either case. ``NO_PROXY`` is read as Go programs read it,
-since clusters write it for those: domains with all their subdomains, addresses, address ranges (``10.0.0.0/8``) and
-``*``, each with or without a port. Loopback is never reached through a proxy. Hand-written because ``urllib`` and
-aiohttp do not support address ranges.
+``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are read in upper or lower case. ``NO_PROXY`` has the meaning that it
+has in Go, since clusters are configured for Go programs: domains with all their subdomains, addresses, address ranges
+(``10.0.0.0/8``) and ``*``, each with or without a port. Loopback is never reached through a proxy. Hand-written because
+``urllib`` and aiohttp do not support address ranges.
 """
 
 import ipaddress
@@ -52,7 +53,7 @@ def _matches(host: str, port: int, exception: str) -> bool:
         if address is not None:
             return address in ipaddress.ip_network(exception.strip("[]"), strict=False)
     except ValueError:
-        pass  # no address and no range: a name, perhaps with a port
+        pass  # neither an address nor a range: a name, perhaps with a port
     name, _, only = exception.rpartition(":") if exception.rpartition(":")[2].isdigit() else (exception, "", "")
     if only and int(only) != port:
         return False
@@ -74,7 +75,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-#: Seconds to a connection, and to the end of an answer.
+#: Timeouts in seconds: for a connection, and for a whole answer.
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 15.0
 
@@ -83,29 +84,29 @@ _REDIRECTED = (301, 302, 303, 307, 308)
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a client believes.
+    """The servers that a client trusts.
 
     Attributes:
-        authorities: certificates, PEM, that are believed beside the system's.
-        plain: hosts, with their ports, that are asked over plain HTTP; ``*`` is all.
+        authorities: certificates in PEM that are trusted in addition to the system's.
+        plain: hosts, with their ports, to reach over plain HTTP; ``*`` is all.
     """
 
     authorities: str = ""
     plain: tuple[str, ...] = ()
 
     def scheme(self, host: str) -> str:
-        """``http`` or ``https``."""
+        """The scheme for a host: ``http`` or ``https``."""
         return "http" if host in self.plain or "*" in self.plain else "https"
 
 
 class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back.
+    """A server's answer.
 
     Attributes:
-        status: of the last of the redirects.
-        headers: names in lower case; of several with one name, all, in order.
-        body: whole.
-        url: where the answer came from at last.
+        status: status after the last redirect.
+        headers: names in lower case; if a name occurs several times, all its values in sequence.
+        body: the whole body.
+        url: URL after the last redirect.
     """
 
     status: int
@@ -119,16 +120,16 @@ class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistryHttp:
-    """Sends requests; holds the connections.
+    """Sends requests and owns the connections.
 
     Args:
         trust: see :class:`Trust`.
-        connect: seconds to a connection.
-        total: seconds to the end of an answer, redirects not counted together.
-        environment: where proxies are named; the process's own if left out.
+        connect: timeout for a connection, seconds.
+        total: timeout for a whole answer, seconds; each redirect has its own.
+        environment: variables that name proxies; those of the process if left out.
 
     Raises:
-        ssl.SSLError: the authorities are no certificates.
+        ssl.SSLError: the authorities are not certificates.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class RegistryHttp:
         """Sends a request and reads the whole answer.
 
         Raises:
-            RegistryUnreachable: there is none, or none within the bounds.
+            RegistryUnreachable: there was no answer, or none within the limits.
         """
         sent = {**(headers or {}), "accept-encoding": "identity"}
         body = None if form is None else urlencode(form).encode()
@@ -206,14 +207,14 @@ class RegistryHttp:
             )
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """The session is made in the running loop, at the first request."""
+        """Opens the session at the first request, since aiohttp requires a running loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
         return self._session
 
     @asynccontextmanager
     async def _translate_errors(self, url: str) -> AsyncIterator[None]:
-        """Everything that can go wrong below HTTP, in one sentence."""
+        """Turns every error below HTTP into RegistryUnreachable with one sentence."""
         try:
             yield
         except TimeoutError as error:
@@ -246,7 +247,7 @@ async def _read_body(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
 def _context(trust: Trust) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if trust.authorities:
-        # Comments between certificates may be in any language, and only ASCII is taken.
+        # Comments between certificates may be in any language, but Python accepts only ASCII.
         context.load_verify_locations(cadata=trust.authorities.encode("ascii", "ignore").decode())
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -256,7 +257,7 @@ def _context(trust: Trust) -> ssl.SSLContext:
 def _target(url: str, location: str) -> str:
     try:
         target = URL(url, encoded=True).join(URL(location, encoded=True))
-        _origin(str(target))  # a port that is none is found out only here
+        _origin(str(target))  # raises here if the port is invalid
     except ValueError:
         raise RegistryUnreachable(f"{_display_url(url)} redirects to something that is no URL") from None
     if target.scheme not in ("http", "https") or (target.scheme == "http" and url.startswith("https:")):
@@ -272,17 +273,17 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _display_url(url: str) -> str:
-    """A URL for people: without its query, in which storage puts signatures, and without a user."""
+    """A URL for people: without its query, where storage puts signatures, and without a user."""
     try:
         parts = URL(url, encoded=True)
         port = f":{parts.explicit_port}" if parts.explicit_port else ""
-    except ValueError:  # a registry may name anything as its token server
+    except ValueError:  # a registry may name any text as its token server
         return ascii(url.partition("?")[0])[:200]
     return f"{parts.scheme}://{parts.host}{port}{parts.raw_path}"
 
 
 def _error_text(error: Exception) -> str:
-    """What went wrong, in the system's words where it has some."""
+    """The error in the system's words, if it has some."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known to DNS"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
