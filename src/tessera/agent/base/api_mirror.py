@@ -99,7 +99,7 @@ class ApiMirror:
         return [pod for pod in found.items if not has_ended(pod)]
 
     async def has_promise(self, pod: PodUid) -> bool:
-        """Whether the API server itself knows a promise to a pod. A list of one needs no right but the watch's.
+        """True if the API server itself knows a promise to a pod. A list of one needs no right but the watch's.
 
         Raises:
             ConnectionError: it did not say.
@@ -121,5 +121,5 @@ def _by_name(node_name: str) -> str:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether all containers of a pod have ended for good."""
+    """True if all containers of a pod have ended for good."""
     return pod.status.phase in {"Succeeded", "Failed"}

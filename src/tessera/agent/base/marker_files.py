@@ -38,7 +38,7 @@ class MarkerFile(msgspec.Struct, frozen=True):
     about: MarkerId | None = None
 
     def is_about(self, driver: MarkerId) -> bool:
-        """Whether it concerns a driver container: it names that one, or it names none and is not older."""
+        """True if it concerns a driver container: it names that one, or it names none and is not older."""
         return self.about == driver if self.about is not None else self.identity[-1] >= driver[-1]
 
 
@@ -53,7 +53,7 @@ class MarkerFiles:
         self.folder = folder
 
     def present(self, name: str) -> bool:
-        """Whether a marker exists."""
+        """True if a marker exists."""
         return self.identity(name) is not None
 
     def identity(self, name: str) -> MarkerId | None:

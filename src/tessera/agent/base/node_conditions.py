@@ -60,7 +60,7 @@ def sharing_condition(
     problem: str | None = None,
     problem_reason: str | None = None,
 ) -> NodeCondition:
-    """Whether the sharing profile that was asked for is in force.
+    """Returns the condition of the desired sharing profile: true if it is in force.
 
     Args:
         wish: what was asked for.
@@ -90,7 +90,7 @@ def _effects(offer: Advertisement | None) -> Iterator[str]:
 
 
 def layout_condition(told: LayoutOutcome) -> NodeCondition | None:
-    """Whether the MIG layout that was asked for is in force; ``None`` where none is asked for."""
+    """Returns the condition of the desired MIG layout: true if it is in force; ``None`` if none is desired."""
     if not told.state:
         return None
     truths: Mapping[str, ConditionStatus] = {"success": "True", "failed": "False"}
@@ -100,7 +100,7 @@ def layout_condition(told: LayoutOutcome) -> NodeCondition | None:
 
 
 def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
-    """Whether the MPS daemons serve; ``None`` where no resource is shared by MPS.
+    """Returns the condition of the MPS daemons: true if all serve; ``None`` if MPS shares no resource.
 
     Args:
         waiting: every resource that is shared by MPS, and why its daemons do not serve; empty text if they do.

@@ -13,7 +13,7 @@ from tessera.kubelet.sockets import PLUGIN_DIR
 
 
 class ValidationMode(Enum):
-    """Whether the agent advertises cards only after a program has run on them."""
+    """When the agent advertises cards only after a program has run on them."""
 
     AUTO = "auto"  # with drivers in containers
     ALWAYS = "always"

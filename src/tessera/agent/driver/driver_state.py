@@ -88,7 +88,7 @@ def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
 
 
 def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
-    """Whether a driver that is open may still be used."""
+    """True if a driver that is open may still be used."""
     return not facts.paused and facts.container == found.container
 
 
@@ -106,5 +106,5 @@ def check_validation(found: DriverFound, facts: DriverFacts, mode: ValidationMod
 
 
 def _about(found: DriverFound, mark: MarkerFile | None) -> bool:
-    """Whether a marker concerns this driver."""
+    """True if a marker concerns this driver."""
     return mark is not None and (found.container is None or mark.is_about(found.container))

@@ -208,7 +208,7 @@ class DriverGate:
         return False
 
     def is_usable(self, opened: OpenDriver) -> bool:
-        """Whether an open driver may still be used; writes the marker anew if it is gone."""
+        """True if an open driver may still be used; writes the marker anew if it is gone."""
         seen = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
         if opened.hardware.gone or not is_still_usable(opened.found, seen):
             return False

@@ -32,7 +32,7 @@ class DriverBackend(Protocol):
     """A node's driver."""
 
     def has_library(self) -> bool:
-        """Whether its library is below the driver root."""
+        """True if its library is below the driver root."""
         ...
 
     def nvml(self, home: DriverHome) -> AsyncNvml:
@@ -44,7 +44,7 @@ class DriverBackend(Protocol):
         ...
 
     def needs_new_process(self, error: NvmlError) -> bool:
-        """Whether only a new process can open a driver of the host that refused with this error."""
+        """True if only a new process can open a driver of the host that refused with this error."""
         ...
 
     async def watch(self, notify: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class SimulatedDriver:
         self._markers = markers
 
     def has_library(self) -> bool:
-        """Whether the driver is a container's: one is ready, or the host has no driver itself."""
+        """True if the driver is a container's: one is ready, or the host has no driver itself."""
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 

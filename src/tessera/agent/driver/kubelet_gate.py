@@ -60,7 +60,7 @@ class GatedKubelet:
 
     @property
     def accepted(self) -> bool:
-        """Whether kubelet has taken a list of every plugin that is served."""
+        """True if kubelet has taken a list of every plugin that is served."""
         return all(served.count is not None for served in self._served)
 
     @property
@@ -69,7 +69,7 @@ class GatedKubelet:
         return sum(served.count or 0 for served in self._served)
 
     def is_published(self, allocatable: Mapping[str, str]) -> bool:
-        """Whether a node's allocatable covers the healthy devices of every list that kubelet has taken."""
+        """True if a node's allocatable covers the healthy devices of every list that kubelet has taken."""
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:

@@ -123,7 +123,7 @@ class CardHost(Protocol):
     """The rest of the agent, as far as a reset concerns it."""
 
     async def is_unused(self, gpu: str) -> bool:
-        """Whether no pod holds any part of a card, nor is about to; raises ConnectionError if that is not known."""
+        """True if no pod holds any part of a card, nor is about to; raises ConnectionError if that is not known."""
         ...
 
     async def look_again(self, gpu: str | None) -> None:

@@ -129,11 +129,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         return frozenset(fault.scope.gi_id for fault in self._faults.values() if fault.scope.gpu == gpu) - {-1}
 
     def is_suspect(self, gpu: str) -> bool:
-        """Whether the card or an instance of it has a fault, or its last probe failed."""
+        """True if the card or an instance of it has a fault, or its last probe failed."""
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in self._faults.values())
 
     def needs_reset(self, gpu: str) -> bool:
-        """Whether the worst fault of the card asks for a reset, and the card was not reset since."""
+        """True if the worst fault of the card asks for a reset, and the card was not reset since."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu]
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)

@@ -179,7 +179,7 @@ class HealthMonitor:
         return self._health.health_of(scope)
 
     def is_unhealthy(self, gpu: str) -> bool:
-        """Whether no device of the card may be given out."""
+        """True if no device of the card may be given out."""
         return not self._health.health_of(DeviceScope(gpu)).healthy
 
     @property

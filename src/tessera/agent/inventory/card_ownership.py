@@ -46,7 +46,7 @@ class CardOwnership:
         self._held |= held
 
     def is_known(self, uuid: str) -> bool:
-        """Whether it is known who has a card: from the file, or since it was said."""
+        """True if it is known who has a card: from the file, or since it was said."""
         return uuid in self._held
 
     def set_desired(self, wanted: Mapping[str, CardOwner]) -> bool:
@@ -74,7 +74,7 @@ class CardOwnership:
         return self._held.get(uuid, CardOwner.STATIC)
 
     def is_leaving(self, uuid: str) -> bool:
-        """Whether the side that has a card is to let go of it; it gives nothing of it to further pods."""
+        """True if the side that has a card is to let go of it; it gives nothing of it to further pods."""
         return self.owner(uuid) is not self.desired_owner(uuid)
 
     def hand_over(self, uuid: str) -> None:

@@ -36,7 +36,7 @@ class DeviceScope(msgspec.Struct, frozen=True, order=True):
     ci_id: int = -1
 
     def covers(self, other: "DeviceScope") -> bool:
-        """Whether this scope contains ``other``."""
+        """True if this scope contains ``other``."""
         return self.gpu == other.gpu and self.gi_id in {-1, other.gi_id} and self.ci_id in {-1, other.ci_id}
 
 
@@ -49,7 +49,7 @@ class DeviceHealth(msgspec.Struct, frozen=True):
 
     @property
     def healthy(self) -> bool:
-        """Whether it may be given out."""
+        """True if it may be given out."""
         return self.reaction < Reaction.DRAIN
 
 

@@ -60,7 +60,7 @@ class DeviceUsers:
         return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
 
     def may_initialize(self, resource: str) -> bool:
-        """Whether an init container may have entries of a resource, of which kubelet tells nobody."""
+        """True if an init container may have entries of a resource, of which kubelet tells nobody."""
         return any(_initializes_with(resource, pod) for pod in self._live())
 
     async def read(self) -> Mapping[str, tuple[DeviceUser, ...]]:
@@ -112,5 +112,5 @@ def _by_device(devices: Sequence[ContainerDevices]) -> dict[tuple[str, str], set
 
 
 def is_static_entry(entry: str) -> bool:
-    """Whether an entry's id is one of a card, a MIG device, or a share of those."""
+    """True if an entry's id is one of a card, a MIG device, or a share of those."""
     return entry.startswith(_KINDS) and ":" not in device_of(entry)

@@ -150,12 +150,12 @@ class Components:
 
     @property
     def ready(self) -> bool:
-        """Whether both sides serve kubelet."""
+        """True if both sides serve kubelet."""
         return self.on_demand.ready and self.shelf.serves
 
     @property
     def has_devices(self) -> bool:
-        """Whether anything is to be advertised, as the node's settings are."""
+        """True if anything is to be advertised, as the node's settings are."""
         return bool(self.shelf.offer.resources or self.roles.on_demand_gpus())
 
     def _seen(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
@@ -320,7 +320,7 @@ class Components:
     # What the parts ask of each other ---------------------------------------------------------------------------
 
     async def is_unused(self, uuid: str) -> bool:
-        """Whether no pod has any part of a card, nor is about to get one."""
+        """True if no pod has any part of a card, nor is about to get one."""
         card = self.stock.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
         if self.on_demand.is_busy(uuid) or not parts.isdisjoint(self.shelf.lately_given):

@@ -19,7 +19,7 @@ class MemoryInputs(Protocol):
 
     @property
     def api_reachable(self) -> bool:
-        """Whether the API server answers."""
+        """True if the API server answers."""
         ...
 
     def live_pods(self) -> Sequence[Pod]:

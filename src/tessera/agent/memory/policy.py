@@ -310,12 +310,12 @@ def sum_by_pod(uses: Iterable[ProcessUse]) -> dict[PodUid, int]:
 
 
 def is_plausible(card: CardUse) -> bool:
-    """Whether the numbers can be true; NVML's answers had the wrong layout in some drivers (535)."""
+    """True if the numbers can be true; NVML's answers had the wrong layout in some drivers (535)."""
     each = all(use.process.pid > 0 and 0 <= use.bytes <= card.total for use in card.uses)
     together = sum(use.bytes for use in card.uses) <= card.total * _PLAUSIBLE
     return is_plausible_total(card.total) and 0 <= card.used <= card.total and each and together
 
 
 def is_plausible_total(total: int) -> bool:
-    """Whether a card can have so many bytes."""
+    """True if a card can have so many bytes."""
     return 0 < total < _NO_CARD

@@ -101,7 +101,7 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
 
 
 def _turns_mig_on(desired: DesiredLayout) -> bool:
-    """Whether a layout turns MIG on, by its file or by its name."""
+    """True if a layout turns MIG on, by its file or by its name."""
     if desired.entries is not None:
         return all(entry.mig_enabled for entry in desired.entries)
     return desired.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(desired.name) is not None

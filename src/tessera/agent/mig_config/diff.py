@@ -50,12 +50,12 @@ class CardUsage(msgspec.Struct, frozen=True):
     processes: Mapping[int | None, tuple[int, ...]]
 
     def uses_instance(self, instance: GpuInstance) -> bool:
-        """Whether a pod holds a part of the instance, or NVML lists a process on it."""
+        """True if a pod holds a part of the instance, or NVML lists a process on it."""
         held = any(self.users.get(each.mig_uuid) for each in instance.compute_instances)
         return held or bool(self.processes.get(instance.gi_id))
 
     def uses_card(self, instances: Iterable[GpuInstance]) -> bool:
-        """Whether any pod or process uses the card or a part of it."""
+        """True if any pod or process uses the card or a part of it."""
         return (
             bool(self.users.get(self.uuid)) or any(self.processes.values()) or any(map(self.uses_instance, instances))
         )
@@ -86,7 +86,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the card is as its goal asks."""
+        """True if the card is as its goal asks."""
         return not (self.destroy or self.clear or self.complete or self.create or self.final_call)
 
     def places(self) -> frozenset[InstancePlace]:
@@ -185,7 +185,7 @@ def _diff_instances(
 
 
 def _spanned(geometry: Geometry, instance: GpuInstance) -> bool:
-    """Whether exactly one compute instance spans the whole GPU instance, as containers need it."""
+    """True if exactly one compute instance spans the whole GPU instance, as containers need it."""
     whole = geometry.profile(instance.profile).ci_profile_index
     same = _ONE_SLICE if whole in _ONE_SLICE else {whole}
     return len(instance.compute_instances) == 1 and instance.compute_instances[0].profile_index in same

@@ -64,7 +64,7 @@ class DeviceDrainer:
 
     @property
     def may_evict(self) -> bool:
-        """Whether pods are evicted; otherwise they are waited for."""
+        """True if pods are evicted; otherwise they are waited for."""
         return self._evictor is not None
 
     def snapshot(self) -> object:

@@ -55,7 +55,7 @@ class FailedCall(msgspec.Struct, frozen=True):
     discard: bool = False
 
     def is_failure(self, *, in_use: bool) -> bool:
-        """Whether to report a failure by now. A busy device is none as long as its users are known."""
+        """True if to report a failure by now. A busy device is none as long as its users are known."""
         return self.attempts >= FAILURE_ATTEMPTS and not (in_use and self.failure is CallFailure.BUSY)
 
 
@@ -80,12 +80,12 @@ class CallRetries:
         self._failed[key] = FailedCall(attempts, retry_at, event.text, event.failure, discard)
 
     def allows(self, call: Call | ReleaseCard, now: float) -> bool:
-        """Whether a call may be made now."""
+        """True if a call may be made now."""
         key = _key(call)
         return key is None or key not in self._failed or self._failed[key].retry_at <= now
 
     def must_discard(self, place: InstancePlace) -> bool:
-        """Whether the GPU instance at a place must go because its compute instance could not be created."""
+        """True if the GPU instance at a place must go because its compute instance could not be created."""
         return place in self._failed and self._failed[place].discard
 
     def most_attempted(self) -> tuple[CallKey, FailedCall] | None:

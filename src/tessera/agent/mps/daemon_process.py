@@ -26,7 +26,7 @@ def boot_id(proc: Path = Path("/proc")) -> str:
 
 
 def is_alive(process: ProcessId, proc: Path = Path("/proc")) -> bool:
-    """Whether the process has not ended. A zombie has ended."""
+    """True if the process has not ended. A zombie has ended."""
     fields = _fields(proc, process.pid)
     return bool(fields) and fields[_STATE] not in _ENDED_STATES and ProcessTable(proc).identify(process.pid) == process
 

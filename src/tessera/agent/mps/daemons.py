@@ -69,7 +69,7 @@ class MpsDaemons:
             self._wake.notify()
 
     def ready(self, resource: str, gpu: str | None = None) -> bool:
-        """Whether shares can be used now: those of one card, or of every card in the resource's plan.
+        """True if shares can be used now: those of one card, or of every card in the resource's plan.
 
         A card that must join a daemon with clients is not ready until these have ended; the others stay ready.
         """

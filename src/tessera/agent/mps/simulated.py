@@ -61,7 +61,7 @@ class SimulatedDaemon:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return not self._over.is_set()
 
     async def wait_ended(self) -> str:

@@ -1,1 +1,1 @@
-"""What the node tells about its cards: labels, conditions, and what it offers."""
+"""Publishes the node's cards on the Node: labels, conditions, and the annotation of offers."""

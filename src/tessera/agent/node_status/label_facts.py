@@ -1,11 +1,10 @@
-"""The facts that labels are made of, from the cards as they are and from what is offered of them. Pure.
+"""Collects the facts behind the labels from the inventory and from the sharing in force. Pure.
 
-A card that is cut on demand counts as one in MIG mode without MIG devices from the moment the slicer has it: neither
-the first slice nor the last one changes a label. How a card is shared is taken from what is in force, never from what
-was asked for.
+From the moment the slice manager has a card, the labels count it as a card in MIG mode without MIG devices: neither
+its first slice nor its last one changes a label. The sharing of a card is the sharing in force, never the desired one.
 
-Where the cards of one resource are shared differently (by ``devices``, or by model), its labels tell what most of them
-do; the annotation ``tessera.dev/offers`` tells the rest.
+If the cards of one resource are shared differently (by ``devices``, or by model), its labels give the sharing of most
+of them; the annotation ``tessera.dev/offers`` gives the sharing of each.
 """
 
 from collections import Counter
@@ -30,18 +29,18 @@ from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, MigAttributes
 
-#: Where Linux tells the machine's product name (Documentation/ABI/testing/sysfs-class-dmi).
+#: File in which Linux gives the machine's product name (Documentation/ABI/testing/sysfs-class-dmi).
 DMI_PRODUCT = Path("/sys/class/dmi/id/product_name")
-#: What ``gpu.machine`` says where the cards exist only in memory.
+#: Value of ``gpu.machine`` where the cards exist only in memory.
 SIMULATED_MACHINE = "Simulated"
 
 
 class SharingFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force on the cards that are not cut on demand.
+    """Sharing in force on the cards that are not cut on demand.
 
     Attributes:
-        offer: the resources.
-        profile: the sharing profile that they follow.
+        offer: the resources and their devices.
+        profile: the sharing profile in force.
         mig_strategy: how MIG devices are advertised.
     """
 
@@ -59,11 +58,11 @@ def collect_label_facts(
     timestamp: int | None = None,
     vgpu: VgpuFacts | None = None,
 ) -> LabelFacts:
-    """What labels are made of.
+    """Collects the facts behind the labels.
 
     Args:
         stock: all cards of the node.
-        sharing: what is in force.
+        sharing: the sharing in force.
         on_demand: UUIDs of the cards that are cut on demand.
         machine: the machine's product name; ``None`` if it cannot be read.
         timestamp: seconds since 1970 at which discovery began.
@@ -84,7 +83,7 @@ def collect_label_facts(
 
 
 def read_machine(path: Path = DMI_PRODUCT) -> str | None:
-    """The machine's product name; ``None`` where the firmware tells none."""
+    """The machine's product name; ``None`` where the firmware gives none."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -92,7 +91,7 @@ def read_machine(path: Path = DMI_PRODUCT) -> str | None:
 
 
 def mig_devices_of(card: GpuState) -> list[tuple[MigDevice, MigAttributes]]:
-    """The MIG devices that a container could be given, with what each may use."""
+    """The MIG devices that a container could be given, each with the engines and memory that it may use."""
     (gpu,) = sharing_gpus([card])
     return [(device, card.mig_attributes.get(device.uuid, MigAttributes())) for device in gpu.mig_devices]
 
@@ -131,7 +130,7 @@ def _mig(device: MigDevice, attributes: MigAttributes) -> MigFacts:
 
 
 def _shares(cards: Mapping[str, CardFacts], sharing: SharingFacts) -> dict[str, Share]:
-    """How the devices behind each resource of the labels are shared; resources whose devices are not are left out."""
+    """Sharing of the devices behind each resource of the labels; leaves out resources whose devices are not shared."""
     devices: dict[str, list[Share]] = {}
     heard = {id(card) for card in speaking(list(cards.values()))} if cards else set()
     for resource in sharing.offer.resources.values():

@@ -1,13 +1,13 @@
-"""The node's labels: what its cards are and how they are offered, from facts alone.
+"""Builds the node's labels from facts: they describe its cards and how the node offers them.
 
 Names and values are those of NVIDIA's GPU feature discovery, so that selectors, affinities and dashboards written for
-it work. The same facts give the same labels in whatever order the cards are listed: where a node has cards of several
-models and a label has room for one, the labels tell of the model that has cards without MIG, then of the one with the
-most cards, then of the one with more memory, then of the first by name. How many cards of each model there are stands
-in labels of our own, with what pods choose by and upstream has no label for: NVLink and ECC.
+it work. The same facts give the same labels in whatever order the cards are listed. A node may have cards of several
+models while a label has room for one. The labels then describe the model that has cards without MIG; next, the one
+with the most cards; next, the one with more memory; next, the first by name. Tessera's own labels give the number of
+cards of each model, and NVLink and ECC, for which upstream has no label.
 
-A value that is longer than a label's may be loses the end of the product name, never the suffix that tells how the card
-is offered. This module does not know how facts are read or labels written.
+If a value is too long for a label, the end of the product name is cut off, never the suffix that says how the card is
+offered. This module does not know how facts are read or labels written.
 """
 
 import re
@@ -23,9 +23,9 @@ from tessera.mig.names import resource_spelling
 PREFIX = "nvidia.com/"
 GPU = PREFIX + "gpu"
 OWN = "tessera.dev/"
-#: Small cards that only drive a DGX Station's screen; go-nvlib leaves them out.
+#: Small cards that only drive a DGX Station's screen; go-nvlib ignores them.
 DISPLAY_CARDS = frozenset({"DGX Display", "NVIDIA DGX Display"})
-#: PCI classes with the words of ``gpu.mode``.
+#: The value of ``gpu.mode`` for each PCI class.
 MODES = {0x030000: "graphics", 0x030200: "compute"}
 _PART = re.compile(r"\d+c\.")
 _FAMILIES = {
@@ -42,19 +42,19 @@ _FAMILIES = {
 
 
 class LabelFactsError(ValueError):
-    """A fact cannot be read; the text is for the administrator."""
+    """A fact cannot be read. The text is for the administrator."""
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One MIG device. Engines and multiprocessors are 0 where the driver does not tell.
+    """One MIG device. Engines and multiprocessors are 0 if the driver does not report them.
 
     Attributes:
-        profile: ``3g.20gb``.
-        memory_mib: its memory.
-        multiprocessors: SMs.
+        profile: its profile, such as ``3g.20gb``.
+        memory_mib: its memory, MiB.
+        multiprocessors: its SMs.
         gi_slices: compute slices of its GPU instance.
-        ci_slices: compute slices of its own.
-        copy_engines: and the other engines that it may use.
+        ci_slices: compute slices of its compute instance.
+        copy_engines: copy engines that it may use; the fields below count its other engines.
     """
 
     profile: str
@@ -73,16 +73,17 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One card.
 
     Attributes:
-        product: NVML's name.
-        memory_mib: total memory; 0 if it cannot be read.
+        product: product name from NVML.
+        memory_mib: total memory, MiB; 0 if it cannot be read.
         compute_capability: major and minor; major 0 if it cannot be read.
-        mig_capable: it has a MIG mode.
-        mig_enabled: the mode is on.
-        mig_devices: what it is cut into.
-        on_demand: it is cut as pods ask for it. Its MIG devices come and go with the pods, so no label tells of them.
-        pci_class: ``0x030200``; ``None`` if it cannot be read.
-        nvlink: it has an NVLink that is up; ``None`` if it cannot be read, as of a card that is lost.
-        ecc: ECC is on; a card without ECC has ``False``. ``None`` likewise.
+        mig_capable: true if it has a MIG mode.
+        mig_enabled: true if its MIG mode is on.
+        mig_devices: its MIG devices.
+        on_demand: true if it is cut as pods ask for it. Its MIG devices come and go with the pods, so no label
+            describes them.
+        pci_class: its PCI class, such as ``0x030200``; ``None`` if it cannot be read.
+        nvlink: true if one of its NVLinks is up; ``None`` if that cannot be read, for example on a lost card.
+        ecc: true if ECC is on; ``False`` for a card without ECC; ``None`` if that cannot be read.
         fabric: cluster UUID and clique id on a card that is part of an NVLink fabric.
     """
 
@@ -105,7 +106,7 @@ class Share(msgspec.Struct, frozen=True):
     Attributes:
         kind: time slices or MPS.
         replicas: shares of each device.
-        renamed: the shares have a resource name of their own.
+        renamed: true if the shares have a resource name of their own.
     """
 
     kind: SharingKind
@@ -114,25 +115,25 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class VgpuFacts(msgspec.Struct, frozen=True):
-    """A virtual machine's cards are vGPUs: version and branch of the host's driver."""
+    """Host driver of a virtual machine whose cards are vGPUs: version and branch."""
 
     host_driver_version: str
     host_driver_branch: str
 
 
 class LabelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that labels are made of.
+    """All facts behind the labels.
 
     Attributes:
-        cards: in any order.
-        driver_version: ``570.133.20``.
-        cuda_version: the highest that the driver runs, as NVML writes it: 12040 is 12.4.
+        cards: the node's cards, in any order.
+        driver_version: such as ``570.133.20``.
+        cuda_version: the highest CUDA version that the driver runs, as NVML writes it: 12040 is 12.4.
         machine: DMI product name; ``None`` if it cannot be read.
         mig_strategy: how MIG devices are advertised.
         shares: how the devices of a resource are shared, by the resource's name before it is renamed.
-        mps: cards of the node are shared by MPS.
+        mps: true if MPS shares cards of the node.
         timestamp: seconds since 1970 at which discovery began; ``None`` for no such label.
-        vgpu: in a virtual machine with vGPUs; ``None`` elsewhere.
+        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
     """
 
     cards: Sequence[CardFacts]
@@ -147,10 +148,10 @@ class LabelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_labels(facts: LabelFacts) -> dict[str, str]:
-    """Every label of the node, by name. A node without cards has none that tell of cards.
+    """Every label of the node, by name. A node without cards gets no labels that describe cards.
 
     Raises:
-        LabelFactsError: the driver's version is no version.
+        LabelFactsError: ``driver_version`` is not a version.
     """
     labels: dict[str, object] = {}
     if facts.timestamp is not None:
@@ -171,7 +172,7 @@ def node_labels(facts: LabelFacts) -> dict[str, str]:
 
 
 def family(compute_capability: tuple[int, int]) -> str:
-    """The architecture's name in lower case; ``undefined`` for one that is not known."""
+    """Name of the architecture in lower case; ``undefined`` for an unknown one."""
     major, minor = compute_capability
     if major == 7:
         return "volta" if minor < 5 else "turing"
@@ -216,7 +217,7 @@ def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]
 
 
 def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dict[str, object]:
-    """Labels of the model that speaks for the node. Sharing concerns only cards that are not in MIG mode."""
+    """Labels of the model that represents the node. Sharing concerns only cards that are not in MIG mode."""
     alike = speaking(cards)
     card = min(alike, key=lambda each: (each.mig_enabled, -each.memory_mib, each.compute_capability))
     share = shares.get(GPU)
@@ -232,7 +233,7 @@ def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dic
 
 
 def speaking(cards: Sequence[CardFacts]) -> list[CardFacts]:
-    """The cards of the model that speaks for a node of several; ``cards`` must not be empty."""
+    """The cards of the model that represents a node with several models; ``cards`` must not be empty."""
     models: dict[str, list[CardFacts]] = {}
     for card in cards:
         models.setdefault(card.product, []).append(card)
@@ -286,7 +287,7 @@ def _mig(cards: Sequence[CardFacts], strategy: MigStrategy, shares: Mapping[str,
 def _mig_resource(
     resource: str, profile: str, found: Sequence[tuple[CardFacts, MigFacts]], share: Share | None
 ) -> dict[str, object]:
-    """Labels of MIG devices of one profile; of several models the one with the most devices, then the first by name."""
+    """Labels of MIG devices of one profile: those of the model with the most devices, then of the first by name."""
     models = Counter(card.product for card, _ in found)
     product = min(models, key=lambda name: (-models[name], name))
     alike = (device for card, device in found if card.product == product)
@@ -306,7 +307,7 @@ def _mig_resource(
 
 
 def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:
-    """What upstream writes where the strategy ``single`` does not hold: nothing can be had, and the product says so."""
+    """Upstream's labels if the strategy ``single`` does not hold: no device is available; the product says so."""
     return {
         GPU + ".product": product_label(speaking(cards)[0].product, "MIG", "INVALID"),
         GPU + ".count": 0,
@@ -327,7 +328,7 @@ def _own(cards: Sequence[CardFacts]) -> dict[str, object]:
 
 
 def _all_of(values: Iterable[bool | None]) -> str:
-    """``true`` only if a pod may rely on it whichever card it gets. A card that cannot be read changes nothing."""
+    """``true`` only if a pod can rely on it on every card. A card that cannot be read is ignored."""
     found = set(values) - {None}
     return "mixed" if len(found) > 1 else _truth(found == {True})
 

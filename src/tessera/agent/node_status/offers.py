@@ -1,8 +1,9 @@
-"""What one of each resource of the node is, in the terms of the annotation ``tessera.dev/offers``. Pure.
+"""Builds the annotation ``tessera.dev/offers``: what one device of each of the node's resources has. Pure.
 
-Cards that are not cut on demand offer what the device plugin's lists hold. Cards that are cut on demand offer each of
-their profiles, as often as it fits on them when nothing else is there; together that is more than they have, and the
-controller decides. A slice that is not made yet has its part of the memory slots; the driver holds a little of it back.
+Cards that are not cut on demand offer the devices that the device plugin lists. Cards that are cut on demand offer each
+of their profiles as often as it fits on an empty card. The sum of these offers exceeds the cards' capacity; the
+controller decides which slices are made. A slice that does not exist yet counts with its share of the memory slots; the
+driver keeps a little of that for itself.
 """
 
 from collections import Counter
@@ -19,11 +20,11 @@ from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Ad
 def node_offers(
     stock: GpuInventory, offer: Advertisement, *, on_demand: Collection[str] = frozenset()
 ) -> list[NodeOffer]:
-    """One entry for each resource and kind of device behind it.
+    """Returns one entry for each resource and kind of device behind it.
 
     Args:
         stock: all cards of the node.
-        offer: what is in force on the cards that are not cut on demand.
+        offer: the offer in force on the cards that are not cut on demand.
         on_demand: UUIDs of the cards that are cut on demand.
     """
     ones: Counter[NodeOffer] = Counter()
@@ -40,7 +41,7 @@ def node_offers(
 
 
 def _readable(card: GpuState, stock: GpuInventory) -> GpuState:
-    """The card, or one like it while it cannot be read itself: what is lost for a moment does not become another."""
+    """The card; while it cannot be read, another card of its kind, so that its entry does not change for that time."""
     if card.attributes is not None:
         return card
     alike = (each for each in stock.gpus if each.info.name == card.info.name and each.attributes is not None)

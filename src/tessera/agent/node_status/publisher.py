@@ -1,21 +1,22 @@
-"""Writes on the Node what is true of its cards: labels, the annotation of offers, conditions; and tells by Events.
+"""Publishes the state of the node's cards on the Node: labels, the annotation of offers, conditions and Events.
 
 Rules:
 
-1. Server-side apply under one field manager: what is no longer true disappears with the write that does not name it.
-   Labels that another tool wrote under the same names (NVIDIA's feature discovery) are taken over. Labels by which
-   people ask for something are never written.
-2. One write for metadata and one for conditions, and only where what is true differs from what was written last.
-   Changes that come together are written together.
-3. What somebody else changes on the Node is written again, but not more often than once in :data:`REPAIR_PAUSE`: two
-   tools that disagree must not keep an API server busy. The same pause covers a watch that has not shown our own write.
-4. Every write names the Node's UID, so it never makes a Node, and never marks one that was registered anew with what
-   was true of the one before.
-5. An Event tells a change of a condition. That all is well with a Node that comes up is none: a thousand nodes would be
+1. Server-side apply under one field manager: a write that no longer names a field removes it. The agent takes over
+   labels that another tool wrote under the same names (NVIDIA's feature discovery). It never writes labels by which
+   people ask for something.
+2. One write for metadata and one for conditions, and only if the state differs from the last write. Changes that come
+   together are written together.
+3. If another writer changes these fields on the Node, the agent writes them again, but at most once in
+   :data:`REPAIR_PAUSE`: two tools that disagree must not keep an API server busy. The same pause applies while the
+   watch has not shown the agent's own write.
+4. Every write names the Node's UID. So it never creates a Node, and never writes the state of a former Node on one
+   that was registered anew.
+5. An Event reports each change of a condition. A Node that comes up healthy gets no Event: a thousand nodes would cause
    thousands of Events that nobody reads.
-6. Nothing here may end the agent: a write that fails is tried again, with growing pauses.
+6. No failure here may end the agent: a failed write is tried again, with growing pauses.
 
-What is true is asked of others; nothing here decides it.
+Other parts provide the state; nothing here decides it.
 """
 
 import logging
@@ -42,26 +43,26 @@ from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which changes gather before they are written.
+#: Seconds in which changes are collected before one write.
 SETTLE = 0.02
-#: Seconds after a write in which it is not repeated because the Node shows something else.
+#: Seconds after a write before it is repeated because the Node shows other values.
 REPAIR_PAUSE = 30.0
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What the agent writes into the Node's metadata."""
+    """Labels and annotations that the agent writes on the Node."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
     def stands_on(self, node: Node) -> bool:
-        """Whether the Node shows all of it."""
+        """True if the Node shows all of it."""
         shown = node.metadata
         return _within(self.labels, shown.labels) and _within(self.annotations, shown.annotations)
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """All that the metadata is made of."""
+    """All facts behind the metadata."""
 
     stock: GpuInventory
     sharing: SharingFacts
@@ -70,10 +71,10 @@ class _Facts(msgspec.Struct, frozen=True):
     mig_state: str
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> Metadata:
-        """What follows from them.
+        """Builds the metadata from the facts.
 
         Raises:
-            ValueError: a fact cannot be read, or there is more to tell than fits.
+            ValueError: a fact cannot be read, or the metadata is too long.
         """
         facts = collect_label_facts(
             self.stock,
@@ -89,7 +90,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What was applied last, and when on the monotonic clock."""
+    """The last applied value, and its time on the monotonic clock."""
 
     value: object
     at: float
@@ -128,7 +129,7 @@ class NodeStatusSource(Protocol):
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Those of them that give no further slice, since the other side shall have them."""
+        """UUIDs of the on-demand GPUs that give no further slice because the static side is to get them."""
         ...
 
     @property
@@ -150,13 +151,13 @@ class MachineFacts(msgspec.Struct, frozen=True):
 
 
 class NodeStatusPublisher:
-    """Keeps the Node's labels, annotation and conditions true.
+    """Keeps the Node's labels, annotation and conditions up to date.
 
     Args:
         client: the API server; its field manager owns the written fields.
-        node: the Node.
+        node: the Node as last seen.
         source: the facts to publish.
-        machine: the machine of the node.
+        machine: product name and host driver of the node's machine.
         events: records changes of conditions.
         changes: announces that a fact may have changed.
         clock: the time.
@@ -190,7 +191,7 @@ class NodeStatusPublisher:
         self._forget("")
 
     async def run(self) -> None:
-        """Tells until cancelled."""
+        """Publishes until cancelled."""
         while True:
             await self._clock.sleep(SETTLE)
             seen = self._changes.count
@@ -206,7 +207,7 @@ class NodeStatusPublisher:
             await self._changes.wait(seen, waits)
 
     async def _tell(self, node: Node) -> tuple[float | None, Exception | None]:
-        """Writes what is due; returns in how many seconds to look again in any case, and what went wrong."""
+        """Writes what is due; returns the seconds until the next look, and the error if a write failed."""
         if node.metadata.uid != self._uid:
             self._forget(node.metadata.uid)
         waits: list[float] = []
@@ -221,7 +222,7 @@ class NodeStatusPublisher:
         return min(waits, default=None), trouble
 
     def _troubled(self, error: Exception) -> float:
-        """Says what went wrong, a refusal once; returns the pause that is due."""
+        """Logs an error, a refusal only once; returns the pause before the next try."""
         pause = self._backoff.next()
         if not isinstance(error, Forbidden):
             _log.warning("node %s cannot be told of its cards, again in %.1f s: %s", self._name, pause, error)
@@ -232,7 +233,7 @@ class NodeStatusPublisher:
         return pause
 
     def _forget(self, uid: str) -> None:
-        """Nothing is known to stand on the Node of that UID."""
+        """Forgets all writes to the Node; ``uid`` is the UID of the present one."""
         self._uid = uid
         self._metadata_written: _Written | None = None
         self._conditions_written: _Written | None = None
@@ -253,13 +254,13 @@ class NodeStatusPublisher:
         return due
 
     def _metadata(self) -> Metadata | None:
-        """What is true now; ``None`` while too little is known. Worked out only when a fact has changed."""
+        """The metadata to publish; ``None`` while a fact is unknown. Computed only when a fact has changed."""
         facts = self._facts()
         if facts is not None and (self._made is None or self._made[0] != facts):
             try:
                 self._made = (facts, facts.metadata(self._machine.product, self._machine.vgpu, self._began))
             except ValueError as error:
-                # What stands on the Node stays: labels that vanish would move pods.
+                # The metadata on the Node stays: pods would move if labels vanished.
                 self._made = (facts, None)
                 _log.warning("node %s keeps its labels and offers as they were: %s", self._name, error)
         return None if facts is None or self._made is None else self._made[1]
@@ -291,7 +292,7 @@ class NodeStatusPublisher:
         return due
 
     def _begin(self, node: Node, wanted: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]) -> None:
-        """Takes up what an agent before this one has left on the Node."""
+        """Takes over the conditions that a former agent left on the Node."""
         well = {name: each for name, each in wanted.items() if each.status == "True"}
         self._told = {**well, **shown}
         self._conditions_written = _Written(shown, self._clock.monotonic())
@@ -313,7 +314,7 @@ class NodeStatusPublisher:
     # Writing ----------------------------------------------------------------------------------------------------
 
     def _due(self, written: _Written | None, wanted: object, *, stands: bool) -> float | None:
-        """In how many seconds to write: 0 for now, ``None`` for never while nothing changes."""
+        """Seconds until the write is due: 0 for now, ``None`` if it is not due while nothing changes."""
         if written is None or written.value != wanted:
             return 0.0
         if stands:

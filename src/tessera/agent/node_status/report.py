@@ -1,6 +1,6 @@
-"""What the parts of an agent came to, in the words of the Node: what is in force, the layout's state, the conditions.
+"""Reports the state of an agent's parts as the Node shows it: sharing in force, state of the MIG layout, conditions.
 
-Nothing is decided here; every answer is made of what the parts say at that moment.
+Nothing is decided here; every answer comes from the parts at that moment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,17 +24,17 @@ from tessera.api.sharing.profile import MigStrategy
 
 
 class NodeReport:
-    """Asks the parts.
+    """Collects the state of the agent's parts.
 
     Args:
         inventory: the GPUs as last read.
         ownership: the side of the agent that has each GPU.
-        following: what is wished.
-        shelf: what is offered.
-        layouts: what became of the layout.
-        health: what is thought of the cards.
-        mps: how the daemons stand.
-        mig_strategy: the installation's.
+        following: the desired configuration.
+        shelf: the resources that are advertised.
+        layouts: the state of the MIG layout.
+        health: the health of the cards.
+        mps: the state of the MPS daemons.
+        mig_strategy: how the installation advertises MIG devices.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class NodeReport:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """UUIDs of the GPUs whose owner is about to hand them over."""
+        """UUIDs of the GPUs that their present owner is about to release."""
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if self._ownership.is_leaving(gpu.uuid))
 
     @property
     def known(self) -> bool:
-        """Whether it is known what is offered of the static cards."""
+        """True once the offer on the static cards is known."""
         return self._shelf.in_force is not None
 
     @property
     def sharing(self) -> SharingFacts | None:
-        """What is in force on the static cards; ``None`` while that is not known."""
+        """The sharing in force on the static cards; ``None`` while unknown."""
         found = self._shelf.in_force
         if found is None:
             return None
@@ -89,13 +89,13 @@ class NodeReport:
 
     @property
     def mig_state(self) -> str:
-        """The value of ``nvidia.com/mig.config.state``; empty where no layout is asked for."""
+        """The value of ``nvidia.com/mig.config.state``; empty if no layout is desired."""
         status = self._layouts.status
         return status.state.value if status.layout else ""
 
     @property
     def conditions(self) -> Sequence[NodeCondition] | None:
-        """All conditions of the Node; ``None`` while they are not known."""
+        """All conditions of the Node; ``None`` while unknown."""
         return list(self._conditions()) if self.known else None
 
     def _conditions(self) -> Iterator[NodeCondition]:

@@ -1,9 +1,10 @@
-"""Whether this machine is a guest whose cards are vGPUs, and by which driver of the host they are served.
+"""Detects a virtual machine whose cards are vGPUs, and reads the version of the host's driver.
 
-NVML tells the guest's own driver only. The host writes its driver's version and branch into the PCI configuration space
+NVML gives the guest's own driver only. The host writes its driver's version and branch into the PCI configuration space
 of the cards that it emulates, as a capability that is NVIDIA's own: the letters VF, then records of a type, a length
-and data; the record of type 0 has ten characters of each, filled up with zeros. GPU feature discovery reads the same
-(``internal/vgpu`` of NVIDIA's device plugin); the walk along capabilities is that of the PCI specification, 6.7.
+and data. The record of type 0 has ten characters for the version and ten for the branch, padded with zeros. GPU feature
+discovery reads the same (``internal/vgpu`` of NVIDIA's device plugin); the walk along capabilities is that of the PCI
+specification, 6.7.
 """
 
 from collections.abc import Iterator
@@ -11,11 +12,11 @@ from pathlib import Path
 
 from tessera.agent.node_status.labels import VgpuFacts
 
-#: Where Linux tells of PCI devices (Documentation/ABI/testing/sysfs-bus-pci).
+#: Folder in which Linux lists PCI devices (Documentation/ABI/testing/sysfs-bus-pci).
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 _NVIDIA = "0x10de"
-#: Bytes of a configuration space that are read with privileges; without them Linux gives 64.
+#: Bytes of a configuration space that a privileged process can read; without privileges Linux gives 64.
 _WHOLE = 256
 _STATUS, _HAS_CAPABILITIES, _FIRST_CAPABILITY = 0x06, 0x10, 0x34
 _VENDOR_SPECIFIC = 0x09
@@ -26,7 +27,7 @@ _TEXT = 10
 
 
 def read_vgpu(devices: Path = PCI_DEVICES) -> VgpuFacts | None:
-    """The host's driver; ``None`` where no card is a vGPU, or where that cannot be read.
+    """The host's driver; ``None`` if no card is a vGPU, or if the host's driver cannot be read.
 
     Args:
         devices: the folder of PCI devices.
@@ -36,7 +37,7 @@ def read_vgpu(devices: Path = PCI_DEVICES) -> VgpuFacts | None:
 
 
 def vgpu_of(config: bytes) -> VgpuFacts | None:
-    """What a card's PCI configuration space says of the host's driver; ``None`` for a card that is no vGPU."""
+    """The host's driver as a card's PCI configuration space gives it; ``None`` for a card that is no vGPU."""
     capability = next((each for each in _vendor_specific(config) if each[_SIGNATURE] == b"VF"), b"")
     at = _FIRST_RECORD
     while at + 2 <= len(capability):
@@ -51,7 +52,7 @@ def vgpu_of(config: bytes) -> VgpuFacts | None:
 
 
 def _configurations(devices: Path) -> Iterator[bytes]:
-    """Those of NVIDIA's devices, in the order of their addresses."""
+    """The configuration spaces of NVIDIA's devices, in the order of their addresses."""
     try:
         folders = sorted(devices.iterdir())
     except OSError:
@@ -65,7 +66,7 @@ def _configurations(devices: Path) -> Iterator[bytes]:
 
 
 def _vendor_specific(config: bytes) -> Iterator[bytes]:
-    """The capabilities that are the vendor's own; a chain that leads in a circle ends."""
+    """The vendor's own capabilities; the walk ends if the chain leads in a circle."""
     if len(config) < _WHOLE or not config[_STATUS] & _HAS_CAPABILITIES:
         return
     at, seen = config[_FIRST_CAPABILITY], set[int]()

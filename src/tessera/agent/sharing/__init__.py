@@ -1,1 +1,1 @@
-"""What the node offers of cards that are not cut on demand: whole, in shares, or as the MIG devices of a layout."""
+"""Advertises cards that are not cut on demand: whole, in shares, or as the MIG devices of a layout."""

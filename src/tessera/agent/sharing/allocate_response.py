@@ -1,4 +1,4 @@
-"""What a container is told of its devices: the answer to Allocate. Pure.
+"""Builds the answer to Allocate, which gives a container its devices. Pure.
 
 The forms are those of NVIDIA's device plugin, one for each device list strategy, and several may be in force together:
 
@@ -9,11 +9,11 @@ The forms are those of NVIDIA's device plugin, one for each device list strategy
 ``cdi-cri``               CDI names in the answer itself
 ========================  ==========================================================================================
 
-Shares of one device are one device here, in the order in which they were given. Device nodes are named beside the first
-two strategies only: CDI brings its own; so are IMEX channels, which our CDI files do not have. One thing is added to
-upstream's forms: an answer by CDI of several devices, or on a node where a container may have other resources too, has
-one more name at its end: that of the container's *set* (:func:`set_name`), whose CDI edits name all its devices in the
-variable (``docs/decisions/cdi-sets.md``).
+Shares of one device count as one device here, in the order in which they were given. Device nodes go only beside the
+first two strategies: CDI files bring their own. The same holds for IMEX channels, though our CDI files do not have
+them. Tessera adds one thing to upstream's forms: an answer by CDI with several devices, or on a node where a container
+may have other resources too, ends with one more name: that of the container's *set* (:func:`set_name`), whose CDI edits
+name all its devices in the variable (``docs/decisions/cdi-sets.md``).
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mo
 from tessera.nvml.interface import DeviceFile
 
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
-#: Vendor and class of the CDI names; that of NVIDIA's device plugin, so that what was allocated by it still resolves.
+#: Vendor and class of the CDI names: those of NVIDIA's device plugin, so that names it allocated still resolve.
 CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
@@ -41,17 +41,17 @@ _SET_PREFIX = "set-"
 
 
 class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How containers learn of their devices; the installation's, where a profile does not say otherwise.
+    """How containers learn of their devices: the installation's defaults, unless a profile sets its own.
 
     Attributes:
-        list_strategies: of :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`.
-        ids_are_uuids: containers are told UUIDs; otherwise indexes.
-        pass_device_specs: device nodes are named in the answer too.
-        cdi_annotation_prefix: of ``cdi-annotations``.
-        dev_root: the host's folder that ``/dev`` with the driver's nodes lies in.
-        allocation_policy: whether shares are spread over the cards or packed.
-        extras: of :data:`~tessera.api.sharing.profile.EXTRAS`, what NVIDIA's runtime shall give beside the cards.
-        imex_channels: numbers of the IMEX channels that a container is told of.
+        list_strategies: a subset of :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`.
+        ids_are_uuids: true if containers get UUIDs; otherwise they get indexes.
+        pass_device_specs: true if the answer names device nodes too.
+        cdi_annotation_prefix: prefix of the annotations of ``cdi-annotations``.
+        dev_root: the host's folder whose ``/dev`` has the driver's nodes.
+        allocation_policy: spreads shares over the cards, or packs them.
+        extras: a subset of :data:`~tessera.api.sharing.profile.EXTRAS`: devices from NVIDIA's runtime beside the cards.
+        imex_channels: numbers of the IMEX channels that a container gets.
     """
 
     list_strategies: tuple[str, ...] = ("cdi-cri",)
@@ -65,11 +65,11 @@ class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_cdi(self) -> bool:
-        """Whether any answer names CDI devices."""
+        """True if any answer names CDI devices."""
         return not CDI_STRATEGIES.isdisjoint(self.list_strategies)
 
     def with_flags(self, flags: Flags) -> Self:
-        """These options where a profile's flags leave them as they are; a flag that is set goes before."""
+        """These options with the flags of a profile; a flag that is set takes precedence."""
         dev_root = flags.dev_root or flags.driver_root
         set_by_profile = {
             "list_strategies": flags.device_list_strategies,
@@ -87,7 +87,7 @@ class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsClientEdits(Protocol):
-    """What a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.paths.MpsEdits`."""
+    """Edits that a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.paths.MpsEdits`."""
 
     @property
     def envs(self) -> Mapping[str, str]:
@@ -109,15 +109,15 @@ def build_allocation(
     joint: bool = False,
     mps: MpsClientEdits | None = None,
 ) -> ContainerAllocateResponse:
-    """Allocate's answer for one container.
+    """Returns Allocate's answer for one container.
 
     Args:
-        resource: what kubelet asked for.
-        devices: the entries that it chose, in its order.
+        resource: the resource that kubelet asked for.
+        devices: the entries that kubelet chose, in its order.
         options: how containers learn of their devices.
         files: device nodes by UUID of card or MIG device; none for simulated cards.
-        joint: the container may be given devices of other resources too.
-        mps: of the resource's MPS daemon; ``None`` for one that is not shared by MPS.
+        joint: true if the container may have devices of other resources too.
+        mps: edits for clients of the resource's MPS daemon; ``None`` if MPS does not share the resource.
     """
     uuids = unique(each.uuid for each in devices)
     ids = uuids if options.ids_are_uuids else unique(each.index for each in devices)
@@ -152,7 +152,7 @@ def build_allocation(
 
 
 def needs_set(uuids: Sequence[str], *, joint: bool) -> bool:
-    """Whether a container cannot be told of its devices one by one."""
+    """True if single device names are not enough for a container."""
     return joint or len(uuids) > 1
 
 
@@ -162,22 +162,22 @@ def qualified(name: str) -> str:
 
 
 def set_name(entries: Iterable[str]) -> str:
-    """The CDI device that stands for all devices of the container that was given these entries, in any order.
+    """Name of the CDI device that stands for all devices of the container with these entries, in any order.
 
-    An entry is one container's at a time, so the name is too.
+    One container at a time has an entry, so the same holds for the name.
     """
     return _SET_PREFIX + hashlib.sha256(",".join(sorted(entries)).encode()).hexdigest()[:24]
 
 
 def device_nodes(files: Iterable[DeviceFile], dev_root: PurePosixPath) -> tuple[DeviceNode, ...]:
-    """Device nodes as kubelet takes them, the driver's before those of devices, each once."""
+    """Device nodes in kubelet's form, the driver's before those of devices, each once."""
     paths = unique(each.path for each in files)
     ordered = [path for path in _CONTROL if path in paths] + [path for path in paths if path not in _CONTROL]
     return tuple(DeviceNode(container_path=path, host_path=str(dev_root / path.lstrip("/"))) for path in ordered)
 
 
 def unique(texts: Iterable[str]) -> tuple[str, ...]:
-    """Each text once, where it stood first."""
+    """Each text once, at its first place."""
     return tuple(dict.fromkeys(texts))
 
 
@@ -186,6 +186,6 @@ def _annotations(
 ) -> dict[str, str]:
     if "cdi-annotations" not in options.list_strategies:
         return {}
-    # A container may get several answers, one for each of its resources, whose keys must differ. No entry is in two.
+    # A container may get several answers, one for each of its resources, and their keys differ. No entry is in two.
     answer_id = uuid.uuid5(uuid.NAMESPACE_OID, "/".join((resource, *(each.id for each in devices))))
     return {f"{options.cdi_annotation_prefix}nvidia-device-plugin_{answer_id}": ",".join(names)}

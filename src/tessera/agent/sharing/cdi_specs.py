@@ -1,17 +1,17 @@
 """The CDI file of whole cards and fixed MIG devices.
 
-One file has them all. It is put in place by an atomic rename whenever a card, a MIG device or a device node's number
-changed, so that a name that Allocate answers always resolves and never to the node of another card. A device goes by
-its UUID and by its index, since a profile may choose either.
+One file defines them all. An atomic rename replaces it whenever a card, a MIG device or the number of a device node
+changed. So every name that Allocate answers resolves, and never to the node of another card. A device has a name by its
+UUID and one by its index, since a profile may choose either.
 
-Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which wins over what image and pod set.
-The runtime applies the devices of a container one after the other, so of several the last would be the only one that is
-named; a *set* therefore follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``).
-A set is one container's, and what it names may grow when kubelet has told what else the container has. Each device is
-named by a mount as well (``docs/decisions/container-environment.md``).
+Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which overrides the image's and the pod's
+value. The runtime applies the devices of a container one after the other, so only the last of several would be named.
+Therefore a *set* follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``). A set
+belongs to one container, and may grow when kubelet lists further devices of the container. A mount names each device
+as well (``docs/decisions/container-environment.md``).
 
-Simulated cards have no nodes, so their containers get the environment alone. Which containers there are is not known
-here.
+Simulated cards have no nodes, so their containers get the environment alone. This module does not know which containers
+there are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ FILE_NAME = CDI_KIND.replace("/", "-") + ".json"
 
 
 class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A card or MIG device that containers may be given.
+    """A card or MIG device that a container may get.
 
     Attributes:
         uuid: its UUID.
@@ -55,16 +55,15 @@ class CdiFile:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._path
 
     def publish(self, devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> None:
-        """Defines these devices and sets and no others.
+        """Defines exactly these devices and sets.
 
         Args:
             devices: in the order of their indexes.
-            sets: UUIDs of all devices of a container, by the set's name. One with a device that is not there is left
-                out.
+            sets: UUIDs of all devices of a container, by the set's name. Sets with a missing device are left out.
 
         Raises:
             OSError: the file cannot be written.
@@ -75,9 +74,9 @@ class CdiFile:
         self._write()
 
     def ensure_set(self, name: str, uuids: Collection[str]) -> None:
-        """Defines a set for a container that is about to start, as these devices unless it is defined already.
+        """Defines a set with these devices, for a container that is about to start, unless the set is defined already.
 
-        The file is written again if it is not as it was left: another agent may have written it during an upgrade.
+        The file is written again if its content changed: another agent may have written it during an upgrade.
 
         Raises:
             OSError: the file cannot be written; the container must not start.

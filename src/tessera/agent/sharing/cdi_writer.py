@@ -1,7 +1,7 @@
 """Writes the CDI file: the devices of the node, and the set of each container that needs one.
 
-See ``docs/decisions/cdi-sets.md``. A set is written at Allocate with the devices of that answer, completed before the
-container starts with those of its other resources, and kept while kubelet tells of the container.
+See ``docs/decisions/cdi-sets.md``. The writer defines a set at Allocate with the devices of that answer, completes it
+before the container starts with those of its other resources, and keeps it while kubelet lists the container.
 """
 
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class CdiPublisher:
-    """Keeps the CDI file.
+    """Keeps the CDI file up to date.
 
     Args:
         file: the CDI file.
@@ -27,7 +27,7 @@ class CdiPublisher:
     Attributes:
         file: the CDI file.
         occupancy: the containers that hold devices.
-        failed: why the file cannot be written; ``None`` if it can, or need not be.
+        failed: why the file cannot be written; ``None`` if it can be written or is not needed.
     """
 
     def __init__(self, file: CdiFile, occupancy: DeviceOccupancy, changes: ChangeNotifier) -> None:
@@ -42,11 +42,11 @@ class CdiPublisher:
 
         Args:
             devices: in the order of their indexes.
-            joint: a container of this node may have been given devices of several resources.
-            needed: containers learn of their devices by CDI now.
+            joint: true if a container of this node may have devices of several resources.
+            needed: true if containers learn of their devices by CDI now.
 
         Returns:
-            Whether the file is written, or is not needed.
+            True if the file is written, or is not needed.
         """
         self._devices = devices
         try:
@@ -64,7 +64,7 @@ class CdiPublisher:
         ``joint`` and ``needed`` are those of :meth:`publish`.
 
         Raises:
-            ConnectionError: kubelet does not say what they are.
+            ConnectionError: kubelet does not list the container's devices.
             OSError: the CDI file cannot be written.
         """
         if not needs_set(unique(map(device_of, ids)), joint=joint):

@@ -1,9 +1,7 @@
-"""Which entries must wait for a pod to end, because it holds the same device under another name. Pure.
+"""Finds entries that must wait for a pod to end, because it holds the same device under another name. Pure.
 
-Kubelet knows entries, not devices: a card that it gave out whole is free for it as soon as it is listed as shares, or
-under another resource. So an entry is blocked while a container holds, as anything but that very entry,
-
-* the same device, and one of the two is the whole device;
+Kubelet knows entries, not devices: it counts a card that it gave out whole as free once the card is listed as shares,
+or under another resource. So an entry is blocked while a container holds, under any entry but that very one,
 * the same share under another resource;
 * the card of a MIG device, or a MIG device of the card.
 
@@ -26,9 +24,9 @@ class HeldEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that a container holds.
 
     Attributes:
-        resource: as which it was given.
+        resource: the resource under which kubelet gave it.
         id: the entry.
-        who: for people, ``pod default/train``.
+        who: the pod, for people: ``pod default/train``.
     """
 
     resource: str
@@ -42,7 +40,7 @@ class HeldEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it is no share."""
+        """True if it is not a share."""
         return self.id == self.device
 
 
@@ -54,11 +52,11 @@ def held_entries(holders: Mapping[str, tuple[DeviceUser, ...]]) -> Iterator[Held
 
 
 def blocked_entries(offer: Advertisement, held: Iterable[HeldEntry], parents: Mapping[str, str]) -> dict[EntryKey, str]:
-    """The entries of an offer that must not be given out now, each with the reason.
+    """Returns the entries of an offer that must not be given out now, each with the reason.
 
     Args:
-        offer: what is offered.
-        held: what containers hold.
+        offer: the advertised entries.
+        held: the entries that containers hold.
         parents: the card of each MIG device, by UUID.
     """
     by_card: dict[str, list[HeldEntry]] = {}

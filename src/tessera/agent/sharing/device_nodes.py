@@ -1,7 +1,8 @@
-"""What the cards tell that containers are given with them: device nodes, and how the cards are joined.
+"""Reads from the cards the values that containers get with them: device nodes, and the links between the cards.
 
-Read again only when it may be another: when a card or MIG device comes, goes or gets another number. What cannot be
-read is kept as a reason for each device concerned, and tried again after a while; the others are not held up.
+A value is read again only when it may have changed: when a card or MIG device comes, goes or gets another number. If a
+read fails, the reason is kept for each device concerned, and the read is tried again after a while; other devices do
+not wait.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
 
-#: Seconds before what could not be read is tried again.
+#: Seconds before a failed read is tried again.
 RETRY = 30.0
 
 
@@ -23,7 +24,7 @@ class DeviceNodes:
 
     Args:
         hardware: the node's cards.
-        clock: for the next attempt.
+        clock: times the next try.
 
     Attributes:
         files: device nodes by UUID of card or MIG device; empty ones on simulated cards.
@@ -42,11 +43,11 @@ class DeviceNodes:
         self.topology = Topology.without_links(())
 
     def retry_in(self) -> float | None:
-        """Seconds until what could not be read is to be tried again; ``None`` if everything was read."""
+        """Seconds until failed reads are tried again; ``None`` if every read succeeded."""
         return None if self._retry_at is None else max(0.0, self._retry_at - self._clock.monotonic())
 
     async def read(self, cards: Sequence[GpuState]) -> None:
-        """Reads what may have changed."""
+        """Reads the values that may have changed."""
         joined = [(card.uuid, card.info.pci_bus_id, card.info.lost, card.info.mig_enabled) for card in cards]
         if joined != self._topology_of:
             self.topology = await read_topology(self._hardware, [card.info for card in cards])

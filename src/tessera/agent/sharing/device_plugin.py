@@ -1,12 +1,12 @@
 """The device plugin of one resource of the static side.
 
-What it lists and what it gives are two things. The list is what kubelet counts, and is replaced only when its successor
-is ready to be counted; what is given follows the cards at once. In between Allocate refuses what kubelet still has on
-its older list: the pod fails and is made anew, instead of two pods having one card.
+Its list and the entries that it gives out are separate. Kubelet counts the list, so a list is replaced only
+when kubelet can count its successor; the entries given out follow the cards at once. In between, Allocate refuses entries that are
+only on kubelet's older list: the pod fails and is made anew, instead of two pods having one card.
 
-Allocate answers from what it was last told and asks nobody, since kubelet admits pods one after the other. Before a
-container starts its CDI set is there (``docs/decisions/cdi-sets.md``), also after the agent or the machine was started
-again; only that may take a while.
+Allocate answers from its present terms and asks no other part, since kubelet admits pods one after the other. Before a
+container starts, its CDI set exists (``docs/decisions/cdi-sets.md``), also after a restart of the agent or the machine;
+only that may take a while.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,15 +35,15 @@ from tessera.placement.topology import Topology
 
 
 class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin gives out, and how.
+    """The entries that a plugin gives out, and how.
 
     Attributes:
         offered: the resource's entries.
-        refused: those that must not be given out now, with the reason.
+        refused: those entries that must not be given out now, with the reason.
         options: how containers learn of their devices.
         files: device nodes by UUID.
         topology: how the cards are joined.
-        joint: the node has several resources, so a container may have devices of others too.
+        joint: true if the node has several resources, so that a container may have devices of others too.
     """
 
     offered: AdvertisedResource
@@ -112,22 +112,22 @@ class StaticDevicePlugin:
 
     @property
     def streaming(self) -> bool:
-        """Whether kubelet listens to the list."""
+        """True if kubelet listens to the list."""
         return self._streams > 0
 
     @property
     def listed(self) -> bool:
-        """Whether kubelet listens and has taken the newest list."""
+        """True if kubelet listens and has read the newest list."""
         return self.streaming and self._taken == self._list
 
     def show(self, devices: tuple[Device, ...]) -> None:
-        """Lists these instead of what was listed before."""
+        """Replaces the list."""
         if devices != self._list:
             self._list = devices
             self._shown.notify()
 
     async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """The list at once and whenever it differs."""
+        """Yields the list at once, and again whenever it differs."""
         sent: tuple[Device, ...] | None = None
         self._streams += 1
         try:
@@ -136,7 +136,7 @@ class StaticDevicePlugin:
                 if self._list != sent:
                     sent = self._list
                     yield sent
-                    # Whoever reads the list asks for the next one when it has taken this one.
+                    # The reader asks for the next list once it has read this one.
                     self._taken = sent
                     self._host.note_listed()
                 await self._shown.wait(seen)
@@ -147,7 +147,7 @@ class StaticDevicePlugin:
                 self._host.note_listed()
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
-        """Well joined cards; shares spread or packed."""
+        """Prefers well connected cards; spreads or packs shares."""
         terms = self.terms
         return [
             preferred_entries(
@@ -161,10 +161,10 @@ class StaticDevicePlugin:
         ]
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """What each container needs to see its devices.
+        """Answers with the edits by which each container sees its devices.
 
         Raises:
-            PluginError: an entry is not offered any more or must not be given out now, or there are too many shares.
+            PluginError: an entry is no longer offered or must not be given out now, or there are too many shares.
         """
         answers = [self._answer(tuple(ids)) for ids in requests]
         for ids in requests:
@@ -172,10 +172,10 @@ class StaticDevicePlugin:
         return answers
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """Returns when the container's CDI names stand for all its devices.
+        """Waits until the container's CDI names stand for all its devices.
 
         Raises:
-            PluginError: they do not; kubelet tries again.
+            PluginError: the names do not; kubelet tries again.
         """
         try:
             await self._host.prepare_container(self._resource, device_ids)

@@ -2,8 +2,8 @@
 
 One control daemon serves all GPUs of one resource, since a container that asks for two shares may get them on two GPUs
 and can have only one pipe directory. Its memory limit is set for each GPU, its thread share is one number for all of
-them (NVIDIA MPS documentation, ``set_default_active_thread_percentage``): the share of the most divided GPU, so that no
-client takes more than a share.
+them (NVIDIA MPS documentation, ``set_default_active_thread_percentage``): the share of the GPU with most shares, so
+that no client takes more than a share.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from tessera.nvml.interface import GpuInfo
 
 
 class PlanImpossible(ValueError):  # noqa: N818 - says what became of the plan
-    """MPS does not serve so many clients of a card, or there is nothing to give them."""
+    """MPS does not serve so many clients of a card, or a card has no memory for them."""
 
 
 def plan_daemons(offer: Advertisement, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPlan]:
-    """The daemons that an offer needs, by resource; empty if it shares nothing by MPS.
+    """Returns the daemons that an offer needs, by resource; empty if it shares nothing by MPS.
 
     Args:
-        offer: what the node advertises.
-        cards: the node's cards by UUID. A card that is lost or not among them gets no daemon.
+        offer: the advertised entries.
+        cards: the node's cards by UUID. A card that is lost or missing here gets no daemon.
 
     Raises:
         PlanImpossible: a card has more shares than MPS serves clients, or less memory than shares.

@@ -8,20 +8,20 @@ from tessera.agent.sharing.allocate_response import MpsClientEdits
 
 
 class MpsDaemonPool(Protocol):
-    """The MPS daemons as the shelf needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
+    """The MPS daemons as the advertiser needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
 
     def set_plans(self, plans: Mapping[str, MpsPlan], /) -> None:
-        """Says which daemons shall run, by resource."""
+        """Sets the daemons that must run, by resource."""
         ...
 
     def ready(self, resource: str, gpu: str, /) -> bool:
-        """Whether the daemon of a resource serves clients of a card."""
+        """True if the daemon of a resource serves clients of a card."""
         ...
 
     def problem(self, resource: str, /) -> str:
-        """Why it does not."""
+        """Why the daemon of a resource does not serve."""
         ...
 
     def container_edits(self, resource: str, /) -> MpsClientEdits:
-        """What its clients need."""
+        """Edits that a client of the resource's daemon needs."""
         ...

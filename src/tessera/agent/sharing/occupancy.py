@@ -1,11 +1,11 @@
-"""What pods hold, as far as kubelet has told: asked when it may be news, and completed by what was given since.
+"""The devices that pods hold, from kubelet's last answer and the allocations since.
 
-Kubelet is asked when the node's pods or the offer change, not at every change. Its answer may lack a container that was
-given something a moment ago: kubelet notes that after Allocate, and the pod may not be among the live ones yet. So what
-was given counts as held until kubelet has told who holds it, or for :data:`ADMISSION` seconds if it never tells. It is
-asked once a second until then, and when the container starts. It never tells of init containers: what nobody has counts
-as held as long as a pod of the node initializes with the resource, and is kept in a file: an agent that starts again
-has no other way to know.
+Kubelet is asked when the node's pods or the offer change, not at every change. Its answer may lack a container that got
+devices a moment ago: kubelet notes an allocation after Allocate, and the pod may not be among the live ones yet. So
+allocated entries count as held until kubelet lists their holder, or for :data:`ADMISSION` seconds if it never does.
+Until then kubelet is asked once a second, and when the container starts. Kubelet never lists init containers. Entries
+without a listed holder therefore count as held as long as a pod of the node initializes with the resource. They are
+kept in a file: an agent that starts again has no other source for them.
 """
 
 import logging
@@ -27,27 +27,27 @@ from tessera.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-#: Seconds from Allocate until the container is certainly among those that kubelet lists, and its pod among the live.
+#: Seconds from Allocate until kubelet certainly lists the container, and its pod is certainly among the live ones.
 ADMISSION = 15.0
 #: Seconds before a kubelet that did not answer is asked again.
 ASK_AGAIN = 0.5
-#: Seconds before kubelet is asked again who holds what was given, if it has not told.
+#: Seconds before kubelet is asked again for the holder of allocated entries, if it does not list one.
 LOOK_AGAIN = 1.0
-#: Seconds of silence that are worth telling; a restart of kubelet takes less.
+#: Seconds without an answer until the silence is reported; a restart of kubelet takes less.
 TELL_AFTER = 10.0
-#: Seconds that the start of a container waits for kubelet to list it and for its pod to be seen.
+#: Seconds that the start of a container waits until kubelet lists it and its pod is seen.
 PATIENCE = 1.0
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """Entries of one resource that a container was given.
+    """Entries of one resource that a container got.
 
     Attributes:
         resource: the resource.
         ids: the entries.
-        since: when, by the monotonic clock.
-        before: who held any of them then, as far as kubelet had told: pods that have ended since.
-        told: kubelet has told who holds them now.
+        since: time of the allocation, by the monotonic clock.
+        before: the holders of any of them at that time, from kubelet's last answer: pods that have ended since.
+        told: true once kubelet lists the present holder.
     """
 
     resource: str
@@ -58,12 +58,12 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 class DeviceOccupancy:
-    """Who holds what on the static side.
+    """The holders of devices on the static side.
 
     Args:
         holders: asks kubelet.
         changes: notified when entries were given.
-        given_file: keeps what was given and kubelet has not told of.
+        given_file: keeps the allocated entries whose holder kubelet does not list.
         clock: the time.
     """
 
@@ -81,7 +81,7 @@ class DeviceOccupancy:
 
     @property
     def known(self) -> bool:
-        """Whether kubelet has answered once."""
+        """True if kubelet has answered once."""
         return self._held is not None
 
     @property
@@ -97,27 +97,27 @@ class DeviceOccupancy:
         return frozenset(device_of(entry) for each in self._given if not each.told for entry in each.ids)
 
     def given(self, resource: str, ids: Sequence[str], *, starts: bool = False) -> None:
-        """Notes that a container is given entries, or that it ``starts`` with them: kubelet has noted that before."""
+        """Notes that a container gets entries, or ``starts`` with them; kubelet has noted the allocation by then."""
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
         self._keep()
         self._changes.notify()
 
     def _keep(self) -> None:
-        """Keeps what kubelet has not told of. A container is not refused its devices because that failed."""
+        """Saves the entries whose holder kubelet does not list. A failed save denies no container its devices."""
         try:
             self._file.save([(each.resource, each.ids) for each in self._given if not each.told])
         except OSError as error:
             _log.warning("what was given to containers is not kept over a restart of the agent: %s", error)
 
     def started(self) -> None:
-        """A container starts, so kubelet has noted what it was given and is asked at the next opportunity."""
+        """Notes that a container starts: kubelet has noted its allocation, and is asked at the next opportunity."""
         if not all(each.told for each in self._given):
             self._asked_about = None
             self._changes.notify()
 
     async def ask(self, offer: Advertisement) -> float | None:
-        """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
+        """Asks kubelet if its answer may differ; returns the seconds until the next call, ``None`` for never."""
         about = (self._holders.live_pods(), offer)
         now = self._clock.monotonic()
         settled = [each for each in self._given if self._is_settled(each, now)]
@@ -136,16 +136,16 @@ class DeviceOccupancy:
         return None if until == inf else max(0.0, until - self._clock.monotonic())
 
     def _is_settled(self, given: _Given, now: float) -> bool:
-        """Whether kubelet's next answer goes before what was noted here."""
+        """True if kubelet's next answer counts more than this note of an allocation."""
         return given.since + ADMISSION <= now and (given.told or not self._holders.may_initialize(given.resource))
 
     def _look_at(self) -> float:
-        """When kubelet is asked again, though nothing else may have changed, who holds what was given."""
+        """Time at which kubelet is asked again for the holders of allocated entries, even without any other change."""
         late = self._clock.monotonic() - ADMISSION
         return inf if all(each.told or each.since <= late for each in self._given) else self._told_at + LOOK_AGAIN
 
     def _looked_up(self, given: _Given) -> _Given:
-        """What was given, with whether kubelet has told who holds it."""
+        """The allocation, with ``told`` set from kubelet's last answer."""
         holders = {each.pod for each in self._holders_of(given.resource, given.ids)}
         return msgspec.structs.replace(given, told=given.told or not holders <= given.before)
 
@@ -157,7 +157,7 @@ class DeviceOccupancy:
         return blocked_entries(offer, self._all_held(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:
-        """Which pod holds a card or a part of it, as what; empty if none does."""
+        """The pod that holds a card or a part of it, and the resource; empty if none does."""
         held = (each for each in self._all_held() if parents.get(each.device, each.device) == card)
         return next((f"{each.who} holds {each.id} as {each.resource}" for each in held), "")
 
@@ -172,14 +172,14 @@ class DeviceOccupancy:
 
     @property
     def resources(self) -> frozenset[str]:
-        """The resources that containers hold entries of, whether they are still offered or not."""
+        """The resources of which containers hold entries, offered or not."""
         told = {each.resource for holders in (self._held or {}).values() for each in holders}
         return frozenset(told | {each.resource for each in self._given})
 
     async def learn(self, resource: str, ids: Sequence[str], changes: ChangeNotifier) -> None:
-        """Returns when kubelet has told which container holds these entries, or after :data:`PATIENCE`.
+        """Waits until kubelet lists the container that holds these entries, or for :data:`PATIENCE` seconds.
 
-        It never tells it of an init container.
+        Kubelet never lists an init container.
 
         Raises:
             ConnectionError: kubelet did not answer.
@@ -197,7 +197,7 @@ class DeviceOccupancy:
         """UUIDs of all devices of each container that has a CDI set, by the set's name.
 
         Args:
-            joint: also of those that were given one device lately and may have more of other resources.
+            joint: if true, also of containers that got one device lately and may have more of other resources.
         """
         lately = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._given}
         found = {name: uuids for name, uuids in lately.items() if needs_set(tuple(uuids), joint=joint)}

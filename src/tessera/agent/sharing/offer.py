@@ -1,11 +1,11 @@
-"""What a node offers of its static cards: the wished profile if the cards allow it, else what was in force. Pure.
+"""Chooses the offer for the static cards: the desired profile if the cards allow it, else the one in force. Pure.
 
-In order of preference: the wished profile; the one in force on these cards; at the start of an agent, the one that was
-in force before it; and if none of them can be followed any more, what was offered, as far as it still exists. Only the
-first is what was asked for, so everything else comes with the reason.
+In order of preference: the desired profile; the one in force on these cards; at the start of an agent, the one that was
+in force before it; and if the cards allow none of them, the former offer without the devices that are gone. Only the
+first is the desired one, so each of the others comes with the reason.
 
-A resource belongs to one side of a node: what the slicer serves on demand is not served from here too, since kubelet
-would take both for one resource.
+A resource belongs to one side of a node: the static side does not serve a resource that the slice manager serves on
+demand, since kubelet would take both for one resource.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
 class SharingProblem(msgspec.Struct, frozen=True):
-    """Why something is not as it was asked for.
+    """Why the state is not the desired one.
 
     Attributes:
         reason: a word for machines, as in a condition: ``ProfileRefused``.
@@ -35,12 +35,12 @@ class SharingProblem(msgspec.Struct, frozen=True):
 
 
 class AppliedSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is offered, and by which profile.
+    """The offer in force, and its profile.
 
     Attributes:
-        name: of the profile; empty for none.
-        profile: what it says.
-        offer: the resources.
+        name: name of the profile; empty for none.
+        profile: its content.
+        offer: the advertised resources.
         plans: the MPS daemons that the offer needs, by resource.
     """
 
@@ -58,14 +58,14 @@ def choose_offer(
     before: AppliedSharing | None,
     taken: Collection[str],
 ) -> tuple[AppliedSharing, SharingProblem | None]:
-    """What is to be offered, and why it is not what was wished if it is not.
+    """Returns the offer, and why it is not the desired one; ``None`` if it is.
 
     Args:
-        cards: the static ones.
+        cards: the static cards.
         wish: the profile to follow.
-        strategy: the installation's; a profile's own goes before.
-        before: what is in force; ``None`` when an agent has just started.
-        taken: resources that the slicer serves.
+        strategy: the installation's MIG strategy; a profile's own takes precedence.
+        before: the offer in force; ``None`` when an agent has just started.
+        taken: resources that the slice manager serves.
     """
     refusal: str | None = None
     for name, profile in _candidates(wish, before):
@@ -105,7 +105,7 @@ def _refused(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -
 
 
 def _restricted(before: AppliedSharing, cards: Sequence[GpuState], strategy: MigStrategy) -> AppliedSharing:
-    """What is in force without the devices that are gone; a card in MIG mode is none that can be had whole."""
+    """The offer in force without the devices that are gone; a card in MIG mode is not available whole."""
     cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
     gpus = sharing_gpus(cards)
     there = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}

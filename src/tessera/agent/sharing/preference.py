@@ -1,7 +1,7 @@
-"""Which entries a container should get, of those that kubelet has free. Pure.
+"""Prefers entries for a container, out of those that kubelet has free. Pure.
 
-Whole cards that are not shared go together by how they are joined; shares and MIG devices are spread over the devices
-or packed onto few, as the profile says. It is a hint and answers in any case: a refusal here would cost the pod, though
+Whole cards that are not shared are grouped by their links; shares and MIG devices are spread over the devices or packed
+onto few, as the profile says. The preference is a hint and never fails: a refusal here would cost the pod, though
 kubelet needs no preference to admit it.
 """
 
@@ -22,14 +22,14 @@ def preferred_entries(
     topology: Topology,
     policy: AllocationPolicy,
 ) -> tuple[str, ...]:
-    """The entries that a container should get.
+    """Returns the entries that a container should get.
 
     Args:
-        offered: the resource as it is now. Kubelet may still know an older list.
-        request: what kubelet has and needs.
-        refused: entries that must not be given out now; taken only if there are no others.
+        offered: the present entries of the resource. Kubelet may still know an older list.
+        request: the entries that kubelet has free, and the number it needs.
+        refused: entries that must not be given out now; chosen only if there are no others.
         topology: how the cards are joined.
-        policy: for shares and MIG devices.
+        policy: spreads or packs shares and MIG devices.
     """
     known = {device.id for device in offered.devices if device.id not in refused}.union(request.must_include)
     free = [each for each in request.available if each in known]

@@ -1,4 +1,4 @@
-"""Why an entry is not given out now: every ground there is, and which of them is told. Pure."""
+"""Reasons to withhold entries, and the order in which they are reported. Pure."""
 
 from collections.abc import Mapping
 
@@ -13,14 +13,14 @@ _FENCED = "it is kept free, since the layout of its card is about to change"
 
 
 class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks against giving out entries.
+    """All reasons to withhold entries now.
 
     Attributes:
-        unhealthy: by entry: what is thought of its device.
-        unreadable: by UUID: why a device's nodes are not known.
+        unhealthy: by entry: the health problem of its device.
+        unreadable: by UUID: why a device's nodes are unknown.
         lost: cards that fell off the bus.
-        fenced: cards and MIG devices that nothing may be given of.
-        blocked: by resource and entry: which pod holds the device under another name.
+        fenced: cards and MIG devices that must not be allocated.
+        blocked: by resource and entry: the pod that holds the device under another name.
         waiting: by resource and card: why the resource's MPS daemon does not serve clients there.
     """
 

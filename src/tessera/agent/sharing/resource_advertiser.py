@@ -81,7 +81,7 @@ class ResourceAdvertiser:
         self._gpus: Sequence[GpuDescription] = ()
         #: The offer and its profile; ``None`` before the first decision.
         self._applied: AppliedSharing | None = None
-        #: Why :attr:`_applied` is not what was asked for; ``None`` if it is.
+        #: Why :attr:`_applied` is not the desired one; ``None`` if it is.
         self._refusal: SharingProblem | None = None
         #: The entries that wait for a pod to end, with the reason. Those of the last offer and the last answer.
         self._blocked: Mapping[EntryKey, str] = {}
@@ -120,7 +120,7 @@ class ResourceAdvertiser:
 
     @property
     def serves(self) -> bool:
-        """Whether kubelet has read the newest list of every resource; also if there is none."""
+        """True if kubelet has read the newest list of every resource; also if there is none."""
         if self._applied is None:
             return False
         plugins = self._served.plugins
@@ -202,7 +202,7 @@ class ResourceAdvertiser:
         return wait
 
     def _decide(self) -> None:
-        """Decides on the offer. Entries that are not in it any more are not given out from now on."""
+        """Decides on the offer. From now on, entries that are no longer in it are not given out."""
         cards, desired, taken = (
             tuple(self._devices.gpus()),
             self._settings.config.sharing,
@@ -296,7 +296,7 @@ class ResourceAdvertiser:
         """Notes that kubelet has read a list, or listens no more."""
         self._changes.notify()
 
-    # Small parts ------------------------------------------------------------------------------------------------
+    # Helpers --------------------------------------------------------------------------------------------------------
 
     def _terms(self, offered: AdvertisedResource, refused: Mapping[str, str]) -> AllocationTerms:
         return AllocationTerms(
@@ -309,7 +309,7 @@ class ResourceAdvertiser:
         )
 
     def _ever_joint(self) -> bool:
-        """Whether a container of this node may have been given devices of several resources."""
+        """True if a container of this node may have been given devices of several resources."""
         return len(self._names.known) > 1
 
     def _parents(self) -> dict[str, str]:

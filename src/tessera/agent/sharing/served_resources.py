@@ -1,13 +1,14 @@
-"""Which resources are served to kubelet, each by a plugin and a task of its own.
+"""Serves resources to kubelet, each by a plugin and a task of its own.
 
-A resource that stays keeps its plugin, whose list is replaced; nothing dips. One that is new is served, and only when
-kubelet has taken its list are the lists of those that are gone emptied: a node that changes from cards to shares never
-has neither. When kubelet has taken an empty list, the serving of that resource ends. As long as pods hold devices of
-it, it goes on with an empty list: kubelet starts no container again whose resource has no plugin.
+A resource that stays keeps its plugin with a new list, so its count never drops meanwhile. A new resource is served
+first, and the lists of resources that are gone are emptied only when kubelet has read the new one's: a node that
+changes from cards to shares always has one of them. When kubelet has read an empty list, the serving of that resource ends. As
+long as pods hold devices of it, it is served on with an empty list: kubelet does not restart a container whose resource
+has no plugin.
 
-Nothing in the protocol says that kubelet has counted a list. It is taken to have when the list was read and
-:data:`HANDOVER` seconds have passed. A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE`
-the next step is made without it.
+Nothing in the protocol says that kubelet has counted a list. A list counts as counted :data:`HANDOVER` seconds after
+kubelet has read it. No change waits for ever for a kubelet that does not answer: after :data:`PATIENCE` seconds the
+next step is made without it.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ from tessera.kubelet.interfaces import Device, Kubelet, PluginError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that kubelet is waited for: twice what it takes over dialling a plugin.
+#: Seconds to wait for kubelet: twice the time that it takes to dial a plugin.
 PATIENCE = 20.0
-#: Seconds from when kubelet has read a list until it has counted it, on another stream than the next list's.
+#: Seconds from kubelet's reading of a list until it has counted it, on another stream than the next list's.
 HANDOVER = 0.1
-#: Less than this is no time to wait for, in seconds.
+#: Shortest wait, in seconds.
 _NOTHING = 0.001
 #: Seconds before a resource that kubelet refused is offered to it again.
 REFUSED_PAUSE = 10.0
@@ -37,9 +38,9 @@ class _Served:
     Attributes:
         plugin: its plugin.
         task: serves it.
-        retired: it is about to end: its list is empty.
-        since: when it was last begun or retired.
-        read: when kubelet was first seen to have read its list since then.
+        retired: true if it is about to end, with an empty list.
+        since: time at which it was last begun or retired.
+        read: time at which kubelet was first seen to have read its list since then.
     """
 
     def __init__(self, plugin: StaticDevicePlugin, task: "asyncio.Task[None]", since: float) -> None:
@@ -48,12 +49,12 @@ class _Served:
         self.begin(since, retired=False)
 
     def begin(self, now: float, *, retired: bool) -> None:
-        """Begins or retires it."""
+        """Begins or retires the resource."""
         self.retired, self.since = retired, now
         self.read: float | None = None
 
     def awaited(self, now: float) -> float:
-        """Seconds that kubelet is still waited for; 0 when it has counted the list, or is not waited for any more."""
+        """Seconds to wait for kubelet still; 0 once it has counted the list or the wait is over."""
         if self.read is None and self.plugin.listed:
             self.read = now
         left = self.since + PATIENCE - now if self.read is None else self.read + HANDOVER - now
@@ -73,7 +74,7 @@ class ServedResources:
         self._kubelet = kubelet
         self._changes = changes
         self._clock = clock
-        #: Owner of the serving tasks, and the maker of plugins; set by :meth:`start`, before any resource is shown.
+        #: Owner of the serving tasks, and the maker of plugins; set by :meth:`start`, before any call of :meth:`show`.
         self._group: asyncio.TaskGroup | None = None
         self._make: Callable[[str], StaticDevicePlugin] = _not_started
         self._served: dict[str, _Served] = {}
@@ -91,31 +92,31 @@ class ServedResources:
 
     @property
     def plugins(self) -> dict[str, StaticDevicePlugin]:
-        """The plugin of each resource that is served, those about to end included."""
+        """The plugin of each served resource, including those about to end."""
         return {name: served.plugin for name, served in self._served.items()}
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why kubelet refuses a resource, for those that it does."""
+        """Why kubelet refuses a resource, by resource; only refused ones."""
         plugins = self.plugins
         return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
 
     def ensure(self, name: str) -> StaticDevicePlugin:
-        """The plugin of a resource that is offered; it is not served before it is :meth:`shown <show>`."""
+        """The plugin of an offered resource; it is served once it is :meth:`shown <show>`."""
         served = self._served.get(name)
         return self._make(name) if served is None else served.plugin
 
     def show(
         self, lists: Mapping[str, tuple[StaticDevicePlugin, tuple[Device, ...]]], held: Collection[str]
     ) -> float | None:
-        """Serves these resources with these lists and no others.
+        """Serves exactly these resources with these lists.
 
         Args:
-            lists: plugin and list of each resource that is offered.
-            held: resources that pods hold devices of; they are served to the end, with an empty list.
+            lists: plugin and list of each offered resource.
+            held: resources of which pods hold devices; they are served until the pods end, with an empty list.
 
         Returns:
-            Seconds after which this is to be called again, even if nothing changes; ``None`` if it need not be.
+            Seconds until the next call is due even if nothing changes; ``None`` if none is due.
         """
         now = self._clock.monotonic()
         for name, (plugin, devices) in lists.items():
@@ -137,7 +138,7 @@ class ServedResources:
         return self._retire(gone, held, now)
 
     def _retire(self, names: list[str], held: Collection[str], now: float) -> float | None:
-        """Empties the lists of what is gone, and ends what kubelet knows to be empty."""
+        """Empties the lists of resources that are gone, and ends those whose empty list kubelet has counted."""
         waits = []
         for name in names:
             served = self._served[name]

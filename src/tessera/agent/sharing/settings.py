@@ -26,8 +26,8 @@ class SharingSettings:
 
     Args:
         config: the desired profile.
-        mig_strategy: the installation's; a profile's own goes before.
-        options: how containers learn of their devices; a profile's flags go before.
+        mig_strategy: the installation's strategy; a profile's own takes precedence.
+        options: how containers learn of their devices; a profile's flags take precedence.
     """
 
     def __init__(self, config: SharingConfig, mig_strategy: MigStrategy, options: AllocateOptions) -> None:
@@ -36,5 +36,5 @@ class SharingSettings:
         self._options = options
 
     def options(self, applied: AppliedSharing | None) -> AllocateOptions:
-        """The options while a profile is applied; ``None`` before the first one is."""
+        """The options under the applied profile; ``None`` before the first one is applied."""
         return self._options if applied is None else self._options.with_flags(applied.profile.flags)

@@ -1,8 +1,9 @@
-"""Whether the Node still counts devices that are not given out any more. Pure.
+"""Finds resources of which the Node still counts devices that are no longer given out. Pure.
 
-Kubelet tells the scheduler of a changed list only with its next node status, up to 10 s later. A pod that its owner
-replaces in the meantime is sent to the node once more and refused there for good, and so is every next one: a
-ReplicaSet made 21 such pods in 3 s. Whoever is about to end pods therefore waits until the Node shows the new count.
+Kubelet reports a changed list to the scheduler only with its next node status, up to 10 s later. If a pod's owner
+replaces the pod in the meantime, the new pod is scheduled to the node and refused there for good, and so is every
+further one: a ReplicaSet made 21 such pods in 3 s. So a part that wants to end pods first waits until the Node shows
+the new count.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,13 +16,13 @@ from tessera.kube.quantity import parse_quantity
 def overcounted_resources(
     allocatable: Mapping[str, str], offer: Advertisement, grounds: WithholdingReasons, former: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The resources of which the Node counts more than can be given out, in order of name.
+    """Returns the resources of which the Node counts more than can be given out, in order of name.
 
     Args:
-        allocatable: of the Node's status.
-        offer: what is offered.
-        grounds: what speaks against giving out entries now.
-        former: resources that were offered once; nothing can be given of those that are not offered any more.
+        allocatable: allocatable resources from the Node's status.
+        offer: the advertised entries.
+        grounds: the reasons to withhold entries now.
+        former: resources that were offered once; those that are no longer offered have no device to give.
     """
     fit = dict.fromkeys(former, 0)
     fit |= {name: len(each.devices) - len(withheld_entries(each, grounds)) for name, each in offer.resources.items()}

@@ -1,4 +1,4 @@
-"""The devices that the static side may advertise, and what other rooms of the agent say about them."""
+"""The devices that the static side may advertise, with their health and fences from other parts of the agent."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,11 +17,11 @@ class HealthSource(Protocol):
 
 
 class Fences(Protocol):
-    """Keeps devices from being given out while it works on them."""
+    """Withholds devices while it works on them."""
 
     @property
     def fenced(self) -> frozenset[str]:
-        """UUIDs of GPUs and MIG devices of which nothing may be given out now."""
+        """UUIDs of GPUs and MIG devices that must not be allocated now."""
         ...
 
 
@@ -29,7 +29,7 @@ class OnDemandResources(Protocol):
     """Serves slices on demand; see :class:`tessera.agent.slices.slice_manager.SliceManager`."""
 
     def resources(self) -> frozenset[str]:
-        """The extended resources that it serves now."""
+        """The extended resources that are served now."""
         ...
 
 
@@ -45,11 +45,11 @@ class StaticDeviceSource(Protocol):
         ...
 
     def fenced(self) -> frozenset[str]:
-        """UUIDs of GPUs and MIG devices of which nothing may be given out now."""
+        """UUIDs of GPUs and MIG devices that must not be allocated now."""
         ...
 
     def changing(self) -> frozenset[str]:
-        """Those of the fenced devices whose MIG layout is about to change; MPS gives them up."""
+        """The fenced devices whose MIG layout is about to change; the MPS daemons release them."""
         ...
 
     def on_demand_resources(self) -> frozenset[str]:
@@ -86,11 +86,11 @@ class StaticDevices:
         return self._health.health_of(scope)
 
     def fenced(self) -> frozenset[str]:
-        """UUIDs of GPUs and MIG devices of which nothing may be given out now."""
+        """UUIDs of GPUs and MIG devices that must not be allocated now."""
         return self._mig_config.fenced | self._mps.fenced
 
     def changing(self) -> frozenset[str]:
-        """Those of the fenced devices whose MIG layout is about to change."""
+        """The fenced devices whose MIG layout is about to change."""
         return self._mig_config.fenced
 
     def on_demand_resources(self) -> frozenset[str]:

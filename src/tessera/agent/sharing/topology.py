@@ -1,9 +1,8 @@
-"""How the node's cards are joined, from what each card reports of its links.
+"""Reads how the node's cards are joined, from the links that each card reports.
 
-NVML tells of each NVLink whether it is up and which PCI device is at its other end: another card, or an NVSwitch. Of
-two cards it tells how far up the PCIe tree they meet. Both become the topology that decides which whole cards are given
-out together. A card that cannot be asked, because it is lost, still has the links that the others report.
-
+NVML reports for each NVLink if it is up and which PCI device is at its other end: another card, or an NVSwitch. For two
+cards it reports how far up the PCIe tree they meet. From both comes the topology that decides which whole cards are
+given out together. A card that cannot be read, because it is lost, still has the links that the others report.
 """
 
 from collections import Counter
@@ -42,12 +41,12 @@ _PATHS: Mapping[PcieLevel, PciPath] = {
 
 
 class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
-    """What one card reports.
+    """The links that one card reports.
 
     Attributes:
-        uuid: the card's.
+        uuid: the card's UUID.
         pci_bus_id: its PCI address, ``00000000:07:00.0``.
-        links: its NVLinks that are up; empty for a card that cannot be asked.
+        links: its NVLinks that are up; empty for a card that cannot be read.
     """
 
     uuid: GpuUuid
@@ -56,14 +55,14 @@ class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, GpuUuid], PcieLevel]) -> Topology:
-    """The topology of a node.
+    """Returns the topology of a node.
 
     Args:
         cards: every card, by index.
-        meetings: where two cards meet, in either order; missing where it cannot be told.
+        meetings: where two cards meet, in either order; missing if unknown.
 
     Raises:
-        ValueError: a card stands twice.
+        ValueError: a card is listed twice.
     """
     by_address = {pci_address(card.pci_bus_id): card.uuid for card in cards}
     direct: Counter[tuple[GpuUuid, GpuUuid]] = Counter()
@@ -81,11 +80,11 @@ def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, Gpu
 
 
 async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topology:
-    """Asks the cards how they are joined; what one does not tell counts as no link.
+    """Reads how the cards are joined; a link that a card does not report counts as none.
 
     Args:
         hardware: the node's cards.
-        cards: those whose topology is wanted.
+        cards: the cards of the topology.
     """
     told = [
         CardLinks(uuid=card.uuid, pci_bus_id=card.pci_bus_id, links=await _links(hardware, card))
@@ -106,7 +105,7 @@ async def _links(hardware: AsyncNvml, card: GpuInfo) -> tuple[NvLink, ...]:
     try:
         return tuple(await hardware.nvlinks(card.uuid))
     except NvmlError:
-        return ()  # what the cards at the other ends report still counts
+        return ()  # the links that other cards report still count
 
 
 def pci_address(text: str) -> str:

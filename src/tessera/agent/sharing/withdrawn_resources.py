@@ -1,12 +1,12 @@
-"""Resources that kubelet keeps on the node with a capacity of 0 long after they were offered last.
+"""Removes former resources that kubelet keeps on the node with a capacity of 0.
 
 Five minutes after a plugin has ended kubelet forgets its devices, and sets the resource to 0 on the node instead of
-removing it (``pkg/kubelet/nodestatus/setters.go``). Whoever reads the node then sees ``nvidia.com/gpu: 0`` beside
-``nvidia.com/gpu.shared: 16`` for ever. Kubelet writes that 0 once, so that after it the name can be removed for good; a
-kubelet that was started again counts its five minutes anew and may bring it back, in which case it is removed again.
+removing it (``pkg/kubelet/nodestatus/setters.go``). Readers of the node then see ``nvidia.com/gpu: 0`` beside
+``nvidia.com/gpu.shared: 16`` for ever. Kubelet writes that 0 once, so after it the name can be removed for good. A
+kubelet that was restarted counts its five minutes anew and may write the 0 again; then the name is removed again.
 
 Only names that this agent has offered itself, on either side, are ever removed. They are kept in a file, since the five
-minutes may outlast the agent.
+minutes may be longer than the agent's life.
 """
 
 import logging
@@ -22,7 +22,7 @@ from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a resource that nobody serves may be removed: kubelet's grace period of 5 min
+#: Seconds after which a resource without a plugin may be removed: kubelet's grace period of 5 min
 #: (``endpointStopGracePeriod``) and some rounds of its node status, each 10 s.
 GRACE = 360.0
 #: Seconds before a removal that failed is tried again.
@@ -30,10 +30,10 @@ RETRY = 30.0
 
 
 def stale_resources(node: Node, former: Mapping[str, float], served: Collection[str], now: float) -> tuple[str, ...]:
-    """The resources to be removed from a node's status.
+    """Returns the resources to be removed from a node's status.
 
     Args:
-        node: as last seen.
+        node: the Node as last seen.
         former: when each resource that is no longer offered was last offered, or last removed; seconds since 1970.
         served: resources that a plugin serves now.
         now: seconds since 1970.
@@ -49,7 +49,7 @@ def stale_resources(node: Node, former: Mapping[str, float], served: Collection[
 
 
 def removal_patch(names: Iterable[str]) -> dict[str, Any]:
-    """The merge patch of a node's status that removes resources."""
+    """Returns the merge patch of a node's status that removes resources."""
     gone = dict.fromkeys(names)
     return {"status": {"capacity": gone, "allocatable": gone}}
 
@@ -77,12 +77,12 @@ class ResourceRemover:
 
 
 class AdvertisedNames:
-    """Which resources this node's agents have offered, on disk, and what of them is to be removed from the node.
+    """The resources that this node's agents have offered, on disk; removes the former ones from the node.
 
     Args:
         path: the file.
         node: the Node object as last seen.
-        forget: removes resources from its capacity and allocatable.
+        forget: removes resources from the Node's capacity and allocatable.
         clock: the time.
     """
 
@@ -95,7 +95,7 @@ class AdvertisedNames:
         clock: Clock,
     ) -> None:
         self._file: StateFile[dict[str, float | None]] = StateFile(path, dict[str, float | None])
-        #: By name: since when it is not offered any more; ``None`` while it is.
+        #: By name: time since which it is no longer offered; ``None`` while it is offered.
         self._ended = self._file.load() or {}
         self._node = node
         self._forget = forget
@@ -113,20 +113,20 @@ class AdvertisedNames:
         return frozenset(self._ended)
 
     def offered(self, names: Collection[str]) -> None:
-        """Says what is offered now; what was offered before and is not among it is former from now on."""
+        """Sets the present resources; earlier ones that are not among them are former from now on."""
         now = self._clock.now()
         ended = {name: now for name, since in self._ended.items() if since is None and name not in names}
         self._ended |= ended | dict.fromkeys(names)
         self._save()
 
     async def remove_stale(self, served: Collection[str]) -> float | None:
-        """Removes what is to be removed.
+        """Removes the former resources whose time has come.
 
         Args:
             served: resources that a plugin serves now, on either side of the node.
 
         Returns:
-            Seconds until something may be removed; ``None`` if there is nothing to wait for.
+            Seconds until the next removal may be due; ``None`` if there is nothing to wait for.
         """
         node, now = self._node(), self._clock.now()
         if node is None:
@@ -140,7 +140,7 @@ class AdvertisedNames:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
                 return RETRY
-            # Should a name come back, it is after another while.
+            # If the name comes back, that is after another grace period.
             self._ended |= dict.fromkeys(names, now)
             self._save()
         shown = [since for name, since in former.items() if name not in served and name in node.status.capacity]

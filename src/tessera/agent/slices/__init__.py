@@ -1,1 +1,1 @@
-"""Slices on demand: what was promised to pods is made, handed over and taken back on cards that are given to it."""
+"""Slices on demand: makes the slices promised to pods, gives them to containers, and destroys them after use."""

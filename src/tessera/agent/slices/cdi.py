@@ -1,12 +1,12 @@
-"""CDI files: what the container runtime gives to a container that was allocated our devices.
+"""CDI files: they define our allocated devices for the container runtime.
 
-One file per device ID. kubelet gives an ID to one running container at a time, and a name that stands in two CDI
-files cannot be resolved at all, so the claim of the next container replaces the file of the one before, by atomic
-rename. Every file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges
-the files of a container's devices, and the variables agree. The UUIDs are there as mounts, too, and
-``CUDA_VISIBLE_DEVICES`` is left alone (``docs/decisions/container-environment.md``).
+One file per device ID. kubelet gives an ID to one running container at a time, and the runtime cannot resolve a name
+that two CDI files define. So the claim of the next container replaces the file of the one before, by atomic rename.
+Every file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges the files
+of a container's devices, and the variables agree. The files also give the UUIDs as mounts, and leave
+``CUDA_VISIBLE_DEVICES`` alone (``docs/decisions/container-environment.md``).
 
-Only this agent's files are touched; they are known by their prefix. Simulated cards have no device files, so their
+The agent touches only its own files, which it knows by their prefix. Simulated cards have no device files, so their
 containers get the environment alone.
 """
 
@@ -24,12 +24,12 @@ _PREFIX = CDI_KIND.replace("/", "-") + "_"
 
 
 def qualified(device_id: str) -> str:
-    """The name that Allocate answers: ``tessera.dev/mig=<device ID>``."""
+    """The CDI name in the answer to Allocate: ``tessera.dev/mig=<device ID>``."""
     return f"{CDI_KIND}={device_id}"
 
 
 def file_name(device_id: str) -> str:
-    """The file that defines a device; a device ID has no character that a file name may not have."""
+    """The file that defines a device. Every character of a device ID is allowed in a file name."""
     return f"{_PREFIX}{device_id}.json"
 
 
@@ -54,7 +54,7 @@ class CdiFolder:
         Args:
             device_id: the device.
             mig_uuids: all slices of the container, this one's among them.
-            device_files: what the container must be able to open to use this device's slice.
+            device_files: files that the container must be able to open to use this device's slice.
 
         Raises:
             OSError: the folder cannot be written.
@@ -66,12 +66,12 @@ class CdiFolder:
         )
 
     def remove(self, device_ids: Iterable[str]) -> None:
-        """Undefines devices; those that are not defined are passed over."""
+        """Removes the definitions of devices; ignores devices without a definition."""
         for device_id in device_ids:
             (self._path / file_name(device_id)).unlink(missing_ok=True)
 
     def keep_only(self, device_ids: Iterable[str]) -> None:
-        """Removes files of ours that a former agent left for pods that are gone."""
+        """Removes our files that a former agent left for pods that are gone."""
         kept = {file_name(device_id) for device_id in device_ids}
         for path in list(self._path.glob(f"{_PREFIX}*.json")) + list(self._path.glob(f".{_PREFIX}*.new")):
             if path.name not in kept:

@@ -1,21 +1,23 @@
 """Finds the container that starts when kubelet asks to prepare devices and names no container.
 
-Kubelet says only IDs of one resource. Who holds them is asked of its pod-resources API, which lists app containers and
-sidecars from the pod's admission on, but no ordinary init container. Kubelet gives the devices of an ordinary init
-container to those that come after it, so a listed container may hold what an init container starts with:
+Kubelet gives only IDs of one resource. Its pod-resources API lists the holders of IDs: app containers and sidecars from
+the pod's admission on, but no ordinary init container. Kubelet gives the devices of an ordinary init container to those
+that come after it, so a listed container may hold the devices with which an init container starts:
 
 1.  A listed container holds exactly these IDs, and no init container before it asks for so many: it starts.
 2.  No listed container holds exactly these, but some of them: an init container starts. Its app containers take the
     devices over.
-3.  Both can be: the pod's status tells who (:mod:`tessera.agent.slices.starting_containers`). It does not matter where
-    both would be given the same. An app container is never taken for starting before its init containers have ended.
-4.  Nobody holds any of them: an init container none of whose devices are taken over. After a short wait the devices go
-    to the pod on this node that has such an init container, was promised them and has not claimed them, the one whose
-    own positions these are first, else the oldest promise: slices of one profile are alike. As long as a pod without
-    a promise has such an init container too, nobody gets them: it may be that one that starts.
+3.  If both are possible, the pod's status decides (:mod:`tessera.agent.slices.starting_containers`). If both containers
+    would get the same slices, either will do. An app container never counts as starting before its init containers have
+    ended.
+4.  No container holds any of them: an init container starts, and no later container takes over its devices. After a
+    short wait the devices go to a pod on this node that has such an init container, was promised them and has not
+    claimed them. The pod to which these very positions were promised comes first, then the oldest promise: slices of
+    one profile are alike. As long as a pod without a promise has such an init container too, no pod gets them: that pod
+    may be the one that starts.
 
-An init container's IDs of several profiles come in several calls, one after the other, and are put together as they
-come; the last one has them all.
+The IDs of an init container with several profiles come in several calls, one after the other. The finder joins them as
+they come; the last call has them all.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,11 +35,11 @@ from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Container, Pod
 from tessera.kubelet.interfaces import ContainerResources, Kubelet, PluginError, PodResources
 
-#: Seconds in which pod-resources may begin to list a pod, and in which the watch may begin to show a listed one.
+#: Seconds until pod-resources lists a pod at the latest, and until the watch shows a listed pod.
 _LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
 #: Seconds before pod-resources is asked again, unless something changes sooner.
 _LISTING_PAUSE = 0.1
-#: Seconds before the API server is asked again how far a pod is, unless something changes sooner.
+#: Seconds before the API server is asked again for a pod's status, unless something changes sooner.
 _STATUS_PAUSE = 1.0
 
 
@@ -45,22 +47,22 @@ class PodDirectory(Protocol):
     """Reads this node's pods, and their status, from the API server."""
 
     def live_pods(self) -> Sequence[Pod]:
-        """The pods bound to this node that are not over."""
+        """The pods bound to this node that have not ended."""
         ...
 
     async def list_bound_pods(self) -> Sequence[Pod]:
-        """The same, asked of the server itself: whatever kubelet knows is among them.
+        """The same, read from the API server itself: every pod that kubelet knows is among them.
 
         Raises:
-            ConnectionError: it did not answer.
+            ConnectionError: the API server did not answer.
         """
         ...
 
     async def has_promise(self, pod: PodUid) -> bool:
-        """Asks the server itself whether slices are promised to a pod; the watch may be behind.
+        """Asks the API server itself for a promise of slices to a pod; the watch may be behind.
 
         Raises:
-            ConnectionError: it did not answer.
+            ConnectionError: the API server did not answer.
         """
         ...
 
@@ -69,9 +71,9 @@ class ClaimingContainer(msgspec.Struct, frozen=True):
     """A container that starts.
 
     Attributes:
-        pod: whose it is.
+        pod: its pod.
         listed: its devices, if pod-resources lists it; ``None`` for an ordinary init container.
-        asks: what an ordinary init container asks for, by resource.
+        asks: the requests of an ordinary init container, by resource.
         of_pod: all devices that pod-resources lists for the pod.
     """
 
@@ -89,7 +91,7 @@ class ContainerFinder:
     """Finds the container that starts, and its devices.
 
     Args:
-        kubelet: knows who holds which devices.
+        kubelet: lists the devices of each container.
         slices: the node's promises and slices, with the devices that stand for them.
         pods: the pods of this node.
         changes: wakes waiters.
@@ -108,10 +110,10 @@ class ContainerFinder:
         self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}
 
     async def find(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
-        """The container that starts with these devices.
+        """Returns the container that starts with these devices.
 
         Raises:
-            PluginError: it cannot be told.
+            PluginError: the container cannot be found.
         """
         ids = frozenset(device_ids)
         began = self._clock.monotonic()
@@ -153,7 +155,7 @@ class ContainerFinder:
             raise PluginError(f"kubelet's pod-resources API did not answer, so the pod is unknown: {error}") from error
 
     def _of_shown_pod(self, listed: Sequence[_Listed]) -> tuple[Pod, list[_Listed]] | None:
-        """The first listed pod that the watch knows; it may be behind."""
+        """The first listed pod that the watch knows, with its listed containers; the watch may be behind."""
         live = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._pods.live_pods()}
         for holder, _, _ in listed:
             pod = live.get((holder.namespace, holder.name))
@@ -164,7 +166,7 @@ class ContainerFinder:
     async def _listed_claimant(
         self, resource: str, ids: frozenset[str], pod: Pod, containers: Sequence[_Listed]
     ) -> ClaimingContainer:
-        """Rules 1 to 3."""
+        """Finds the container by rules 1 to 3."""
         uid = PodUid(pod.metadata.uid)
         of_pod = tuple(_mig_devices(containers[0][0].containers))
         exact = next((container for _, container, held in containers if held == ids), None)
@@ -179,12 +181,12 @@ class ContainerFinder:
         return ClaimingContainer(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
 
     async def _starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
-        """Returns the name of the container that starts; the first one where all would be given the same.
+        """Returns the name of the container that starts; the first one if all would get the same slices.
 
-        The watch is believed when it shows that the init containers have ended; otherwise the server itself is asked.
+        If the watch shows that the init containers have ended, that suffices; otherwise the API server itself is asked.
 
         Raises:
-            PluginError: the server does not answer, or its status of the pod stays behind.
+            PluginError: the API server does not answer, or its status of the pod stays behind.
         """
         if set(names) == set(inits) and all(asks == next(iter(inits.values())) for asks in inits.values()):
             return next(iter(names), "")
@@ -206,7 +208,7 @@ class ContainerFinder:
     # Not listed -------------------------------------------------------------------------------------------------
 
     async def _unlisted_claimant(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
-        """Rule 4."""
+        """Finds the container by rule 4."""
         pods = await self._bound()
         asking = {PodUid(pod.metadata.uid): pod for pod in pods if _asking(pod, resource, len(device_ids))}
         uid = await self._owner(resource, device_ids, asking)
@@ -262,7 +264,7 @@ def _named(pods: Iterable[Pod], pod: Pod) -> frozenset[str]:
 
 
 def _mig_devices(containers: Iterable[ContainerResources]) -> Iterator[str]:
-    """The device IDs of our kind that containers hold."""
+    """The device IDs of MIG slices that containers hold."""
     for container in containers:
         for devices in container.devices:
             if devices.resource_name.startswith(MIG_RESOURCE_PREFIX):
@@ -291,10 +293,10 @@ def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, 
     """Returns the requests of ordinary init containers that ask for ``count`` of a resource, by container name.
 
     Args:
-        pod: whose.
-        resource: of which they ask for ``count``.
-        count: how many.
-        before: only those before the container of this name; it takes its devices over from no other.
+        pod: the pod.
+        resource: the resource.
+        count: number of devices of the resource that they ask for.
+        before: only those before the container of this name, which takes over devices from no other.
     """
     found: dict[str, Mapping[str, int]] = {}
     for each in pod.spec.init_containers:

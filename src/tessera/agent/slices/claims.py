@@ -1,10 +1,10 @@
-"""PreStartContainer: from the devices that kubelet picked to the slices that the pod was promised.
+"""PreStartContainer: finds the promised slices for the devices that kubelet picked.
 
-Which container starts is found out by :mod:`tessera.agent.slices.claimants`. Its environment names all its slices,
-those of other profiles too; kubelet calls once for each profile, and each call defines anew what is known by then.
+:mod:`tessera.agent.slices.claimants` finds the container that starts. Its environment names all its slices, those of
+other profiles too. Kubelet calls once for each profile, and each call writes anew all slices that are known by then.
 
-A pod without a promise is refused: it came around the webhook. The wait for a slice is bounded, and a refusal is not
-the end: kubelet starts the container again after a while and asks again.
+A pod without a promise is refused: it bypassed the webhook. The wait for a slice is bounded. After a refusal kubelet
+starts the container again after a while and asks again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +25,15 @@ from tessera.nvml.interface import GpuUuid
 
 
 class SliceClaims:
-    """Hands slices to containers.
+    """Gives slices to containers.
 
     Args:
         runtime: options, clock and metrics of this agent.
         kubelet: lists the devices of each container.
-        machine: the slices, and whose they are.
+        machine: the slices and the pods that own them.
         pods: the pods of this node, and the API server's answer about their promises.
         cdi: the folder of the CDI files.
-        journal: written before a container gets its slices.
+        journal: written to disk before a container gets its slices.
         hardware: lists the device files of a slice.
     """
 
@@ -72,10 +72,10 @@ class SliceClaims:
         ]
 
     async def claim(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Returns when the container that holds these devices can be started.
+        """Waits until the container that holds these devices can be started.
 
         Raises:
-            PluginError: it cannot; the text says why and what to do.
+            PluginError: it cannot be started; the text gives the reason and the next step for the user.
         """
         began = self._clock.monotonic()
         deadline = began + self._timeout
@@ -113,12 +113,12 @@ class SliceClaims:
         ]
         return named[0] if named else pod
 
-    # What they mean ---------------------------------------------------------------------------------------------
+    # From device IDs to slices ------------------------------------------------------------------------------------
 
     def _bind(
         self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer
     ) -> Mapping[str, SlicePosition]:
-        """Binds all that is known of the pod, and returns what the starting container has."""
+        """Binds all known devices of the pod, and returns the slices of the starting container."""
         slices = self._machine.table.slices_of(claimant.pod)
         try:
             bound = bind_devices(
@@ -155,7 +155,7 @@ class SliceClaims:
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
 
     async def _define(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
-        """Writes the CDI files of a container whose slices are made."""
+        """Writes the CDI files of a container whose slices exist."""
         made = {device: self._machine.table.ready_slice(pod, position) for device, position in container.items()}
         order = {position: number for number, position in enumerate(self._machine.table.slices_of(pod))}
         ready = [each for each in made.values() if each is not None]

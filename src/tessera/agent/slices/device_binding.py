@@ -1,4 +1,4 @@
-"""Which device ID means which slice: pure.
+"""Binds device IDs to slices. Pure.
 
 Slices of one profile on one node are fungible until kubelet has picked. The scheduler counts, kubelet picks device IDs,
 and the promise names positions; a *binding* ties them together per pod and lasts for the pod's life. Rules:
@@ -23,16 +23,16 @@ class TooManyDevices(ValueError):  # noqa: N818 - the name says what is wrong
 def bind_devices(
     device_ids: Iterable[str], slices: Sequence[SlicePosition], known: Mapping[str, SlicePosition]
 ) -> dict[str, SlicePosition]:
-    """The pod's bindings after its containers were seen to hold ``device_ids``.
+    """Returns the pod's bindings after its containers were seen to hold ``device_ids``.
 
     Args:
         device_ids: IDs of any profiles; those bound already keep their slice.
-        slices: what the pod was promised.
+        slices: the slices promised to the pod.
         known: its bindings so far; those to slices that it no longer has are dropped.
 
     Raises:
-        TooManyDevices: there is no slice left for an ID.
-        ValueError: a text that is not a device ID.
+        TooManyDevices: no slice is left for an ID.
+        ValueError: a text is not a device ID.
     """
     bound = {device: slice_ for device, slice_ in known.items() if slice_ in slices}
     asked = {device: parse_device_id(device) for device in device_ids if device not in bound}
@@ -58,7 +58,7 @@ def bind_devices(
 def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePosition]) -> list[str]:
     """The devices that kubelet should pick for one container.
 
-    What must be included comes first, then promised positions, oldest promise first, then anything.
+    The devices that kubelet must include come first, then promised positions, oldest promise first, then any others.
 
     Args:
         request: kubelet's question.

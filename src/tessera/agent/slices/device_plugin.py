@@ -1,8 +1,8 @@
 """The device plugin of one MIG profile.
 
-It advertises what the node *could* make: one device for every legal position on every card, though they exclude each
-other. Feasibility is the gate's business. Allocate therefore never waits and never fails for a full card; the wait is
-in PreStartContainer, which kubelet calls for many pods at a time.
+It advertises every slice that the node *could* make: one device for every legal position on every card, though they
+exclude each other. The controller's gate admits only pods whose slices fit. So Allocate never waits and never fails
+for a full card; the wait is in PreStartContainer, which kubelet calls for many pods at a time.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,7 +22,7 @@ class SliceDevicePlugin:
     Args:
         resource: ``nvidia.com/mig-<profile>``.
         devices: the list to advertise now.
-        claims: hands slices over.
+        claims: gives slices to containers.
         changes: wakes :meth:`list_and_watch`.
     """
 
@@ -45,7 +45,7 @@ class SliceDevicePlugin:
         return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
     async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """The list at once and whenever it differs."""
+        """Yields the list at once, and again whenever it differs."""
         sent: Sequence[Device] | None = None
         while True:
             seen = self._changes.count
@@ -56,7 +56,7 @@ class SliceDevicePlugin:
             await self._changes.wait(seen)
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
-        """Promised positions first. Containers of one question are not given the same one."""
+        """Promised positions first. Two containers of one request never get the same position."""
         promised = self._claims.unclaimed(self._resource)
         answers: list[list[str]] = []
         for request in requests:
@@ -65,10 +65,10 @@ class SliceDevicePlugin:
         return answers
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """CDI names; the files behind them are written before the container starts.
+        """Answers CDI names; the files behind them are written before the container starts.
 
         Raises:
-            PluginError: an ID that this plugin never advertised.
+            PluginError: an ID is one that this plugin never advertised.
         """
         return [
             ContainerAllocateResponse(cdi_devices=tuple(self._checked(device) for device in devices))
@@ -76,10 +76,10 @@ class SliceDevicePlugin:
         ]
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """Returns when the container's slices and CDI files exist.
+        """Waits until the container's slices and CDI files exist.
 
         Raises:
-            PluginError: they do not.
+            PluginError: they do not exist.
         """
         for device in device_ids:
             self._checked(device)

@@ -34,7 +34,7 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: the controller's state.
         daemonset: the agent's state.
-        places: card, first memory slot and memory slots of each slice; a result does not always name profiles.
+        places: card, first memory slot and memory slots of each slice; not every result names profiles.
     """
 
     controller: str
@@ -45,7 +45,7 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedInstance(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU instance as the GPU shows it.
 
-    ``computes`` has (id, MIG UUID) of its compute instances; it is empty while the instance is half made.
+    ``computes`` has (id, MIG UUID) of its compute instances; it is empty while the instance is only half made.
     """
 
     gi_id: int
@@ -54,7 +54,7 @@ class ObservedInstance(msgspec.Struct, frozen=True, kw_only=True):
     computes: tuple[tuple[int, str], ...] = ()
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Whether it occupies one of the memory slots ``start .. start + size - 1``."""
+        """True if it occupies one of the memory slots ``start .. start + size - 1``."""
         return self.position.start < start + size and start < self.position.start + self.size
 
 
@@ -94,23 +94,23 @@ class GpuUnreachable(msgspec.Struct, frozen=True):
 
 
 class GpuReleased(msgspec.Struct, frozen=True):
-    """A GPU is not cut on demand any more, and no slice of ours is on it."""
+    """A GPU is no longer cut on demand, and no slice of ours is on it."""
 
     gpu: str
 
 
 class SliceIdle(msgspec.Struct, frozen=True):
-    """No process uses the slice at a position any more."""
+    """No process uses the slice at a position any longer."""
 
     position: SlicePosition
 
 
 class InitialSyncDone(msgspec.Struct, frozen=True):
-    """Object, pods and GPUs have all been read once: decisions may begin."""
+    """Object, pods and GPUs have all been read once, so the machine may decide."""
 
 
 class DevicesBound(msgspec.Struct, frozen=True):
-    """A container of a pod starts: ``bindings`` has the slice that each device ID of the pod means from now on."""
+    """A container of a pod starts: ``bindings`` gives the slice of each of its device IDs from now on."""
 
     pod: PodUid
     bindings: Mapping[str, SlicePosition]
@@ -172,7 +172,7 @@ class ReportProblem(msgspec.Struct, frozen=True):
 
 
 class RemoveCdiFiles(msgspec.Struct, frozen=True):
-    """Remove the CDI files of device IDs that no pod holds any more."""
+    """Remove the CDI files of device IDs that no pod holds any longer."""
 
     devices: tuple[str, ...]
 
@@ -188,7 +188,7 @@ SliceInstruction = GpuCall | WaitUntil | ReportProblem | RemoveCdiFiles | SaveJo
 
 
 class CallFailureKind(Enum):
-    """Why a call failed: a process uses the slice, or another reason."""
+    """Reason for a failed call: a process uses the slice, or another reason."""
 
     BUSY = "busy"
     REFUSED = "refused"

@@ -1,8 +1,8 @@
 """Makes the calls on one GPU that the slice state machine instructs, one at a time.
 
-After every call, done or refused, the executor reads the GPU again and hands the reading in as an event, so a call
-whose answer was lost is no special case. The journal is on disk before every call. A compute instance is destroyed only
-when NVML lists no process on it; NVML refuses as well, but a process that has just begun would lose its device.
+After every call, done or refused, the executor reads the GPU again and passes the reading to the machine as an event.
+So a call whose answer was lost is no special case. The journal is on disk before every call. The executor destroys a
+compute instance only if NVML lists no process on it; NVML refuses as well, but a new process would lose its device.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from tessera.nvml.interface import GpuInstance
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a card that did not answer is asked again.
+#: Seconds after which a card that did not answer is read again.
 LOST_RECHECK = 30.0
 
 
@@ -69,12 +69,12 @@ class SliceExecutor:
         self._watched: dict[SlicePosition, asyncio.Task[None]] = {}
 
     def suspect(self) -> None:
-        """Has the GPU read again, since something else than this executor may have changed it."""
+        """Has the GPU read again, since something other than this executor may have changed it."""
         self._stale = True
         self._changes.notify()
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         try:
             while True:
                 seen = self._changes.count
@@ -96,7 +96,7 @@ class SliceExecutor:
                 watch.cancel()
 
     async def read(self) -> None:
-        """Reads the GPU and hands the reading to the machine."""
+        """Reads the GPU and passes the reading to the machine."""
         self._stale = False
         try:
             instances = await self._hardware.instances(self._card.info.uuid)
@@ -161,7 +161,7 @@ class SliceExecutor:
     def _watch_for_idle(self, call: GpuCall) -> None:
         """Has the call made again when the last process has ended, sooner than the next try.
 
-        NVML may say "in use" and list no process. There is nothing to wait for then but the next try.
+        NVML may report "in use" and list no process. Then only the next try can tell.
         """
         if isinstance(call, DestroyComputeInstance) and call.position not in self._watched:
             watch = asyncio.create_task(self._until_idle(call), name=f"idle {call.position.device_id}")
@@ -181,7 +181,7 @@ class SliceExecutor:
 
 
 def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:
-    """An instance as the machine's events have it."""
+    """Returns an instance in the form of the machine's events."""
     return ObservedInstance(
         gi_id=instance.gi_id,
         position=SlicePosition(gpu, spelled(instance.profile), instance.start),

@@ -1,12 +1,12 @@
-"""The node's Instaslice object: read as facts, written as the difference to what it should say.
+"""Reads the node's Instaslice object as events, and keeps its status up to date.
 
-One writer per node with one write in flight. What changes meanwhile goes into the next write, so a burst of pods costs
-few writes; after a slow one it rests (:mod:`tessera.kube.write_pacing`). Every write is a merge patch of the status
-that names only what differs:
+One writer per node with one write in flight. Changes during a write go into the next write, so a burst of pods costs
+few writes; after a slow write the writer rests (:mod:`tessera.kube.write_pacing`). Every write is a merge patch of the
+status that names only the differences:
 
 * the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
   has removed the promise. It is written when the pod is bound to the node, so that one write says both; a pod that is
-  not bound a second later gets its result all the same. ``deleted`` is written only where the controller asks for it
+  not bound a second later gets its result all the same. ``deleted`` is written only if the controller asks for it
   by ``deleting``;
 * ``nodeResources``: cards, tables, boot id, and the positions that others occupy.
 """
@@ -40,12 +40,12 @@ from tessera.kube.write_pacing import STATE_WRITE, pause_after_write
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a slice exists before its result is written although its pod is not bound.
+#: Seconds from the creation of a slice until its result is written, though its pod is not bound.
 _UNBOUND = 1.0
 
 
 def instaslice_event(item: Instaslice | None) -> InstasliceChanged:
-    """What an object promises and records; nothing if there is none."""
+    """Promises and results of an object; empty maps if there is no object."""
     if item is None:
         return InstasliceChanged({}, {})
     requests, results = item.spec.pod_allocation_requests, item.status.pod_allocation_results
@@ -75,7 +75,7 @@ def _promise(pod: PodUid, request: AllocationRequest) -> SlicePromise:
 
 
 class NodeDescription:
-    """What the object should say of the node; the part that only the inventory decides is made once.
+    """Describes the node for the object. The part that depends only on the inventory is built once.
 
     Args:
         inventory: the node's cards.
@@ -87,12 +87,12 @@ class NodeDescription:
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
     def resources(self, slices: SliceTable, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
-        """The whole of it at this moment.
+        """Returns the node's part of the object's status at this moment.
 
         Args:
-            slices: what is on the cards.
-            boot_id: of the node.
-            withheld: cards that are left out, as lost ones are, so that nothing more is promised there.
+            slices: the slices on the cards.
+            boot_id: boot id of the node.
+            withheld: cards to leave out, like lost ones, so that the controller promises nothing more there.
         """
         gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if slices.is_unreachable(gpu.gpu_uuid)}.union(withheld)
         gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
@@ -102,9 +102,9 @@ class NodeDescription:
 
 
 def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[ForeignSlice, ...]:
-    """Positions that no record explains: made by others, or kept for a living pod whose record vanished.
+    """Positions that no record explains: instances made by others, or kept for a living pod whose record vanished.
 
-    The latter name the pod, so that the controller can promise them anew.
+    A position kept for a pod names that pod, so that the controller can promise it anew.
     """
     taken = []
     for made, pod in slices.observed_instances():
@@ -119,7 +119,7 @@ def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[Foreig
 
 
 def _recorded(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
-    """Whether the object has an entry of the pod for a position; a result alone stands for all that the pod has."""
+    """True if the object has an entry of the pod for a position; a result alone counts for all slices of the pod."""
     if pod not in slices.promises:
         return pod in slices.results
     return slices.is_released(pod) or slices.is_promised(pod, position)
@@ -128,13 +128,13 @@ def _recorded(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
 def status_patch(
     item: Instaslice, slices: SliceTable, resources: NodeResources, *, unbound: bool = True
 ) -> dict[str, Any]:
-    """The merge patch that brings an object's status up to date; empty if it is.
+    """Returns the merge patch that brings an object's status up to date; empty if it is up to date.
 
     Args:
         item: the object.
-        slices: what is on the cards.
-        resources: what the object should say of the node.
-        unbound: slices of pods that are not bound to the node yet count too.
+        slices: the slices on the cards.
+        resources: the node's part of the status.
+        unbound: if true, slices of pods that are not yet bound to the node count too.
     """
     status: dict[str, Any] = {}
     results = _new_results(item, slices, unbound=unbound) | _changed_results(item, slices)
@@ -146,7 +146,7 @@ def status_patch(
 
 
 def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict[str, Any]:
-    """New entries, for promises whose slices are all made."""
+    """New entries for promises whose slices all exist."""
     found: dict[str, Any] = {}
     for pod, request in _unrecorded(item, slices):
         if unbound or slices.is_bound(pod):
@@ -157,7 +157,7 @@ def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict
 
 
 def _unrecorded(item: Instaslice, slices: SliceTable) -> Iterator[tuple[PodUid, AllocationRequest]]:
-    """The promises whose slices are all made and that have no result."""
+    """The promises without a result whose slices all exist."""
     for uid, request in item.spec.pod_allocation_requests.items():
         pod = PodUid(uid)
         recorded = uid in item.status.pod_allocation_results
@@ -172,7 +172,7 @@ def _unrecorded(item: Instaslice, slices: SliceTable) -> Iterator[tuple[PodUid, 
 
 
 def _changed_results(item: Instaslice, slices: SliceTable) -> dict[str, Any]:
-    """Changes of the entries that the object has: new states, and ``None`` for an entry to remove."""
+    """Changes to existing entries of the object: new states, and ``None`` for an entry to remove."""
     found: dict[str, Any] = {}
     for uid, result in item.status.pod_allocation_results.items():
         pod, now = PodUid(uid), result.allocation_status
@@ -192,7 +192,7 @@ def _changed_results(item: Instaslice, slices: SliceTable) -> dict[str, Any]:
 
 
 def _controller_state(slices: SliceTable, pod: PodUid, now: str) -> str:
-    """``ungated`` for a pod that is bound, since its gate was opened before; otherwise the state as it is."""
+    """``ungated`` for a pod that is bound, since its gate is open by then; otherwise the state as it is."""
     return "ungated" if now in {"", "creating"} and slices.is_bound(pod) else now
 
 
@@ -226,11 +226,11 @@ class StatusHost(Protocol):
         ...
 
     def node_resources(self) -> NodeResources | None:
-        """The node's part of the object's status; ``None`` while it is not known."""
+        """The node's part of the object's status; ``None`` while unknown."""
         ...
 
     def follow_up(self) -> None:
-        """Carries out the effects that must come before ``deleted`` is written; raises OSError if it cannot."""
+        """Carries out the effects that must come before ``deleted`` is written; raises OSError on failure."""
         ...
 
 
@@ -256,11 +256,11 @@ class InstasliceStatusWriter:
         self._unbound_since: float | None = None
 
     def forget_written(self) -> None:
-        """Versions of the object went back: what the watch shows counts, whatever our last write returned."""
+        """Forgets our last write, since versions of the object went back: from now on the watch counts."""
         self._written = None
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Runs until cancelled."""
         while True:
             count = self._changes.count
             try:
@@ -280,7 +280,7 @@ class InstasliceStatusWriter:
                     await self._clock.sleep(waits)
 
     async def _write(self, patch: dict[str, Any]) -> float:
-        """Writes; returns the seconds that it took."""
+        """Writes a patch; returns the seconds that the write took."""
         began = self._clock.monotonic()
         self._written = await self._client.merge_patch(
             INSTASLICES, self._name, patch, self._namespace, subresource="status"
@@ -288,7 +288,7 @@ class InstasliceStatusWriter:
         return self._clock.monotonic() - began
 
     def _patch(self) -> tuple[dict[str, Any], float | None]:
-        """The patch to write now, and the seconds until one is due that no change announces."""
+        """The patch to write now, and the seconds until a write is due that no change announces."""
         item, resources = self._latest(), self._host.node_resources()
         if item is None or resources is None:
             return {}, None
@@ -296,7 +296,7 @@ class InstasliceStatusWriter:
         return status_patch(item, self._slices, resources, unbound=left is None), left
 
     def _wait_for_bindings(self, item: Instaslice) -> float | None:
-        """Seconds for which results of pods that are not bound yet can wait; ``None`` if none has to."""
+        """Seconds for which results of unbound pods can wait; ``None`` if no result has to wait."""
         if all(self._slices.is_bound(pod) for pod, _ in _unrecorded(item, self._slices)):
             self._unbound_since = None
             return None
@@ -310,7 +310,7 @@ class InstasliceStatusWriter:
         return None
 
     def _latest(self) -> Instaslice | None:
-        """The newer one of what the watch showed and what our last write returned."""
+        """The newer version of the object: from the watch, or from the answer to our last write."""
         seen, written = self._host.instaslice(), self._written
         if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
             return seen

@@ -1,9 +1,9 @@
-"""The journal on disk: what this node's agent made and for whom.
+"""The journal on disk: the instances that this node's agent made, and the pods that own them.
 
-Written before every call that changes a card, by atomic rename. It is not flushed to the platter: the page cache
-survives a killed process, and what does not survive a crashed machine is the MIG instances themselves (NVIDIA MIG user
-guide: instances are not kept over a reset or reboot). A file that cannot be read is therefore worth an empty one; the
-Instaslice object then tells which instances were ours (rule 1 of :mod:`tessera.agent.slices.state_machine`).
+The agent writes it before every call that changes a card, by atomic rename. It does not flush it to the disk: the page
+cache survives a killed process, and a crashed machine loses the MIG instances themselves (NVIDIA MIG user guide:
+instances are not kept over a reset or reboot). So a file that cannot be read counts as an empty one; the Instaslice
+object then gives the instances that were ours (rule 1 of :mod:`tessera.agent.slices.state_machine`).
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tessera.agent.slices.events import SliceJournal
 
 
 class SliceJournalFile(StateFile[SliceJournal]):
-    """The journal's file; who cannot save must not touch the cards.
+    """The journal's file. An agent that cannot save it must not touch the cards.
 
     Args:
         path: the file. One agent at a time writes it.
@@ -24,14 +24,14 @@ class SliceJournalFile(StateFile[SliceJournal]):
         super().__init__(path, SliceJournal)
 
     def load(self) -> SliceJournal:
-        """What was last saved; empty if there is no readable file, or one that names what is no position."""
+        """The journal as last saved; empty if the file is missing, unreadable, or has an invalid position."""
         return super().load() or SliceJournal()
 
     def check(self, value: SliceJournal) -> None:
-        """Every position must read.
+        """Checks that every position can be parsed.
 
         Raises:
-            ValueError: one does not.
+            ValueError: a position cannot be parsed.
         """
         bound = (each for positions in value.bindings.values() for each in positions.values())
         for position in (*value.owners, *bound):

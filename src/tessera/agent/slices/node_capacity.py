@@ -1,7 +1,7 @@
-"""What a node whose cards are cut on demand has on the API server: its Instaslice object and its memory quota.
+"""The API objects of a node whose cards are cut on demand: its Instaslice object and its memory quota.
 
-Both are made when the slicer gets the first card and go when it has given up the last one. Cards stay in MIG mode when
-they are given up: turning it off is for whoever has them next.
+The agent creates both when the slice manager gets its first card, and removes them when it has released its last one.
+Released cards stay in MIG mode: their next owner turns it off.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 def quota_patch(node: Node, gib: int | None) -> dict[str, Any]:
-    """The status patch that makes a node offer so much memory quota; empty if it does.
+    """Returns the status patch that makes a node offer this much memory quota; empty if the node does so.
 
-    Allocatable is set beside capacity: kubelet derives it at its next status update only, up to 10 s later.
+    The patch sets allocatable beside capacity: kubelet derives it only at its next status update, up to 10 s later.
 
     Args:
-        node: as last seen.
-        gib: GiB, ``None`` for no quota at all.
+        node: the Node as last seen.
+        gib: GiB; ``None`` for no quota at all.
     """
     fields: dict[str, Mapping[str, str]] = {"capacity": node.status.capacity, "allocatable": node.status.allocatable}
     wrong = {name for name, listed in fields.items() if not _equal(listed.get(QUOTA_RESOURCE), gib)}
@@ -41,12 +41,12 @@ def _equal(text: str | None, gib: int | None) -> bool:
 
 
 class NodeCapacity:
-    """Makes, patches and removes what this node has on the API server.
+    """Creates, patches and removes the API objects of this node.
 
     Args:
-        client: who writes.
-        node_name: the node, and its Instaslice object.
-        namespace: of the Instaslice object.
+        client: the API server.
+        node_name: name of the node and of its Instaslice object.
+        namespace: namespace of the Instaslice object.
     """
 
     def __init__(self, client: Client, *, node_name: str, namespace: str) -> None:
@@ -57,7 +57,7 @@ class NodeCapacity:
         self._made = False
 
     async def ensure_object(self, seen: Instaslice | None) -> None:
-        """Makes the Instaslice object unless it is there, or was made and the watch has not shown it yet."""
+        """Creates the Instaslice object, unless it exists or was created and the watch has not shown it yet."""
         if seen is None and not self._made:
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(INSTASLICES, {"metadata": {"name": self._name}, "spec": {}}, self._namespace)
@@ -65,11 +65,11 @@ class NodeCapacity:
             self._made = True
 
     def object_gone(self) -> None:
-        """The watch showed that the object was deleted."""
+        """Notes that the watch showed the deletion of the object."""
         self._made = False
 
     async def remove_object(self, seen: Instaslice | None) -> None:
-        """Removes the Instaslice object if nothing was promised since it was seen."""
+        """Removes the Instaslice object unless the controller promised something since ``seen``."""
         if seen is not None and not seen.spec.pod_allocation_requests:
             try:
                 await self._client.delete(
@@ -80,7 +80,7 @@ class NodeCapacity:
                 return
 
     async def ensure_quota(self, node: Node, gib: int | None) -> None:
-        """Sets the memory quota once per change; the watch shows later whether somebody undid it."""
+        """Sets the memory quota once per change; the watch shows later if another writer undid it."""
         patch = quota_patch(node, gib)
         written = (node.metadata.resource_version, gib)
         if patch and self._quota != written:

@@ -1,10 +1,10 @@
-"""The slicer of one node: everything that serves slices on demand on the cards that are given to it.
+"""Serves slices on demand on the cards of one node that the on-demand side owns.
 
-It has the cards whose role says so (:mod:`tessera.agent.inventory.card_ownership`): MIG mode is turned on there, the
-Instaslice object tells them to the controller, kubelet is offered every position, and the node's capacity gets the
-memory quota. A card that it is to let go of is offered to nobody any more; what runs keeps its slices, and when the
-last one is gone and the controller has been told, the card is let go. With the last card object, devices and quota go
-too.
+:mod:`tessera.agent.inventory.card_ownership` says which cards these are. On them the manager turns on MIG mode, shows
+them to the controller in the Instaslice object, advertises every position to kubelet, and adds the memory quota to the
+node's capacity. If it must release a card, it offers that card no longer; running pods keep their slices. It releases
+the card once the last slice is gone and the controller has seen that. With the last card it removes the object, the
+devices and the quota too.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from tessera.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which cards that wait for a reset are looked at again; NVML has no event for it.
+#: Seconds after which cards that wait for a reset are read again; NVML has no event for a reset.
 RESET_RECHECK = 60.0
 
 
@@ -60,12 +60,12 @@ class HealthSource(Protocol):
     """Judges GPUs; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
 
     def is_unhealthy(self, gpu: str, /) -> bool:
-        """Whether nothing of a GPU may be given out, for its health."""
+        """True if no device of a GPU may be given out because of its health."""
         ...
 
 
 class SliceManager:
-    """Everything that serves slices on demand.
+    """Serves slices on demand.
 
     Args:
         runtime: options, API server, clock and metrics of this agent.
@@ -73,8 +73,8 @@ class SliceManager:
         kubelet: the node's kubelet.
         mirror: node, pods and object; not started yet.
         ownership: the side of the agent that has each GPU.
-        inventory: the node's GPUs. Read again when MIG mode was turned on and before a GPU is handed over, so that no
-            part goes by an older reading.
+        inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is handed over, so that no
+            part uses an older reading.
         health: judges GPUs.
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
             was charged for slices on demand can run on them too.
@@ -133,7 +133,7 @@ class SliceManager:
         mirror.objects.add_handler(self._object_seen)
 
     async def run(self) -> None:
-        """Runs until cancelled. The mirror has listed everything, and it is decided who shall have which card.
+        """Runs until cancelled. Before the call the mirror has listed all objects, and every card has an owner.
 
         Raises:
             NvmlError: the cards cannot be listed at all.
@@ -149,19 +149,19 @@ class SliceManager:
 
     @property
     def inventory(self) -> SliceableGpus:
-        """The cards that it has, as they can be cut."""
+        """The manager's cards, with the ways in which they can be cut."""
         return self._inventory
 
     def is_busy(self, gpu: str) -> bool:
-        """Whether a slice of a card is promised to somebody, or made or about to be."""
+        """True if a slice of a card is promised, exists or is about to be made."""
         return self._machine.table.is_busy(gpu)
 
     def resources(self) -> frozenset[str]:
-        """The extended resources that it serves now."""
+        """The extended resources that the manager serves now."""
         return frozenset(self._plugins)
 
     def suspect(self, gpu: str | None) -> None:
-        """Something happened to a card, or to any one: they are read again."""
+        """Has a card read again after an event on it; all cards for ``None``."""
         for uuid, (worker, _) in self._workers.items():
             if gpu in {None, uuid}:
                 worker.suspect()
@@ -183,7 +183,7 @@ class SliceManager:
             await self._changes.wait(seen, waits)
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
-        """Brings about what follows from the roles; returns when to look again in any case."""
+        """Brings the cards in line with their owners; returns the seconds until the next look, or ``None``."""
         held = self._ownership.on_demand_gpus()
         joined = frozenset(uuid for uuid in held if not self._ownership.is_leaving(uuid))
         if held != self._held:
@@ -227,7 +227,7 @@ class SliceManager:
         )
 
     async def _let_go(self, uuid: str) -> None:
-        """Lets go of a card when nothing of it is promised or made and the controller no longer sees it."""
+        """Releases a card once none of it is promised or made and the controller no longer sees it."""
         if self._unused(uuid):
             await self._reader.refresh()
             if self._unused(uuid):
@@ -242,7 +242,7 @@ class SliceManager:
     # Parts that come with the cards -----------------------------------------------------------------------------
 
     async def _hold(self, group: asyncio.TaskGroup, held: frozenset[str], inventory: SliceableGpus) -> None:
-        """Takes cards over and gives cards up until it has just those that are its own."""
+        """Takes cards over and releases cards until the manager has exactly its own."""
         inventory = inventory.only(held)
         if held == self._held and inventory == self._inventory:
             return
@@ -261,7 +261,7 @@ class SliceManager:
         self._changes.notify()
 
     def _note_gpus(self, inventory: SliceableGpus, held: frozenset[str] = frozenset()) -> None:
-        """Notes the cards and works out, once, what follows from them alone."""
+        """Notes the cards and computes, once, all values that depend on them alone."""
         self._held = held
         self._inventory = inventory
         self._description = NodeDescription(inventory)
@@ -286,21 +286,21 @@ class SliceManager:
         return devices
 
     def _withheld(self, uuid: str) -> bool:
-        """Whether nothing more of a card is given out."""
+        """True if no further slice of a card may be given out."""
         return (
             self._ownership.is_leaving(uuid)
             or self._machine.table.is_unreachable(uuid)
             or self._health.is_unhealthy(uuid)
         )
 
-    # What the watches show --------------------------------------------------------------------------------------
+    # Objects as the watches show them -------------------------------------------------------------------------------
 
     def instaslice(self) -> Instaslice | None:
         """The node's Instaslice object as the watch last showed it."""
         return self._mirror.instaslice()
 
     def node_resources(self) -> NodeResources | None:
-        """The node's part of the object's status; ``None`` while it is not known."""
+        """The node's part of the object's status; ``None`` while unknown."""
         node = self._mirror.node()
         if node is None or not self.ready:
             return None
@@ -325,7 +325,7 @@ class SliceManager:
             self._machine.handle(PodChanged(pod, over))
         self._changes.notify()
 
-    # What is told to people -------------------------------------------------------------------------------------
+    # Reports to users -----------------------------------------------------------------------------------------------
 
     def follow_up(self) -> None:
         """Carries out the effects outside the GPUs; they come before the status is written.

@@ -32,7 +32,7 @@ class ObservedGpu:
         self.instances: dict[SlicePosition, ObservedInstance] = {}
         #: When a GPU that did not answer is read again, monotonic seconds; ``None`` if the last reading succeeded.
         self.retry: float | None = None
-        #: A foreign instance is in the way of a promised slice. Found anew by every decision.
+        #: True if a foreign instance is in the way of a promised slice. Every decision computes it anew.
         self.blocked = False
 
 
@@ -41,9 +41,9 @@ class CallBackoff(msgspec.Struct, frozen=True):
 
     Attributes:
         tries: failures in a row.
-        until: no call before then, monotonic seconds.
-        undo: a compute instance could not be made, so its GPU instance goes first.
-        stuck: destroying that GPU instance failed as well.
+        until: no call before this time, monotonic seconds.
+        undo: true if a compute instance could not be made, so its GPU instance must go first.
+        stuck: true if destroying that GPU instance failed as well.
     """
 
     tries: int
@@ -52,7 +52,7 @@ class CallBackoff(msgspec.Struct, frozen=True):
     stuck: bool = False
 
     def allows(self, call: GpuCall, now: float) -> bool:
-        """Whether a call may be made now. Undoing a half-made slice waits only if that failed itself."""
+        """True if a call may be made now. Undoing a half-made slice waits only if the undoing itself failed."""
         return self.until <= now or (self.undo and not self.stuck and isinstance(call, DestroyGpuInstance))
 
 
@@ -60,7 +60,7 @@ class SliceTable:
     """The slices of one node.
 
     Args:
-        journal: what the former process of this agent left.
+        journal: the journal that the former process of this agent left.
     """
 
     def __init__(self, journal: SliceJournal) -> None:
@@ -72,12 +72,12 @@ class SliceTable:
         #: The released pods that this node does not show any more; after a restart also those it does not show yet.
         #: A subset of :attr:`released`.
         self.departed: set[PodUid] = set()
-        #: By pod: the slice that each device ID means which kubelet gave to it. No slice is bound to two pods.
+        #: By pod: the slice of each device ID that kubelet gave to it. No slice is bound to two pods.
         self.bindings: dict[PodUid, dict[str, SlicePosition]] = {
             pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
             for pod, bound in journal.bindings.items()
         }
-        #: What the Instaslice object promises now, oldest promise first.
+        #: The present promises of the Instaslice object, oldest promise first.
         self.promises: dict[PodUid, SlicePromise] = {}
         #: The results in the object's status now.
         self.results: dict[PodUid, SliceResult] = {}
@@ -85,17 +85,17 @@ class SliceTable:
         self.pods: dict[PodUid, bool] = {}
         #: The GPUs that are cut on demand, by UUID. One that was never read has no entry.
         self.gpus: dict[str, ObservedGpu] = {}
-        #: Positions at which a call failed since they last stood as their owner wants them.
+        #: Failed calls by position, since the position last was in the state that its owner wants.
         self.backoffs: dict[SlicePosition, CallBackoff] = {}
         #: By pod, the last problem that was reported; gone when the pod is released.
         self.last_problems: dict[PodUid, ReportProblem] = {}
 
     def is_released(self, pod: PodUid) -> bool:
-        """Whether a pod has lost its claim on its slices."""
+        """True if a pod has lost its claim on its slices."""
         return pod in self.released
 
     def is_bound(self, pod: PodUid) -> bool:
-        """Whether a pod is bound to this node."""
+        """True if a pod is bound to this node."""
         return pod in self.pods
 
     def positions_of(self, pod: PodUid) -> list[SlicePosition]:
@@ -107,7 +107,7 @@ class SliceTable:
         yield from ((pod, position) for position, pod in self.owners.items())
 
     def is_busy(self, gpu: str) -> bool:
-        """Whether a position on a GPU is promised or owned."""
+        """True if a position on a GPU is promised or owned."""
         promised = (wanted.position for promise in self.promises.values() for wanted in promise.slices)
         return any(position.gpu == gpu for position in (*self.owners, *promised))
 
@@ -129,7 +129,7 @@ class SliceTable:
         return made if made is not None and made.computes and self.owners.get(position) == pod else None
 
     def is_ready(self, pod: PodUid) -> bool:
-        """Whether all slices of a pod are ready."""
+        """True if all slices of a pod are ready."""
         return all(self.ready_slice(pod, position) for position in self.slices_of(pod))
 
     def observed_instances(self) -> Iterator[tuple[ObservedInstance, PodUid | None]]:
@@ -138,7 +138,7 @@ class SliceTable:
             yield from ((made, self.owners.get(position)) for position, made in card.instances.items())
 
     def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
-        """Where one slice of a pod is in its life."""
+        """The phase of one slice of a pod."""
         if pod in self.released:
             return SliceState.RELEASING
         if self.ready_slice(pod, position) is not None:
@@ -147,12 +147,12 @@ class SliceTable:
         return SliceState.GPU_INSTANCE if made is not None and self.owners.get(position) == pod else SliceState.PROMISED
 
     def is_unreachable(self, gpu: str) -> bool:
-        """Whether the last reading of a GPU failed."""
+        """True if the last reading of a GPU failed."""
         card = self.gpus.get(gpu)
         return card is not None and card.retry is not None
 
     def bindings_of(self, pod: PodUid) -> Mapping[str, SlicePosition]:
-        """Which slice each device ID means that kubelet gave to a pod."""
+        """The slice of each device ID that kubelet gave to a pod."""
         return self.bindings.get(pod, {})
 
     def bound_devices(self) -> set[str]:
@@ -176,11 +176,11 @@ class SliceTable:
         )
 
     def is_claimed(self, pod: PodUid, position: SlicePosition) -> bool:
-        """Whether a container of the pod was given a slice."""
+        """True if a container of the pod got a slice."""
         return position in self.bindings.get(pod, {}).values()
 
     def is_promised(self, pod: PodUid, position: SlicePosition) -> bool:
-        """Whether a position is promised to a pod that has not lost its claim."""
+        """True if a position is promised to a pod that has not lost its claim."""
         promise = self.promises.get(pod)
         return (
             promise is not None

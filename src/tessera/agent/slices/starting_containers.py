@@ -1,19 +1,19 @@
 """Derives from a pod's status the containers that kubelet can be starting now. Pure.
 
 Kubelet calls PreStartContainer with devices and names no container. An ordinary init container leaves its devices to
-the containers that come after it, so that the same devices may mean either. The order of starts tells them apart
+the containers that come after it, so the same devices may belong to either. The order of starts distinguishes them
 (``pkg/kubelet/kuberuntime``, ``computePodActions`` and ``computeInitContainerActions``):
 
 1.  Ordinary init containers run one after the other, each until it has ended well.
 2.  A restartable init container (sidecar) starts when all ordinary ones before it have ended well.
 3.  An app container starts when all ordinary init containers have ended well.
 4.  A container that runs does not start.
-5.  In a new sandbox everything begins anew: all ordinary init containers run again. What kubelet tells of those that
-    ended in the sandbox before stays in the status. A status without a sandbox has condition
-    ``PodReadyToStartContainers`` ``False`` (1.29 and newer); an init container that ended before the one in front of it
-    ended that of an earlier sandbox.
+5.  In a new sandbox everything begins anew: all ordinary init containers run again. The results of those that ended in
+    the former sandbox stay in the status. A status without a sandbox has condition ``PodReadyToStartContainers``
+    ``False`` (1.29 and newer). If an init container ended before the one in front of it ended, its result is that of
+    a former sandbox.
 
-A status may be behind what kubelet does, never ahead. One by which nobody can be starting is behind for certain.
+A status may be behind kubelet, never ahead. If by a status no container can be starting, that status is behind.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ def may_start(pod: Pod) -> frozenset[str]:
 
 
 def is_sidecar(container: Container) -> bool:
-    """Tells if an init container is restartable, so that it runs beside later containers."""
+    """True if an init container is restartable, so that it runs beside later containers."""
     return container.restart_policy == "Always"
 
 

@@ -1,10 +1,10 @@
 """The life of every slice of a node. Pure: events in, instructions out.
 
 Events come as values through :meth:`SliceStateMachine.handle`: the promises of the Instaslice object, the pods of this
-node, the instances on the GPUs, a failed call. The executor of a GPU asks by an event as well
+node, the instances on the GPUs, a failed call. The executor of a GPU also asks by an event
 (:class:`~tessera.agent.slices.events.ExecutorReady`) and gets the one next call. After each call it reads the GPU
-again, so the machine never trusts its own intentions: the hardware decides, and a process that died between two calls
-goes on from what the hardware shows.
+again, so the machine never trusts its own intentions: the hardware decides. A process that died between two calls
+continues from the state of the hardware.
 
 A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone``. Rules:
 
@@ -13,11 +13,10 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
 2.  Ownership is noted before the GPU instance is created, so that no instance of ours can be unknown to us.
 3.  A pod's slices are released when the pod ended or vanished, when the controller says ``deleting``, or when its
     promise is gone and no such pod lives here. A released slice is destroyed, whatever is promised later, so the
-    journal has it. A living pod may have a new promise after that, an ended pod may not. The controller removes the
-    promise of a vanished pod at once; such a promise says nothing about the instances on the GPUs.
-4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. One that a
-    container was given is kept even if the pod is promised others then: the lost record did not know of it.
-5.  Destroy before create on a GPU; a compute instance before its GPU instance. A creation waits until its slots are
+    journal records the release. A living pod may have a new promise after that, an ended pod may not. The controller
+    removes the promise of a vanished pod at once; such a promise says nothing about the instances on the GPUs.
+4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. If a container
+    got that slice, the pod keeps it even if the controller then promises others: the lost record did not know of it.
     free.
 6.  A failed call is tried again after a growing delay. A compute instance that cannot be made takes its GPU instance
     down with it before the next try.
@@ -67,39 +66,39 @@ from tessera.replay.decider import Decider
 
 #: First and longest delay in seconds before a failed call is tried again.
 RETRY_FIRST, RETRY_MOST = 0.2, 30.0
-#: The same while a process still uses a slice: the pod has ended, so it is a matter of moments.
+#: The same while a process still uses a slice: the pod has ended, so the process will end within moments.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
-#: Tries after which a slice in use is worth an event, some three seconds: processes end a little after their pod.
+#: Tries until an event reports a slice in use, about three seconds: processes end a little after their pod.
 BUSY_TOLD = 6
-#: Seconds after which a card is read again on which a foreign instance is in the way; NVML has no event for its end.
+#: Seconds until a card is read again if a foreign instance is in the way; NVML has no event for its end.
 FOREIGN_RECHECK = 10.0
 
 
 class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
-    """All slices of one node. Not concurrent: one event loop hands in all events.
+    """Decides about all slices of one node. Not concurrent: one event loop passes in all events.
 
     Args:
-        journal: what the former process of this agent left.
+        journal: the journal that the former process of this agent left.
 
     Attributes:
-        table: the slices as they stand; to be read only.
+        table: the present slices; read only.
     """
 
     def __init__(self, journal: SliceJournal) -> None:
         self.table = SliceTable(journal)
-        #: Problems that nobody was told of yet, oldest first.
+        #: Problems that are not reported yet, oldest first.
         self._problems: list[ReportProblem] = []
-        #: Device IDs that a released pod held since the last follow-ups. Another pod may hold one again.
+        #: Device IDs that a released pod held since the last follow-ups. Another pod may hold one of them again.
         self._unbound_devices: set[str] = set()
-        #: Object, pods and GPUs were read once. Nothing is decided, released or adopted before.
+        #: True once object, pods and GPUs were read. Before, the machine decides, releases and adopts nothing.
         self._started = False
 
     def decide(self, event: SliceEvent) -> tuple[SliceInstruction, ...]:
         """Takes in one event.
 
         Returns:
-            For :class:`ExecutorReady` the one next call, or until when to wait. For :class:`FollowUpsDue` the effects
-            outside the GPUs. Nothing for all other events: they wake the executors, which then ask.
+            For :class:`ExecutorReady` the one next call, or the time until which to wait. For :class:`FollowUpsDue` the
+            effects outside the GPUs. Nothing for all other events: they wake the executors, which then ask.
         """
         match event:
             case ExecutorReady():
@@ -169,7 +168,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self.table.backoffs[position] = msgspec.structs.replace(trouble, undo=False, stuck=False)
 
     def _is_settled(self, position: SlicePosition) -> bool:
-        """Whether a position stands as its owner wants it, so that earlier failures there no longer matter."""
+        """True if a position is in the state that its owner wants, so that earlier failures there no longer matter."""
         made = self.table.instance_at(position)
         owner = self.table.owners.get(position)
         if owner is None or not self._keeps(owner, position):
@@ -191,10 +190,10 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             self._report(owner, "SliceInUse", event.text)
 
     def _adopt(self) -> None:
-        """Second half of rule 1: after a lost journal, the instances that the object says we reported are ours again.
+        """Second half of rule 1: after a lost journal, adopts the instances that the object says we reported.
 
-        A pod that the journal calls released is not one of those: what is still ours of it the journal says too, and
-        an instance at another of its positions was made by somebody else after ours was destroyed.
+        A pod that the journal calls released is not adopted: the journal also names its instances that are still ours,
+        and an instance at another of its positions was made by someone else after ours was destroyed.
 
         A card that is no longer in the node took its instances with it, so nothing on it is owned.
         """
@@ -207,7 +206,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                     self.table.owners.setdefault(position, pod)
 
     def _reported(self, pod: PodUid, record: SliceResult) -> list[SlicePosition]:
-        """The instances that a result tells of; the controller removes the promise of a pod that is gone first."""
+        """The instances that a result names; the controller removes the promise of a pod that is gone first."""
         promise = self.table.promises.get(pod)
         if promise is not None:
             return [wanted.position for wanted in promise.slices if self.table.instance_at(wanted.position) is not None]
@@ -234,7 +233,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             del self.table.last_problems[pod]
 
     def _is_promised_again(self, pod: PodUid) -> bool:
-        """Whether a pod that lives, and whose released slices are destroyed, has a promise that nobody asks back."""
+        """True if a pod that lives, and whose released slices are destroyed, has a promise that is not taken back."""
         if pod not in self.table.promises or pod in self.table.departed or self.table.pods.get(pod, False):
             return False
         record = self.table.results.get(pod)
@@ -261,7 +260,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
     # Decisions --------------------------------------------------------------------------------------------------
 
     def _next_instruction(self, gpu: str, now: float) -> GpuCall | WaitUntil:
-        """The one next call on a GPU. Notes ownership before it says to create (rule 2)."""
+        """The one next call on a GPU. Notes ownership before it instructs a creation (rule 2)."""
         card = self.table.gpus.get(gpu)
         if not self._started or card is None:
             return WaitUntil()
@@ -322,7 +321,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         return DestroyGpuInstance(made.position, made.gi_id)
 
     def _drop_ownership(self, gpu: str, card: ObservedGpu) -> None:
-        """Drops ownership of positions without an instance that nobody is promised."""
+        """Drops ownership of positions that have no instance and no promise."""
         gone = [
             position
             for position, pod in self.table.owners.items()
@@ -338,7 +337,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 yield from ((promise, wanted) for wanted in promise.slices if wanted.position.gpu == gpu)
 
     def _keeps(self, pod: PodUid, position: SlicePosition) -> bool:
-        """Whether a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
+        """True if a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
         if pod in self.table.released:
             return False
         if self.table.pods.get(pod) is False and (
