@@ -1,8 +1,8 @@
 """The device plugin of one resource of the static side.
 
-Its list and the entries that it gives out are separate. Kubelet counts the list, so a list is replaced only
-when kubelet can count its successor; the entries given out follow the cards at once. In between, Allocate refuses entries that are
-only on kubelet's older list: the pod fails and is made anew, instead of two pods having one card.
+Its list and the entries that it gives out are separate. Kubelet counts the list, so a list is replaced only when
+kubelet can count its successor; the entries given out follow the cards at once. In between, Allocate refuses entries
+that are only on kubelet's older list: the pod fails and is made anew, instead of two pods having one card.
 
 Allocate answers from its present terms and asks no other part, since kubelet admits pods one after the other. Before a
 container starts, its CDI set exists (``docs/decisions/cdi-sets.md``), also after a restart of the agent or the machine;

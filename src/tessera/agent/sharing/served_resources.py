@@ -2,9 +2,9 @@
 
 A resource that stays keeps its plugin with a new list, so its count never drops meanwhile. A new resource is served
 first, and the lists of resources that are gone are emptied only when kubelet has read the new one's: a node that
-changes from cards to shares always has one of them. When kubelet has read an empty list, the serving of that resource ends. As
-long as pods hold devices of it, it is served on with an empty list: kubelet does not restart a container whose resource
-has no plugin.
+changes from cards to shares always has one of them. When kubelet has read an empty list, the serving of that resource
+ends. As long as pods hold devices of it, it is served on with an empty list: kubelet does not restart a container whose
+resource has no plugin.
 
 Nothing in the protocol says that kubelet has counted a list. A list counts as counted :data:`HANDOVER` seconds after
 kubelet has read it. No change waits for ever for a kubelet that does not answer: after :data:`PATIENCE` seconds the
