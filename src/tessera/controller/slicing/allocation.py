@@ -1,8 +1,8 @@
 """The life of one allocation, as a table of the next writes.
 
 An allocation is one pod's slices on one node. The node's Instaslice object *records* it: the request (``spec``), and
-the result (``status``) with its two states. The next step follows from the record and from the pod
-alone, never from what this process remembers having done, so a crash between any two writes is the normal case:
+the result (``status``) with its two states. The next step follows only from the record and from the pod, never from
+earlier actions that this process remembers. So a crash between any two writes needs no special handling.
 
 ================================  ===========================================  ==============================
 pod                               record                                       next
@@ -20,12 +20,12 @@ gone or finished                  result alone                                 w
 gone, finished, or given up       nothing                                      forget it
 ================================  ===========================================  ==============================
 
-.. [1] or to be deleted and bound to no node: it will never run, though a finalizer may keep it.
+.. [1] or being deleted while bound to no node: it will never run, though a finalizer may keep it.
 .. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
 .. [3] and no answer came, so it may yet be recorded. An agent that sees no request removes a result at once.
 
-A pod that is gone never comes back with the same UID, so its request can be removed before its slices are destroyed.
-A pod that lives may be promised others at once; so its agent has to say first that the old ones are destroyed.
+A pod that is gone never comes back with the same UID, so its request can be removed before its slices are destroyed. A
+pod that lives may be promised other slices at once; so its agent must first report that the old ones are destroyed.
 
 The slots are free again when the agent says ``deleted`` or has removed the result, or when nothing was ever recorded.
 """
@@ -51,12 +51,12 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, format_amount
 from tessera.mig.names import parse_profile_name
 
-#: Resources of the pod that a request shows.
+#: Resources of the pod that a request lists.
 _SHOWN: tuple[str, ...] = ("cpu", "memory")
 
 
 class AllocationStep(Enum):
-    """What an allocation needs next."""
+    """The next step of an allocation."""
 
     REQUEST = "write the request"
     UNGATE = "pin and ungate the pod"
@@ -73,17 +73,17 @@ class Allocation:
     """One pod's slices on one node.
 
     Attributes:
-        node: where.
-        uid: whose.
-        namespace: the pod's.
-        name: the pod's.
+        node: the node.
+        uid: the pod's UID.
+        namespace: the pod's namespace.
+        name: the pod's name.
         slices: the positions; never changed.
-        amounts: what the pod holds on the node besides slices.
-        sent: a request was sent and the server's state after it is not known yet.
+        amounts: the amounts that the pod holds on the node besides slices.
+        sent: a request was sent, and its effect at the server is not known yet.
         requested: the request is recorded.
         result: the recorded states (controller, agent); None without a result.
-        given_up: the pod shall not have these slices any more, although it lives.
-        freed: the positions count as free (or as somebody else's).
+        given_up: the pod must lose these slices, although it lives.
+        freed: the positions count as free (or as another allocation's).
     """
 
     node: NodeName
@@ -100,44 +100,44 @@ class Allocation:
 
     @property
     def recorded(self) -> bool:
-        """Whether anything of it stands, or may stand, in the node's object."""
+        """True if the node's object has, or may have, an entry of this allocation."""
         return self.sent or self.requested or self.result is not None
 
     @property
     def owner(self) -> str:
-        """Whose it is, for people."""
+        """Returns the owning pod's name, for messages."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def asked_back(self) -> bool:
-        """Whether the record asks the agent to destroy its slices; the agent does so whatever comes next."""
+        """True if the record asks the agent to destroy the slices; the agent does so whatever comes next."""
         return self.result is not None and self.result[0] == "deleting"
 
     @property
     def destroyed(self) -> bool:
-        """Whether the agent says that its slices are gone."""
+        """True if the agent reports that the slices are destroyed."""
         return self.result is not None and self.result[1] == "deleted"
 
 
 def will_never_run(pod: PodInfo | None) -> bool:
-    """Whether a pod will never use slices again; ``pod`` is None once it is gone.
+    """True if a pod will never use slices again; ``pod`` is None once it is gone.
 
-    A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
-    a quota no longer counts it then.
+    A pod that is being deleted and is on no node will never run, though a finalizer of its author may keep it for ever;
+    a quota then no longer counts it.
     """
     return pod is None or pod.finished or (pod.terminating and not pod.node)
 
 
 def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
-    """Whether the pod is still to have these slices.
+    """True if the pod should still have these slices.
 
-    A record that names no position allocations nothing; it goes, and the pod waits anew.
+    A record without positions allocates nothing: the record is removed, and the pod waits again.
     """
     return bool(allocation.slices) and not allocation.given_up and not will_never_run(pod)
 
 
 def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
-    """The table above; ``pod`` is None once it is gone."""
+    """Returns the next step by the table above; ``pod`` is None once it is gone."""
     if pod is None or not is_wanted(allocation, pod):
         return _next_of_release(allocation, lives=not will_never_run(pod))
     if not allocation.requested:
@@ -158,7 +158,7 @@ def _next_of_release(allocation: Allocation, *, lives: bool) -> AllocationStep:
 
 
 def make_request(allocation: Allocation) -> AllocationRequest:
-    """The entry of ``spec.podAllocationRequests``."""
+    """Returns the entry of ``spec.podAllocationRequests``."""
     shown: dict[str, str | int] = {
         name: format_amount(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts
     }
@@ -171,15 +171,15 @@ def make_request(allocation: Allocation) -> AllocationRequest:
 
 
 def make_deleting_result(allocation: Allocation) -> AllocationResult:
-    """A new entry of ``status.podAllocationResults`` by which the agent learns that the pod loses its slices."""
+    """Returns a new entry of ``status.podAllocationResults`` that tells the agent that the pod loses its slices."""
     status = AllocationStatus(allocation_status_controller="deleting")
     return make_result(allocation.uid, allocation.node, allocation.slices, status)
 
 
 def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | None = None) -> Allocation:
-    """The allocation that a record of the node's object stands for.
+    """Returns the allocation that a record of the node's object describes.
 
-    A result without a request names neither its pod nor, of a single slice, the profile. A pod that lives has both.
+    A result without a request names neither its pod nor the profile of a single slice. A living pod has both.
     """
     request = item.spec.pod_allocation_requests.get(uid)
     result = item.status.pod_allocation_results.get(uid)
@@ -198,7 +198,7 @@ def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | N
 
 
 def _single_profile(pod: PodInfo | None) -> str:
-    """NVIDIA's name of the profile of a pod that asks for one slice; empty for any other pod."""
+    """Returns NVIDIA's name of the profile if a pod asks for one slice; empty for any other pod."""
     if pod is None or len(pod.profiles) != 1:
         return ""
     try:
@@ -208,7 +208,7 @@ def _single_profile(pod: PodInfo | None) -> str:
 
 
 def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
-    """The slices that a node's agent made for a pod whose allocation is gone."""
+    """Returns the slices that a node's agent made for a pod whose allocation is gone."""
     return tuple(
         Slice(
             id=device_id(each.gpu_uuid, each.profile, each.start),
@@ -223,7 +223,7 @@ def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
 
 
 def observe_record(allocation: Allocation, item: Instaslice) -> None:
-    """Takes over what the node's object says about an allocation."""
+    """Updates an allocation from the node's object."""
     allocation.requested = allocation.uid in item.spec.pod_allocation_requests
     allocation.sent = allocation.sent and not allocation.requested
     result = item.status.pod_allocation_results.get(allocation.uid)
@@ -235,6 +235,6 @@ def _states(status: AllocationStatus) -> tuple[str, str]:
 
 
 def recorded_uids(item: Instaslice) -> Mapping[PodUid, None]:
-    """Every pod that the object has an entry for, in order."""
+    """Returns every pod that has an entry in the object, in order."""
     both = [*item.spec.pod_allocation_requests, *item.status.pod_allocation_results]
     return dict.fromkeys(PodUid(uid) for uid in both)

@@ -3,10 +3,10 @@
 Three rules:
 
 - :func:`tessera.controller.slicing.allocation.next_step` says what happens next with an allocation.
-  A new process that observes the same objects goes on where the old one died.
-- A slot is free again only when the agent reports that, or when nothing was ever written about it.
-- A pod that runs without an allocation (after a new installation, for instance) gets the slices that its node's agent
-  reports for it, if these are the slices that it requests.
+  A new process that observes the same objects continues where the old one died.
+- A slot is free again only when the agent reports that, or if nothing was ever written about it.
+- A pod that runs without an allocation (for instance after a new installation) gets the slices that its node's agent
+  reports for it, if they match its request.
 """
 
 from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
@@ -27,10 +27,10 @@ from tessera.mig.names import resource_spelling
 
 
 class AllocationLifecycle:
-    """Brings allocations, and the set of pods that wait, in line with the cluster's state.
+    """Brings allocations, and the set of waiting pods, in line with the cluster's state.
 
     Args:
-        state: what it changes.
+        state: the slicer's state, which this class changes.
     """
 
     def __init__(self, state: SlicerState) -> None:
@@ -85,7 +85,7 @@ class AllocationLifecycle:
             if item is not None:
                 observe_record(allocation, item)
                 if allocation.asked_back and not allocation.given_up:
-                    self.give_up(allocation)  # what a process before this one began
+                    self.give_up(allocation)  # an earlier process began this
             else:
                 allocation.sent = allocation.requested = False
                 allocation.result = None
@@ -112,13 +112,13 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _standing(self, allocation: Allocation) -> tuple[bool, bool, bool]:
-        """Sorts records that claim the same slot: a running pod first, then an existing slice, then a recorded one."""
+        """Sorts records that claim the same slot: a running pod, then an existing slice, then a recorded one."""
         pod = self._cluster.pods.get(allocation.uid)
         exists = allocation.result is not None and allocation.result[1] == "created"
         return (pod is None or pod.gated, not exists, not allocation.recorded)
 
     def absorb_pod(self, uid: PodUid) -> None:
-        """Brings a pod's allocations, and whether it waits, in line with the pod as it is now."""
+        """Updates a pod's allocations and whether it waits, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
@@ -140,7 +140,7 @@ class AllocationLifecycle:
             self._cluster.changed_pods.discard(uid)
 
     def _record_again(self, pod: PodInfo) -> None:
-        """Records the slices that the node's agent reports for a pod, if the pod has no allocation."""
+        """Records the slices that the node's agent reports for a pod that has no allocation."""
         resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
         if resources is None or self._state.allocations.of(pod.uid):
             return
@@ -152,7 +152,7 @@ class AllocationLifecycle:
             self.enter(allocation)
 
     def enter(self, allocation: Allocation) -> None:
-        """Counts an allocation whose slots are taken."""
+        """Adds an allocation whose slots are taken."""
         self._state.allocations.add(allocation)
         self.stop_waiting(allocation.uid)
         self._state.last_event.pop(allocation.uid, None)
@@ -176,7 +176,7 @@ class AllocationLifecycle:
                 self._state.pods_to_report.add(uid)
 
     def agent_is_down(self, node: NodeName) -> bool:
-        """Tells if a node's agent is known not to serve."""
+        """True if a node's agent is known to be down."""
         facts = self._cluster.nodes.get(node)
         return facts is not None and facts.agent is AgentState.DOWN
 
@@ -186,7 +186,7 @@ class AllocationLifecycle:
             self.record_event(pod, "SliceRefused", pod.fault, warning=True)
 
     def _choose(self, pod: PodInfo) -> None:
-        """Keeps one of several allocations to a pod: where it must run, else the one furthest on."""
+        """Keeps one of several allocations to a pod: the one on its node, else the most advanced one."""
         live = [one for one in self._state.allocations.of(pod.uid) if not one.given_up]
         home = self._cluster.home_of(pod)
         live.sort(key=lambda one: (one.node != home, one.result is None, not one.requested))
@@ -195,12 +195,12 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _review(self, allocation: Allocation) -> None:
-        """Gives an allocation up if its pod, while gated, could not run on the node any more."""
+        """Gives an allocation up if its gated pod could not run on the node any more."""
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
             return
         if self._is_withdrawn(pod):
-            self.give_up(allocation)  # what a process before this one began
+            self.give_up(allocation)  # an earlier process began this
             return
         if not pod.gated or ("pod", pod.uid) in self._state.busy:
             return
@@ -209,7 +209,7 @@ class AllocationLifecycle:
             self.give_up(allocation)
 
     def give_up(self, allocation: Allocation) -> None:
-        """Takes the slices from the pod; the node's object says how far that has come."""
+        """Takes the slices from the pod; the node's object records the progress."""
         allocation.given_up = True
         self._state.dirty_nodes.add(allocation.node)
         self._settle(allocation, gone=False)
@@ -217,7 +217,7 @@ class AllocationLifecycle:
         self._charge(allocation.uid)
 
     def free(self, allocation: Allocation) -> None:
-        """Gives the slots to others."""
+        """Makes the slots free for other pods."""
         if not allocation.freed:
             allocation.freed = True
             self._state.inventory.release(allocation)
@@ -230,9 +230,9 @@ class AllocationLifecycle:
         if allocation.uid in self._state.waiting:
             self._cluster.growth.room_may_have_grown(
                 allocation.node
-            )  # the node that took its slices back is open to it again
+            )  # the node that has taken its slices back is open to the pod again
 
-    # Who waits
+    # Waiting pods
 
     def _queue(self, uid: PodUid) -> None:
         pod = self._cluster.pods.get(uid)
@@ -245,7 +245,7 @@ class AllocationLifecycle:
             self._state.waiting[uid] = None
 
     def stop_waiting(self, uid: PodUid) -> None:
-        """A pod waits no more."""
+        """Removes a pod from the waiting pods."""
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
         self._cluster.neighbours.unwatch(uid)
@@ -263,11 +263,11 @@ class AllocationLifecycle:
         return ours and home is not None and home in self._state.cards
 
     def _is_withdrawn(self, pod: PodInfo) -> bool:
-        """Whether slices of a pod were taken back, and the scheduler has not bound it after all."""
+        """True if the slices of a pod were taken back and the scheduler has still not bound it."""
         return not pod.gated and not pod.node and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
 
     def _charge(self, uid: PodUid) -> None:
-        """Counts what a pod holds on its node: where it is bound, else where it was promised a place."""
+        """Counts the amounts that a pod holds: on the node that it is bound to, else on the promised one."""
         pod = self._cluster.pods.get(uid)
         home: NodeName | None = None
         if pod is not None and not pod.finished:
@@ -279,7 +279,7 @@ class AllocationLifecycle:
             self._cluster.growth.room_may_have_grown(left)
 
     def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:
-        """Updates the index of pods on nodes with where a pod runs or is promised a place."""
+        """Updates the index of pods on nodes with the node where a pod runs or has a promised place."""
         before = self._cluster.neighbours.changes
         if pod is None:
             self._cluster.neighbours.drop(uid)

@@ -1,7 +1,7 @@
 """All allocations, by node and by pod.
 
-A pod has one allocation that counts at most; others of the same pod are being taken back. So a pod can be placed anew
-while its old slices on another node are still waited for.
+At most one allocation of a pod is current; its other allocations are being taken back. So a pod can be placed again
+while the controller still waits for its old slices on another node.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from tessera.controller.slicing.allocation import Allocation
 
 
 class AllocationTable:
-    """Allocations. One per (node, pod)."""
+    """Allocations; at most one per (node, pod)."""
 
     def __init__(self) -> None:
         self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
@@ -25,19 +25,19 @@ class AllocationTable:
             yield from entries.values()
 
     def get(self, node: NodeName, uid: PodUid) -> Allocation | None:
-        """The allocation to a pod on a node."""
+        """Returns the allocation to a pod on a node."""
         return self._by_node.get(node, {}).get(uid)
 
     def on(self, node: NodeName) -> Sequence[Allocation]:
-        """The allocations on a node, as they are now."""
+        """Returns the present allocations on a node."""
         return tuple(self._by_node.get(node, {}).values())
 
     def of(self, uid: PodUid) -> Sequence[Allocation]:
-        """The allocations to a pod, as they are now."""
+        """Returns the present allocations to a pod."""
         return tuple(self._by_pod.get(uid, {}).values())
 
     def current_of(self, uid: PodUid) -> Allocation | None:
-        """The allocation to a pod that counts."""
+        """Returns the current allocation to a pod: the one that is not being taken back."""
         return next((one for one in self._by_pod.get(uid, {}).values() if not one.given_up), None)
 
     def add(self, allocation: Allocation) -> None:
@@ -53,7 +53,7 @@ class AllocationTable:
         self._by_pod.setdefault(allocation.uid, {})[allocation.node] = allocation
 
     def remove(self, allocation: Allocation) -> None:
-        """Forgets an allocation; one that is not there is no error."""
+        """Removes an allocation; one that is not in the table is no error."""
         self._by_node.get(allocation.node, {}).pop(allocation.uid, None)
         if not self._by_node.get(allocation.node):
             self._by_node.pop(allocation.node, None)

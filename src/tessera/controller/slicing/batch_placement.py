@@ -1,7 +1,7 @@
-"""One batch of waiting pods through placement, under the scheduler's rules.
+"""Places one batch of waiting pods under the scheduler's rules.
 
-Turns pods into demands, answers placement's question which node takes whom, and turns what placement chose into
-allocations. Nothing is changed here but a scratch count of what the batch would use of each node.
+Turns pods into demands, tells placement which nodes each pod may use, and turns the choices of placement into
+allocations. Changes nothing except a scratch count of the resources that the batch would use on each node.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ from tessera.placement.plan import Plan, plan
 from tessera.placement.reasons import NodeRefusal, Reason
 from tessera.placement.step_budget import StepBudget
 
-#: Share of a batch's work that judging constraints may take, and comparisons that cost as much as asking one node.
+#: Share of a batch's work for judging constraints; comparisons that cost as much as asking one node.
 _JUDGING_SHARE, _COMPARISONS_A_STEP = 0.5, 4
-#: A pod that so few nodes are open to is planned on these alone.
+#: A pod with at most this many open nodes is planned on these alone.
 _FEW_NODES = 64
 
 
@@ -42,7 +42,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A pod and why it must wait; no reason where it was refused before, and is again for all that changed since."""
+    """A pod and why it must wait; no reason if every node that changed since its last refusal refuses it again."""
 
     pod: PodInfo
     reason: Reason | None
@@ -50,16 +50,17 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementContext:
-    """The state in which a batch is planned.
+    """The state in which the controller plans a batch.
 
     Attributes:
-        fleet: the cards; unchanged.
+        fleet: the cards; planning does not change them.
         nodes: the nodes.
-        index: the same nodes, for constraints.
+        index: an index of the same nodes, for constraints.
         filters: the other rules, made for this batch.
-        ledger: existing allocations; a node that still takes back slices of a pod is no place for it.
-        home_of: the node that a pod must run on because it is ungated already.
-        grown_since: the nodes where room may have grown since a pod was refused; None or nothing if it was not.
+        ledger: existing allocations; a node that still takes back a pod's slices is no place for that pod.
+        home_of: returns the node that an ungated pod must run on.
+        grown_since: returns the nodes where room may have grown since a pod was refused; None if the pod was not
+            refused.
     """
 
     fleet: Fleet
@@ -72,12 +73,12 @@ class PlacementContext:
 
 
 def rank(pod: PodInfo) -> tuple[int, str, str]:
-    """Sorts pods: higher priority first, then the older, then by name."""
+    """Sort key of pods: higher priority first, then older, then by name."""
     return (-pod.priority, pod.created, pod.key)
 
 
 def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
-    """Those who go first, as many as one step plans together."""
+    """Returns the first pods by rank, as many as one step plans together."""
     batch: list[PodInfo] = []
     rules = 0
     for pod in nsmallest(BATCH_PODS, pods, key=rank):
@@ -89,15 +90,15 @@ def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
 
 
 def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> Sequence[Placed | Unplaced]:
-    """Plans all of them together, as far as the work suffices.
+    """Plans all of these pods together, as far as the budget allows.
 
     Args:
-        pods: what waits, in any order.
-        within: the cluster.
-        work: what it may cost.
+        pods: the waiting pods, in any order.
+        within: the cluster's state.
+        work: the budget of this batch.
 
     Returns:
-        The outcome of each pod that was decided, one at least; the rest is to be asked again.
+        The outcome of each decided pod, at least one; the caller must pass the other pods again.
     """
     ordered = sorted(pods, key=rank)
     rules = _BatchFilters(ordered, within, work.part(_JUDGING_SHARE))
@@ -132,13 +133,14 @@ def _refused(decided: Plan, pod: PodInfo) -> bool:
 def _drop_hopeless(
     ordered: Sequence[PodInfo], rules: "_BatchFilters", fleet: Fleet
 ) -> tuple[list[PodInfo], dict[str, Sequence[PodInfo]]]:
-    """Leaves out pods that cannot be placed because too many of their kind stand before them.
+    """Leaves out pods that cannot be placed because too many equal pods come before them.
 
-    Of pods that differ in nothing but their name, no more fit than the free slots allow. Those beyond one more are not
-    planned: they share the reason of one that was. So what a freed slot costs does not grow with what waits.
+    Of pods that differ only in their name, no more fit than the free slots allow. This function leaves out all beyond
+    one more than that; they share the reason of a planned one. So the cost of a freed slot does not grow with the
+    number of waiting pods.
 
     Returns:
-        Pods to plan, and for each one left out those before it, of which one at least will find no place.
+        The pods to plan, and for each omitted pod the earlier pods, at least one of which will find no place.
     """
     free = sum(node.free for node in fleet.fullest_nodes())
     most: dict[tuple[str, ...], int] = {}
@@ -158,7 +160,7 @@ def _drop_hopeless(
 
 
 def _slots(fleet: Fleet, profiles: Sequence[str]) -> int:
-    """The fewest memory slots that these slices take together on any cards of the fleet; 1 each where unknown."""
+    """Returns the fewest memory slots that these slices take together on any cards of the fleet; 1 each if unknown."""
     sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
     return sum(min(found, default=1) for found in sizes)
 
@@ -187,8 +189,8 @@ class _BatchFilters:
     """Judges pods and nodes while a batch is being planned.
 
     Attributes:
-        judged: how many of the pods, from the first on, had their constraints judged.
-        kinds: by UID, equal for pods that every node treats alike.
+        judged: number of pods, from the first on, whose constraints were judged.
+        kinds: by UID, a key that is equal for pods that every node treats alike.
     """
 
     def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> None:
@@ -220,7 +222,7 @@ class _BatchFilters:
             yield pod
 
     def demand(self, pod: PodInfo) -> Demand:
-        """The pod as placement sees it."""
+        """Returns the pod as placement sees it."""
         home, grown = self._homes[pod.uid], self._grown_since.get(pod.uid)
         nodes: frozenset[str] | None = grown
         if home is not None:
@@ -230,11 +232,11 @@ class _BatchFilters:
         return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
-        """Placement's question."""
+        """Answers placement: returns the refusal of a node; None if the node takes the pod."""
         return self._judged_by(self._filters, demand, node)
 
     def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
-        """The same about a node without room, if its cards had it."""
+        """Answers the same for a node without room, as if its cards had room."""
         return self._judged_by(self._lasting, demand, node)
 
     def _judged_by(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
@@ -256,12 +258,12 @@ class _BatchFilters:
         return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
 
     def take(self, demand: Demand, node: str) -> None:
-        """The batch gives the pod a place there."""
+        """Notes that the batch places the pod on the node."""
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
     def give_back(self, demand: Demand, node: str) -> None:
-        """It takes that back."""
+        """Notes that the batch takes the pod from the node."""
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))
 

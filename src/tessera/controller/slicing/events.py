@@ -1,6 +1,6 @@
-"""Events that the slicer takes in, as values: observations of the cluster, and the outcomes of its writes.
+"""Events that the slicer takes in, as values: observations of the cluster, and outcomes of the slicer's writes.
 
-Together with the calls of :meth:`Slicer.decide` and :meth:`Slicer.pop_writes` they determine all that the slicer does.
+These events and the calls of :meth:`Slicer.decide` and :meth:`Slicer.pop_writes` determine everything the slicer does.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node does not exist any more; its Instaslice object is to be deleted."""
+    """A node does not exist any more; its Instaslice object must be deleted."""
 
     name: NodeName
 
@@ -66,7 +66,7 @@ class ObjectUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class PodsRewound:
-    """Versions of pods went back: the next observation of each counts, whatever its version."""
+    """Versions of pods went back: the next observation of each pod counts at any version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ObjectsRewound:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSeen:
-    """Labels of a namespace, which rules about pods may test; None for one that is gone."""
+    """Labels of a namespace, which rules about pods may test; None if the namespace is gone."""
 
     name: str
     labels: Mapping[str, str] | None
@@ -84,7 +84,7 @@ class NamespaceSeen:
 
 @dataclass(frozen=True, slots=True)
 class StorageSeen:
-    """A claim, volume, class or CSI node as it is now, or as it was before it was deleted."""
+    """A claim, volume, class or CSI node as it is now, or its last state before its deletion."""
 
     item: StorageObject
     deleted: bool
@@ -92,26 +92,26 @@ class StorageSeen:
 
 @dataclass(frozen=True, slots=True)
 class StorageListed:
-    """Claims, volumes, classes and CSI nodes are all there: pods are judged by them from now on."""
+    """All claims, volumes, classes and CSI nodes were listed: the slicer judges pods by them from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """The server did a write. The object that resulted has been observed before."""
+    """The server did a write. The slicer has already observed the resulting object."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRefused:
-    """The server did not do a write, for a reason that passes. Its key stays busy until :class:`RetryDue`."""
+    """The server refused a write, for a reason that passes. Its key stays busy until :class:`RetryDue`."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcomeUnknown:
-    """Nobody knows whether the server did a write. Its key stays busy until :class:`RetryDue`."""
+    """It is unknown whether the server did a write. Its key stays busy until :class:`RetryDue`."""
 
     write: Write
 
@@ -125,7 +125,7 @@ class RetryDue:
 
 @dataclass(frozen=True, slots=True)
 class UngateDenied:
-    """The server will never ungate the pod like that; the pod is left alone until it changes.
+    """The server will never ungate the pod with this write; the slicer ignores the pod until it changes.
 
     Attributes:
         write: the write.
@@ -138,24 +138,25 @@ class UngateDenied:
 
 @dataclass(frozen=True, slots=True)
 class DenialExpired:
-    """A pod that was left alone after :class:`UngateDenied` may be tried again."""
+    """The slicer may try again a pod that it ignored after :class:`UngateDenied`."""
 
     uid: PodUid
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalTimedOut:
-    """A pod could not start for too long where it has slices; they go to another pod, if it is refused still.
+    """A pod with slices could not start for too long; if it is still refused, another pod gets its slices.
 
-    A pod that a controller owns is evicted; its allocation ends with it. Any other pod stays, without slices, and has a
-    condition that says so. If the scheduler binds it after all, it is planned like any pod that is bound: it gets
-    slices if there is room. A pod that is bound already keeps its slices: it starts once the agent serves.
+    The slicer evicts a pod that a controller owns; the pod's allocation ends with it. Any other pod stays, without
+    slices, and gets a condition that says so. If the scheduler still binds that pod later, the slicer plans it like any
+    bound pod: it gets slices if there is room. A pod that is bound already keeps its slices: it starts once the agent
+    serves.
 
-    No owner avoids a node because its agent is gone: nothing is allocated there until the agent serves again.
+    An owner does not avoid a node whose agent is gone: the slicer allocates nothing there until the agent serves again.
 
     Attributes:
         uid: the pod.
-        avoid_until: up to when its owner's pods avoid the node, seconds of the clock that :class:`TimePassed` has.
+        avoid_until: time until which pods of the owner avoid the node, in seconds of the clock of :class:`TimePassed`.
     """
 
     uid: PodUid
@@ -164,7 +165,7 @@ class RefusalTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is this time now: nodes that were avoided long enough are open again."""
+    """Gives the present time: nodes that were avoided long enough are open again."""
 
     now: float
 

@@ -1,11 +1,11 @@
 """The cards of on-demand nodes, with the allocations and foreign slices on them.
 
-A thin layer over :class:`tessera.placement.fleet.Fleet`, which is strict about collisions where the outside world is
-not: an agent may report as foreign what was just promised, and a record written by hand may overlap another. Here the
-slots that anybody claims are taken, and none of them is ever offered.
+A thin layer over :class:`tessera.placement.fleet.Fleet`. The fleet refuses collisions, but they occur: an agent may
+report a just promised slice as foreign, and a record written by hand may overlap another. Here every slot that any
+record claims counts as taken and is never offered.
 
-A card's geometry comes from the Instaslice object alone, which the agent fills from NVML: the controller needs no table
-of models. Cards that share a table share one :class:`Geometry` value, because the fleet counts cards by geometry.
+A card's geometry comes only from the Instaslice object, which the agent fills from NVML: the controller needs no table
+of models. Cards with the same table share one :class:`Geometry` value, because the fleet counts cards by geometry.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,21 +22,21 @@ _Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
 
 
 class CardGeometries:
-    """Interns geometries by their table."""
+    """Geometries of cards; one shared value per table."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, _Table], Geometry] = {}
 
     def of(self, resources: NodeResources) -> dict[str, Geometry]:
-        """Each card's geometry by GPU UUID.
+        """Returns each card's geometry by GPU UUID.
 
         Raises:
-            ValueError: a card's table cannot be one; the text names field and rule.
+            ValueError: a card's table is invalid; the text names field and rule.
         """
         return {gpu.gpu_uuid: self._geometry(gpu.gpu_name, resources.placements_of(gpu)) for gpu in resources.node_gpus}
 
     def fault(self, resources: NodeResources) -> str:
-        """Why a card's table cannot be one; empty if all can."""
+        """Returns why a card's table is invalid; empty if all are valid."""
         try:
             self.of(resources)
         except ValueError as error:
@@ -62,23 +62,23 @@ class CardGeometries:
 
 
 def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
-    """What a slice takes of a card; all of the card where the slice leaves it, which only a wrong record can say."""
+    """Returns the slots that a slice takes; all slots of a card if a wrong record puts the slice beyond the card."""
     try:
         return placement_mask(geometry, Placement(item.profile, item.start, item.size))
     except ValueError:
         return geometry.full
 
 
-#: Owner, in the fleet, of slots that no allocation explains.
+#: Owner, in the fleet, of slots that are taken without an allocation.
 FOREIGN = "a slice that no record of Tessera explains"
 
 
 class FleetInventory:
-    """Cards and what stands on them.
+    """The cards and the slices on them.
 
     Attributes:
-        fleet: what placement plans on; nodes are in it while their cards are given to on-demand slicing.
-        geometries: tables of cards, shared.
+        fleet: the cards that placement plans on; has the nodes whose cards are given to on-demand slicing.
+        geometries: shared geometries of cards.
     """
 
     def __init__(self) -> None:
@@ -86,15 +86,15 @@ class FleetInventory:
         self.geometries = CardGeometries()
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
-        """Reads a node's cards anew, with the allocations and foreign slices on them.
+        """Replaces a node's cards, with the allocations and foreign slices on them.
 
         Args:
             node: the node.
             resources: its cards and foreign slices.
-            held: allocations whose slots are not free, those that matter most first.
+            held: allocations whose slots are not free, the most important first.
 
         Returns:
-            Allocations that collide with one before them, or whose card is not there.
+            Allocations that collide with an earlier one, or whose card is missing.
         """
         self.remove(node)
         for gpu, geometry in self.geometries.of(resources).items():
@@ -105,11 +105,11 @@ class FleetInventory:
         return collided
 
     def remove(self, node: NodeName) -> None:
-        """Takes a node's cards away; a node that is not there is no error."""
+        """Removes a node's cards; an unknown node is no error."""
         self.fleet.remove_node(node)
 
     def occupy(self, allocation: Allocation) -> bool:
-        """Takes an allocation's slots; False, and nothing taken, if one of them is taken or its card is not there."""
+        """Takes an allocation's slots; False, with no change, if a slot is taken or the card is missing."""
         placements = [_placement(allocation.node, item) for item in allocation.slices]
         try:
             self.fleet.occupy_all(placements, allocation.owner)
@@ -118,7 +118,7 @@ class FleetInventory:
         return True
 
     def take_over(self, allocation: Allocation) -> bool:
-        """Takes an allocation's slots from foreign slices.
+        """Takes an allocation's slots over from foreign slices.
 
         Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
         """
@@ -141,7 +141,7 @@ class FleetInventory:
         return found is not None and (found.placement, found.owner) == (placement, FOREIGN)
 
     def release(self, allocation: Allocation) -> bool:
-        """Gives an allocation's slots back; False if it held none (its cards are gone, or it collided)."""
+        """Frees an allocation's slots; False if it held none (its cards are gone, or it collided)."""
         released = False
         for item in allocation.slices:
             released |= self._release(allocation, item)
@@ -160,7 +160,7 @@ class FleetInventory:
         return True
 
     def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
-        """Takes whatever of it is not taken yet, slot by slot where an allocation covers a part."""
+        """Takes the free slots of a foreign slice one by one, since an allocation may cover a part of it."""
         whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
         if self._try(whole):
             return

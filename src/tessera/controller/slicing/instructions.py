@@ -1,8 +1,7 @@
-"""What the state machine asks the act layer to do, as values.
+"""Instructions of the slicer to its executor, as values.
 
-Every instruction but :class:`Tell` is answered to the machine, by what the server made of it or by a failure; until
-then nothing else is asked for the same ``key``. That is what coalesces: whatever becomes due for a node meanwhile is in
-its next patch.
+The executor answers every instruction but :class:`RecordEvent` with its outcome. Until then the slicer asks for nothing
+else with the same ``key``. So whatever becomes due for a node meanwhile is merged into the node's next patch.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Literal
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
-#: What is never written by two requests at a time: a half of a node's object, or a pod.
+#: One half of a node's object, or a pod: at most one request writes it at a time.
 WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition"], str]
 
 
@@ -25,11 +24,11 @@ class PatchRequests:
 
     @property
     def key(self) -> WriteKey:
-        """The node's spec."""
+        """Returns the key of the node's spec."""
         return ("spec", self.node)
 
     def body(self) -> dict[str, object]:
-        """The merge patch of the main resource."""
+        """Returns the merge patch of the main resource."""
         entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
         return {"spec": {"podAllocationRequests": entries}}
 
@@ -52,11 +51,11 @@ class PatchResults:
 
     @property
     def key(self) -> WriteKey:
-        """The node's status."""
+        """Returns the key of the node's status."""
         return ("status", self.node)
 
     def body(self) -> dict[str, object]:
-        """The merge patch of the status subresource."""
+        """Returns the merge patch of the status subresource."""
         entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
         for uid, state in self.state.items():
             entries[uid] = {"allocationStatus": {"allocationStatusController": state}}
@@ -65,13 +64,14 @@ class PatchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ungate:
-    """Pins a pod to its node and opens the last gate, in one patch of that life of the pod.
+    """Pins a pod to its node and removes the last gate, in one patch that names the pod's UID.
 
     Attributes:
         uid: the pod.
-        namespace: where it is.
+        namespace: its namespace.
         name: its name.
-        hostname: of its node; empty for a pod that the scheduler places, since nodes with a fixed layout serve it.
+        hostname: the node's hostname; empty for a pod that the scheduler places, since nodes with a fixed layout serve
+            it.
     """
 
     uid: PodUid
@@ -81,24 +81,24 @@ class Ungate:
 
     @property
     def key(self) -> WriteKey:
-        """The pod."""
+        """Returns the key of the pod."""
         return ("pod", self.uid)
 
     def body(self) -> dict[str, object]:
-        """The merge patch of the pod."""
+        """Returns the merge patch of the pod."""
         pin = {"nodeSelector": {HOSTNAME_LABEL: self.hostname}} if self.hostname else {}
         return {"spec": {**pin, "schedulingGates": []}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Ends a pod that cannot start where it was pinned, so that its owner makes it anew.
+    """Evicts a pod that cannot start on its node, so that its owner creates a new one.
 
     Attributes:
         uid: the pod.
-        namespace: where it is.
+        namespace: its namespace.
         name: its name.
-        version: the state in which it was refused; one that was bound since is left alone.
+        version: the pod's version when it was refused; a pod that was bound since is left alone.
     """
 
     uid: PodUid
@@ -108,30 +108,30 @@ class Evict:
 
     @property
     def key(self) -> WriteKey:
-        """The pod."""
+        """Returns the key of the pod."""
         return ("pod", self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteObject:
-    """Removes the Instaslice object of a node that is gone."""
+    """Deletes the Instaslice object of a node that is gone."""
 
     node: NodeName
     uid: str
 
     @property
     def key(self) -> WriteKey:
-        """The node's object."""
+        """Returns the key of the node's object."""
         return ("object", self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNodeCondition:
-    """Says on a Node, by a condition and an event, whether its Instaslice object can be followed.
+    """Reports on a Node, by a condition and an event, whether its Instaslice object is valid.
 
     Attributes:
         node: the node.
-        text: what is wrong with the object and what to do; empty if nothing is.
+        text: the fault of the object and the remedy; empty if there is none.
     """
 
     node: NodeName
@@ -139,20 +139,20 @@ class ReportNodeCondition:
 
     @property
     def key(self) -> WriteKey:
-        """The node's condition."""
+        """Returns the key of the node's condition."""
         return ("condition", self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPodCondition:
-    """Says on a pod, by a condition, whether the slices that it was promised are there for it.
+    """Reports on a pod, by a condition, whether its promised slices are available to it.
 
     Attributes:
         uid: the pod.
-        namespace: where it is.
+        namespace: its namespace.
         name: its name.
-        reason: of the condition.
-        text: why the slices are not there for it and what to do; empty once they are again.
+        reason: the condition's reason.
+        text: why the slices are not available and the remedy; empty once they are again.
     """
 
     uid: PodUid
@@ -163,13 +163,13 @@ class ReportPodCondition:
 
     @property
     def key(self) -> WriteKey:
-        """The pod's condition."""
+        """Returns the key of the pod's condition."""
         return ("pod-condition", self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEvent:
-    """An Event on a pod. Best effort: it is not answered."""
+    """An Event on a pod. Best effort: the executor does not answer it."""
 
     uid: PodUid
     namespace: str

@@ -8,12 +8,12 @@ from tessera.text import one_line
 
 
 def waiting_text(pod: PodInfo, reason: Reason) -> str:
-    """An event's message: what the pod waits for and what would end that."""
+    """Returns the event message of a waiting pod: what is missing and what would end the wait."""
     return f"Waiting for {profiles_text(pod)}: {reason.text}"
 
 
 def fixed_layout_text(pod: PodInfo) -> str:
-    """An event's message for a pod that nodes with a fixed layout serve."""
+    """Returns the event message for a pod that nodes with a fixed layout serve."""
     return (
         f"No card that is cut on demand serves {profiles_text(pod)}, but nodes with a fixed MIG layout have it: "
         "the scheduler places the pod"
@@ -21,7 +21,7 @@ def fixed_layout_text(pod: PodInfo) -> str:
 
 
 def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
-    """An event's message for a pod that is past the gate but has no slices on record, and no room for new ones."""
+    """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
         f"{reason.text}. Delete the pod so that it is placed anew"
@@ -29,7 +29,7 @@ def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
 
 
 def object_fault_text(node: str, fault: str) -> str:
-    """Text of a node's condition and event about an Instaslice object that breaks a rule."""
+    """Returns the text of a node's condition and event about an Instaslice object that breaks a rule."""
     name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
     return (
         f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. The node gets no new slices until the "
@@ -38,7 +38,7 @@ def object_fault_text(node: str, fault: str) -> str:
 
 
 def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
-    """An event's message for a pod that cannot start on the node of its slices, which its owner may avoid then."""
+    """Returns the event message for a pod that cannot start on its node, which its owner may then avoid."""
     refusal = one_line(pod.unschedulable_message)
     why = f"The scheduler refuses the pod on node {node}, where its slices were promised: {refusal}"
     then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
@@ -53,6 +53,6 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
 
 
 def profiles_text(pod: PodInfo) -> str:
-    """``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
+    """Formats a pod's profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
     counts = {profile: pod.profiles.count(profile) for profile in pod.profiles}
     return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())

@@ -1,7 +1,7 @@
-"""The writes that are due, gathered into as few as possible: for a node one patch of the spec, one of the status.
+"""The due writes, in as few requests as possible: for a node one patch of the spec and one of the status.
 
-For each half of a node's object, and for each pod, one write is in flight at most; whatever becomes due meanwhile is
-merged into the next one.
+At most one write is in flight for each half of a node's object, and for each pod. A change that becomes due meanwhile
+goes into the next write.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ class PendingNodeWrites:
     ungate: list[Ungate] = field(default_factory=list)
 
     def writes(self) -> list[Write]:
-        """The writes, allocations before the rest."""
+        """Returns the writes, allocations first."""
         found: list[Write] = []
         if self.requests or self.drop_requests:
             found.append(PatchRequests(node=self.node, put=self.requests, drop=tuple(self.drop_requests)))
@@ -58,7 +58,7 @@ class PendingNodeWrites:
 
 
 def add_step(due: PendingNodeWrites, allocation: Allocation, step: AllocationStep) -> None:
-    """Adds the entry that a step writes to the node's object; steps that write none add nothing."""
+    """Adds the entry that a step writes to the node's object; adds nothing for a step without an entry."""
     uid = allocation.uid
     match step:
         case AllocationStep.REQUEST:
@@ -79,8 +79,8 @@ class PendingWrites:
     """Turns the state into the writes that are due.
 
     Args:
-        state: says what is due.
-        lifecycle: forgets allocations of which nothing is recorded any more.
+        state: the state that the writes follow from.
+        lifecycle: removes allocations of which nothing is recorded any more.
     """
 
     def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle) -> None:
@@ -89,7 +89,7 @@ class PendingWrites:
         self._lifecycle = lifecycle
 
     def pop(self) -> Sequence[Instruction]:
-        """Returns what to write now. Each write is in flight from here on."""
+        """Returns the instructions to carry out now. Each write is in flight from here on."""
         evictions = [each for each in self._state.evictions.values() if each.key not in self._state.busy]
         orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._cluster.orphaned_objects]
         found: list[Instruction] = [*self._openings(), *self._state.events, *orphans, *evictions, *self._pod_reports()]
@@ -125,7 +125,7 @@ class PendingWrites:
         return [*report, *writes]
 
     def _report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
-        """Writes the node's condition about its Instaslice object where it differs from the state."""
+        """Returns the write of a node's condition about its Instaslice object, if it differs from the state."""
         facts = self._cluster.nodes.get(node)
         if facts is None:
             self._state.reported_objects.pop(node, None)
@@ -140,7 +140,7 @@ class PendingWrites:
         return (ReportNodeCondition(node=node, text=text),)
 
     def _pod_reports(self) -> Iterator[ReportPodCondition]:
-        """Writes the condition of pods whose slices were taken back, or given again."""
+        """Yields the writes of pod conditions about slices that were taken back, or given again."""
         due, self._state.pods_to_report = self._state.pods_to_report, set()
         for uid in sorted(due):
             pod = self._cluster.pods.get(uid)
@@ -157,7 +157,7 @@ class PendingWrites:
                 yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
     def _openings(self) -> Sequence[Ungate]:
-        """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""
+        """Returns the ungatings of pods that the scheduler places. A pod with a write in flight is left for later."""
         opened, self._state.pods_to_open = self._state.pods_to_open, set()
         found = []
         for uid in sorted(opened):

@@ -1,7 +1,7 @@
-"""Plans where pods could go, from the cluster's state, allocations and the filters of one batch. Decides nothing.
+"""Plans possible places for pods from the cluster's state, allocations and one batch's filters. Decides nothing.
 
-Planning asks for the first filter that refuses, which is enough to pass a node over. A person who removes that
-obstacle and meets the next was told too little, so :meth:`Planner.objections` asks every filter.
+Planning stops at the first filter that refuses, which is enough to skip a node. A person who removes that obstacle
+could then meet another, so :meth:`Planner.objections` asks every filter.
 """
 
 import sys
@@ -25,10 +25,10 @@ from tessera.placement.step_budget import StepBudget
 
 
 class Planner:
-    """Answers where pods could go; ``tessera why`` asks the same questions.
+    """Finds possible places for pods; ``tessera why`` uses it too.
 
     Args:
-        state: read only.
+        state: the slicer's state, which the planner only reads.
     """
 
     def __init__(self, state: SlicerState) -> None:
@@ -36,7 +36,7 @@ class Planner:
         self._cluster = state.cluster
 
     def _used_without_slices(self, node: NodeName) -> Amounts:
-        """Amounts that pods without slices hold on a node."""
+        """Returns the amounts that pods without slices hold on a node."""
         left = dict(self._state.usage.used.get(node, {}))
         for allocation in self._state.allocations.on(node):
             pod = self._cluster.pods.get(allocation.uid)
@@ -51,7 +51,7 @@ class Planner:
             return place(pods, self.context({}, filters), work)
 
     def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
-        """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
+        """Returns, by node with sliced cards, every obstacle to the pod except lack of room on the cards."""
         nodes = [
             self._cluster.nodes[name]
             for name in map(NodeName, self._state.inventory.fleet.nodes)
@@ -72,7 +72,7 @@ class Planner:
     def context(
         self, since: Mapping[PodUid, frozenset[NodeName] | None], filters: Sequence[Filter]
     ) -> PlacementContext:
-        """The state in which a batch is planned."""
+        """Returns the state in which a batch is planned."""
         return PlacementContext(
             fleet=self._state.inventory.fleet,
             nodes=self._cluster.nodes,
@@ -85,7 +85,7 @@ class Planner:
 
     @contextmanager
     def filters(self, work: StepBudget) -> Iterator[Sequence[Filter]]:
-        """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
+        """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters."""
         neighbours = PodAffinityFilter(self._cluster.neighbours, self._cluster.index, work)
         volumes = (
             (VolumeFilter(self._cluster.storage, self._cluster.neighbours, self._cluster.index),)
@@ -107,7 +107,7 @@ class Planner:
 
 
 def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
-    """Tells if other pods or volumes restrict where a pod may run; its batch was planned with these filters."""
+    """True if other pods or volumes restrict the pod's nodes; its batch was planned with these filters."""
     if pod.relations != NO_RELATIONS or pod.ports or pod.claims:
         return True
     return any(isinstance(rule, PodAffinityFilter) and rule.opposed(pod) for rule in filters)
@@ -116,13 +116,13 @@ def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
 def objections(
     pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, ledger: AllocationTable
 ) -> tuple[str, ...]:
-    """The rules by which a node refuses a pod, in the words of the scheduler's events.
+    """Yields the rules by which a node refuses a pod, in the words of the scheduler's events.
 
     Args:
         pod: the pod.
         node: the node.
-        filters: the rules about what stands on nodes.
-        used: what is held on the node besides slices.
+        filters: the rules about pods on nodes.
+        used: the amounts held on the node besides slices.
         ledger: existing allocations.
     """
     return tuple(dict.fromkeys(_objections(pod, node, filters, used, ledger)))
@@ -134,7 +134,7 @@ def _objections(
     yield from closed_because(pod.constraints, node)
     if not admits_node(pod.constraints, node.name, node.labels):
         yield MISMATCH
-    yield from shortages(pod.amounts, used, node)  # a filter of amounts names the first only
+    yield from shortages(pod.amounts, used, node)  # a filter of amounts names only the first shortage
     yield from filter(None, (rule.refusal(pod, node.name) for rule in filters if not rule.freed_with_cards))
     if ledger.get(node.name, pod.uid) is not None:
         yield RELEASING.rule

@@ -1,23 +1,23 @@
-"""Measures for how long pods cannot start where they were pinned.
+"""Measures for how long pods cannot start on the node that they were pinned to.
 
 An agent may die before a bound pod's containers start, and the scheduler may refuse a pinned pod. A pod that is refused
-for too long loses its slices. The times live in memory only: a controller that starts anew counts from there.
+for too long loses its slices. The times live only in memory: a restarted controller counts from its start.
 """
 
 from collections.abc import Set as AbstractSet
 
 from tessera.api.names import PodUid
 
-#: Seconds after which a pod that is refused is taken back. A node's kubelet publishes what an agent
-#: offers within 10 s, a restarted agent within half a minute.
+#: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
+#: those of a restarted agent within half a minute.
 REFUSAL_TIMEOUT = 60.0
 
 
 class RefusedPods:
-    """Since when pods are refused.
+    """Refused pods, and the time since when each is refused.
 
     Attributes:
-        patience: seconds that a pod may be refused.
+        patience: seconds for which a pod may be refused.
     """
 
     def __init__(self, patience: float = REFUSAL_TIMEOUT) -> None:
@@ -25,7 +25,7 @@ class RefusedPods:
         self._since: dict[PodUid, float] = {}
 
     def update(self, refused: AbstractSet[PodUid], now: float) -> None:
-        """Takes over whom the scheduler refuses now."""
+        """Replaces the set of refused pods."""
         for uid in self._since.keys() - refused:
             del self._since[uid]
         for uid in refused:
@@ -36,7 +36,7 @@ class RefusedPods:
         return min(self._since.values()) + self.timeout if self._since else None
 
     def pop_expired(self, now: float) -> list[PodUid]:
-        """Those whose time is over; if they are refused still, they get as much again."""
+        """Returns the pods whose time is over. A pod that is still refused gets the same time again."""
         found = [uid for uid, since in self._since.items() if since + self.timeout <= now]
         for uid in found:
             self._since[uid] = now

@@ -1,13 +1,13 @@
-"""Decides which pod gets which slice: events in, instructions out, no I/O and no clock.
+"""Decides which pod gets which slice: takes in events, returns instructions; no I/O and no clock.
 
 Rules:
 
-- Everything comes in by :meth:`Slicer.handle`: observations of the cluster, and outcomes of writes.
-- :meth:`Slicer.decide` is called when events have arrived. It absorbs all of them
-  (:mod:`tessera.controller.slicing.allocation_lifecycle`), and plans everything that waits in one batch
+- All input comes by :meth:`Slicer.handle`: observations of the cluster, and outcomes of writes.
+- The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them
+  (:mod:`tessera.controller.slicing.allocation_lifecycle`), and plans all waiting pods in one batch
   (:mod:`tessera.controller.slicing.planner`). Nothing is written before that.
-- :meth:`Slicer.pop_writes` says what to write now (:mod:`tessera.controller.slicing.pending_writes`).
-- State is documented in :mod:`tessera.controller.slicing.slicer_state`.
+- :meth:`Slicer.pop_writes` returns the writes that are due now (:mod:`tessera.controller.slicing.pending_writes`).
+- :mod:`tessera.controller.slicing.slicer_state` documents the state.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,8 +69,8 @@ class Slicer:
     """The state machine of the whole cluster's slices.
 
     Attributes:
-        state: what it knows; others only read it.
-        planner: answers where pods could go, without deciding.
+        state: the slicer's state; others only read it.
+        planner: finds possible places without deciding.
         decisions: allocations made so far.
         work: steps of planning taken so far.
     """
@@ -129,7 +129,7 @@ class Slicer:
                 self._cluster.note_storage_listed()
 
     def pop_writes(self) -> Sequence[Instruction]:
-        """Returns what to write now. Each write is in flight from here on, until its outcome is handled."""
+        """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""
         return self._pending.pop()
 
     # Outcomes of writes
@@ -201,7 +201,7 @@ class Slicer:
         if isinstance(write, ReportPodCondition):
             self._state.pods_to_report.add(write.uid)
         elif isinstance(write, Ungate):
-            self._cluster.changed_pods.add(write.uid)  # nobody reviewed the promise while the write was under way
+            self._cluster.changed_pods.add(write.uid)  # no decision reviewed the promise while the write was in flight
             allocation = self._state.allocations.current_of(write.uid)
             if allocation is not None:
                 self._state.dirty_nodes.add(allocation.node)
@@ -212,7 +212,7 @@ class Slicer:
 
     @property
     def has_work(self) -> bool:
-        """Tells if there is something new to decide."""
+        """True if there is something new to decide."""
         if (
             self._cluster.changed_nodes
             or self._cluster.changed_pods
@@ -222,9 +222,9 @@ class Slicer:
         return self._cluster.growth.concerns_any_of(self._state.waiting)
 
     def decide(self) -> None:
-        """Absorbs what was observed, then plans what waits, as much of it as one step may cost.
+        """Absorbs the observations, then plans waiting pods, as many as one step may cost.
 
-        While :attr:`has_work`, there is more to do; the process does other things in between.
+        While :attr:`has_work` is True, there is more to do; the process does other work in between.
         """
         self._sweep()
         nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
@@ -241,7 +241,7 @@ class Slicer:
             self._plan(first_batch(candidates))
 
     def _sweep(self) -> None:
-        """Once, at the start: notes the objects of nodes that were deleted while no controller led."""
+        """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""
         if not self._state.swept:
             self._state.swept = True
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
@@ -300,7 +300,7 @@ class Slicer:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
     def _for_fixed(self, pod: PodInfo) -> bool:
-        """Whether only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
+        """True if only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
         if not self._cluster.fixed_layout_nodes:
             return False
         if pod.profiles not in self._state.serving_nodes:
@@ -325,7 +325,7 @@ class Slicer:
 
 
 def slicer_from_objects(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:
-    """The state as it follows from what is stored, with everything that waits planned once."""
+    """Returns the slicer that follows from stored objects, after all waiting pods were planned once."""
     slicer = Slicer()
     for node in nodes:
         slicer.handle(NodeSeen(read_node(node)))
