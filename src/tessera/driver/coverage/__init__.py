@@ -1,1 +1,1 @@
-"""Kernels that are still to come, and whether there is a driver image for each: known before a node boots into one."""
+"""Checks that a driver image exists for each kernel that nodes will run next, before a node boots into it."""

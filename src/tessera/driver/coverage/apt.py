@@ -1,8 +1,8 @@
-"""Kernels in the index of a Debian archive.
+"""Reads kernels from the index of a Debian archive.
 
 The index is the file ``Packages``, ``Packages.gz`` or ``Packages.xz`` of a suite, component and architecture, such as
-``dists/jammy-updates/main/binary-amd64/Packages.xz``. Of its stanzas only the names of packages matter here. Nothing is
-fetched: the caller brings the bytes. What they unpack to is bounded, since an index is somebody else's file.
+``dists/jammy-updates/main/binary-amd64/Packages.xz``. Only the package names in it matter here. This module downloads
+nothing: the caller passes the bytes. The unpacked size is limited, since others write the index.
 """
 
 import lzma
@@ -21,7 +21,7 @@ def apt_kernels(data: bytes, flavour: str = "generic") -> tuple[str, ...]:
     """The kernels of one flavour (``generic``, ``aws``, ``nvidia-64k``) in an index.
 
     Raises:
-        ValueError: it is no index, is damaged, or unpacks to more than :data:`APT_INDEX`.
+        ValueError: the data is not an index, is damaged, or unpacks to more than :data:`APT_INDEX`.
     """
     images: set[str] = set()
     packages = 0
@@ -35,7 +35,7 @@ def apt_kernels(data: bytes, flavour: str = "generic") -> tuple[str, ...]:
 
 
 def _is_of(kernel: str, flavour: str) -> bool:
-    """``5.15.0-69-generic-64k`` is not of the flavour ``generic``, nor of ``64k``."""
+    """True if a kernel has this flavour; ``5.15.0-69-generic-64k`` has neither ``generic`` nor ``64k``."""
     return re.sub(r"^\d+\.\d+\.\d+-\d+-", "", kernel) == flavour
 
 

@@ -1,8 +1,8 @@
-"""Kernels that nodes will run next, and the plain list of them that an administrator or a pipeline keeps.
+"""Kernels that nodes will run next, and the text list of them that an administrator or a pipeline writes.
 
-The ConfigMap ``driver-next-kernels`` in Tessera's namespace has a key for each operating system, as image tags name
-it, and a kernel a line; behind it may stand the architecture and the version of RHCOS, in any order. ``#`` begins a
-remark::
+The ConfigMap ``driver-next-kernels`` in Tessera's namespace has a key for each operating system, in the spelling of
+image tags, and one kernel on each line. The architecture and the RHCOS version may follow the kernel, in any order.
+``#`` begins a comment::
 
     ubuntu22.04: |
       5.15.0-119-generic
@@ -10,7 +10,7 @@ remark::
     rhcos4.15: |
       5.14.0-284.55.1.el9_2.x86_64 415.92.202403191241-0
 
-What is written there is untrusted and bounded: a line that is none is reported and the others count.
+The text is untrusted and limited in size: an invalid line is reported, and the others are used.
 """
 
 import re
@@ -22,7 +22,7 @@ from tessera.driver.nodes.node_facts import page_kib
 from tessera.driver.pool import PoolKey
 from tessera.limits import ECHOED, KERNEL_LIST, NEXT_KERNELS
 
-#: The ConfigMap that the controller follows.
+#: The ConfigMap that the controller watches.
 CONFIG_MAP = "driver-next-kernels"
 
 _SYSTEM = re.compile(r"(?P<id>[a-z][a-z_-]*?)(?P<version>\d[0-9a-z.]{0,15})")
@@ -32,14 +32,14 @@ _OSTREE = re.compile(r"\d+\.\d+\.[0-9A-Za-z.-]{1,60}")
 
 
 class NextKernel(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One kernel that is to come.
+    """One kernel that nodes will run next.
 
     Attributes:
         os_id: ``ID`` of os-release.
         os_version: its ``VERSION_ID``.
-        kernel: what ``uname -r`` will say.
-        architecture: amd64 or arm64; empty for those of the nodes that run this system now.
-        ostree: version of RHCOS's image; empty elsewhere.
+        kernel: the output of ``uname -r``.
+        architecture: amd64 or arm64; empty for the architectures of the nodes that run this system now.
+        ostree: version of RHCOS's image; empty on other systems.
     """
 
     os_id: str
@@ -49,7 +49,7 @@ class NextKernel(msgspec.Struct, frozen=True, kw_only=True, order=True):
     ostree: str = ""
 
     def pool(self, architecture: str) -> PoolKey:
-        """The pool that nodes with it will be of."""
+        """The pool of nodes with this kernel."""
         return PoolKey(
             os_id=self.os_id,
             os_version=self.os_version,
@@ -61,10 +61,10 @@ class NextKernel(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def parse_system(text: str) -> tuple[str, str]:
-    """``ID`` and ``VERSION_ID`` of ``ubuntu22.04``.
+    """Splits ``ubuntu22.04`` into ``ID`` and ``VERSION_ID``.
 
     Raises:
-        ValueError: it is not of that form.
+        ValueError: the text does not have that form.
     """
     found = _SYSTEM.fullmatch(text)
     if found is None:
@@ -75,10 +75,10 @@ def parse_system(text: str) -> tuple[str, str]:
 
 
 def parse_kernel(name: str, line: str) -> NextKernel:
-    """The kernel that a line under a system's name means.
+    """Reads the kernel from a line under a system's name.
 
     Raises:
-        ValueError: the line is none; the text says what to write.
+        ValueError: the line is invalid; the text says what to write.
     """
     os_id, version = parse_system(name)
     words = line.split()
@@ -101,7 +101,7 @@ def parse_kernel(name: str, line: str) -> NextKernel:
 
 
 def parse_kernel_lists(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, ...]]:
-    """All kernels of a ConfigMap's data, and a sentence for each line that is none."""
+    """All kernels in a ConfigMap's data, and a sentence for each invalid line."""
     kernels: dict[NextKernel, None] = {}
     problems: list[str] = []
     for name in sorted(data):
@@ -119,7 +119,7 @@ def parse_kernel_lists(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...],
 
 
 def add_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[str, str]:
-    """The systems' lists that change when kernels are added to a ConfigMap's data; what stands there stays."""
+    """The systems' lists that change when kernels are added to a ConfigMap's data; existing lines stay."""
     changed: dict[str, str] = {}
     for each in kernels:
         name = f"{each.os_id}{each.os_version}"
@@ -131,7 +131,7 @@ def add_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[
 
 
 def content_lines(text: str) -> list[str]:
-    """The lines that say something."""
+    """The lines that are neither empty nor a comment."""
     return [line for each in text.splitlines() if (line := each.split("#", 1)[0].strip())]
 
 
@@ -141,23 +141,23 @@ def newest_kernels(kernels: Iterable[str], count: int = 1) -> list[str]:
 
 
 def newer_kernels(kernels: Iterable[str], than: Sequence[str]) -> list[str]:
-    """Those that are newer than every one in ``than``, newest first; all if there is none to compare with."""
+    """The kernels newer than every one in ``than``, newest first; all kernels if ``than`` is empty."""
     floor = max((version_numbers(each) for each in than), default=())
     return [each for each in newest_kernels(kernels, NEXT_KERNELS) if version_numbers(each) > floor]
 
 
 def version_numbers(name: str) -> tuple[int, ...]:
-    """What kernels are ordered by: ``5.15.0-119-generic`` comes after ``5.15.0-69-generic``."""
+    """The sort key of kernels: ``5.15.0-119-generic`` comes after ``5.15.0-69-generic``."""
     return tuple(int(each) for each in re.findall(r"\d{1,18}", name))
 
 
 def kernel_flavour(name: str) -> str:
-    """``generic`` of ``5.15.0-69-generic``; empty for a kernel that is not named like Ubuntu's."""
+    """``generic`` of ``5.15.0-69-generic``; empty for a kernel that does not follow Ubuntu's naming."""
     found = re.fullmatch(r"\d+\.\d+\.\d+-\d+-([a-z][a-z0-9-]*)", name)
     return found[1] if found else ""
 
 
 def _architecture_in(name: str) -> str:
-    """The architecture that RHEL's kernels name: …el9_2.x86_64, …el9_2.aarch64+64k."""
+    """The architecture in the names of RHEL's kernels: …el9_2.x86_64, …el9_2.aarch64+64k."""
     found = re.search(r"\.(x86_64|aarch64)([+_-]64k)?$", name)
     return _ARCHITECTURE[found[1]] if found else ""

@@ -2,8 +2,8 @@
 
 The list is the ConfigMap :data:`~tessera.driver.coverage.kernels.CONFIG_MAP`. Lookups go through the shared resolver,
 so remembered answers cost no request. The result is written to an annotation of the ConfigMap. A lookup runs when the
-list, the nodes or a build changes, and on a timer: every :data:`SOON` while an image is missing, since somebody else
-may push it, else every :data:`LATE`.
+list, the nodes or a build changes, and on a timer: every :data:`SOON` while an image is missing, since a person or a
+pipeline may push it, else every :data:`LATE`.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from tessera.limits import COVERAGE_TEXT
 
 
 class CoverageMetrics:
-    """What ``/metrics`` shows of kernels that are to come.
+    """Metrics about kernels that nodes will run next.
 
     Args:
-        registry: of the process.
+        registry: the process's metrics registry.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -56,7 +56,7 @@ class CoverageMetrics:
         self._shown: set[tuple[str, str]] = set()
 
     def show(self, report: CoverageReport) -> None:
-        """Shows this report and nothing of the one before. Of two policies for one kernel, both must be covered."""
+        """Replaces all values by this report's. If two policies expect one kernel, both must be covered."""
         values: dict[tuple[str, str], bool] = {}
         for row in report.rows:
             labels = (row.group, row.pool.kernel)
@@ -70,36 +70,36 @@ class CoverageMetrics:
 
 _log = logging.getLogger(__name__)
 
-#: Annotation of the ConfigMap: what came of it, for those who cannot ask registries themselves.
+#: Annotation of the ConfigMap: the report, for tools that cannot query registries themselves.
 COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
-#: Condition, for an object that asks for drivers.
+#: Condition on an object that requests drivers.
 CONDITION = "NextKernelsCovered"
-#: Who wants builds, in :meth:`BuildJobs.set_wanted`.
+#: This module's name as a requester in :meth:`BuildJobs.set_wanted`.
 ASKER = "next kernels"
 
-#: Seconds until it is looked again by itself, while something is missing and while nothing is.
+#: Seconds until the next lookup on a timer: while an image is missing, and while none is.
 SOON = 60.0
 LATE = 1800.0
 
 
 class NextKernels:
-    """The gate in front of kernels that are to come.
+    """Looks up driver images for the next kernels.
 
     Args:
         client: the API server; needs to list, watch and patch the one ConfigMap.
         clock: the time.
-        rng: for jitter of the watch.
-        resolver: asks registries.
-        in_use: pools of the nodes that there are, with their policies; asked whenever it is looked.
-        policies: all policies; for systems that no node runs now.
-        builds: has images built; None to only look.
-        settings: of builds.
-        metrics: shows the gate.
-        may_act: whether this replica leads; asked before each write.
+        rng: random numbers for the watch's jitter.
+        resolver: looks up images in registries.
+        in_use: returns the pools of the existing nodes, with their policies; called at each lookup.
+        policies: returns all policies; for systems that no node runs now.
+        builds: builds missing images; None to only look them up.
+        settings: settings of builds.
+        metrics: shows the report.
+        may_act: True while this replica leads; called before each write.
         changed: called after the report changed.
 
     Attributes:
-        report: the last one; empty before the first look.
+        report: the last one; empty before the first lookup.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class NextKernels:
             builds.listen(self._on_build)
 
     def wake(self) -> None:
-        """Nodes or policies have changed: look again."""
+        """Starts a new lookup, since nodes or policies have changed."""
         self._woken.set()
 
     @property
     def condition(self) -> Condition | None:
-        """What the object that asks for drivers is told; None while no kernel is known to come."""
+        """The condition for the object that requests drivers; None while no next kernel is known."""
         report = self.report
         if not report.rows and not report.problems:
             return None
@@ -162,7 +162,7 @@ class NextKernels:
         )
 
     async def run(self) -> None:
-        """Looks whenever something changed, until cancelled."""
+        """Looks images up after each change, until cancelled."""
         self._list.add_handler(self._on_list)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._list.run())
@@ -175,7 +175,7 @@ class NextKernels:
                     await until_set(self._woken, LATE if self.report.open else SOON)
             finally:
                 if self._metrics is not None:
-                    self._metrics.show(CoverageReport())  # who does not lead any more says nothing
+                    self._metrics.show(CoverageReport())  # a replica that does not lead any more shows nothing
 
     async def _look_up(self) -> CoverageReport:
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
@@ -187,7 +187,7 @@ class NextKernels:
         return CoverageReport(rows=tuple(map(self._with_build, awaited, rows)), problems=problems, idle=idle)
 
     async def _row(self, each: ExpectedKernel, fresh: set[str]) -> KernelCoverage:
-        """A registry that was just pushed to is asked whatever is remembered."""
+        """The coverage of one kernel; ``fresh`` names images just pushed, for which a remembered answer is not used."""
         order = self._order_for(each)
         return await look_up_coverage(each, self._resolver, fresh=order is not None and order.target in fresh)
 
@@ -200,14 +200,14 @@ class NextKernels:
             return None
 
     def _request_builds(self, awaited: Sequence[ExpectedKernel], rows: Sequence[KernelCoverage]) -> None:
-        """Wants a build of everything that registries do not have."""
+        """Requests a build of every image that registries do not have."""
         if self._builds is None:
             return
         orders = [self._order_for(each) for each, row in zip(awaited, rows, strict=True) if row.missing]
         self._builds.set_wanted([order for order in orders if order is not None], by=ASKER)
 
     def _with_build(self, each: ExpectedKernel, row: KernelCoverage) -> KernelCoverage:
-        """The row with how its build stands, where one is wanted."""
+        """The row with the state of its build, if a build is wanted."""
         if row.covered or self._builds is None or not row.missing:
             return row
         order = self._order_for(each)
@@ -245,7 +245,7 @@ class NextKernels:
         self._changed()
 
     async def _annotate(self) -> None:
-        """Writes what came of it beside the list. A write that failed is made up for after the next look."""
+        """Writes the report to the ConfigMap's annotation. A failed write is repeated after the next lookup."""
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
         condition = self.condition
         text = None if condition is None else condition.message[:COVERAGE_TEXT]
@@ -258,7 +258,7 @@ class NextKernels:
             _log.info("ConfigMap %s: what came of it cannot be written: %s", CONFIG_MAP, error)
 
     def _on_list(self, event: WatchEvent[ConfigMap]) -> None:
-        """Our own writes change no list."""
+        """Wakes the lookup if the list changed; Tessera's own writes change only the annotation."""
         if event.kind is not EventKind.MODIFIED or event.old is None or event.old.data != event.object.data:
             self._woken.set()
 
@@ -269,11 +269,11 @@ class NextKernels:
 
 
 class KernelsInUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in use.
+    """Pools and policies in use.
 
     Attributes:
-        pools: of nodes whose driver Tessera brings, each with the policy that governs them.
-        everywhere: policies that also govern nodes of systems that are not there yet.
+        pools: pools of nodes whose driver Tessera installs, each with its policy.
+        everywhere: policies that also select nodes of systems that no node runs yet.
     """
 
     pools: tuple[tuple[PoolKey, DriverPolicy], ...] = ()

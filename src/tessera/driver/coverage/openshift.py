@@ -1,7 +1,8 @@
-"""Kernels of releases of OpenShift that are still to come, from what ``oc`` and a Driver Toolkit say of them.
+"""Kernels of future OpenShift releases, read from the output of ``oc`` and a file of a Driver Toolkit.
 
-A release names its version of RHCOS and its Driver Toolkit (``oc adm release info RELEASE -o json``); only the toolkit
-knows the kernel (``/etc/driver-toolkit-release.json`` in it). Nothing is fetched here.
+A release names its RHCOS version and its Driver Toolkit (``oc adm release info RELEASE -o json``). Only the toolkit
+names
+the kernel (in its file ``/etc/driver-toolkit-release.json``). This module downloads nothing.
 """
 
 import re
@@ -25,7 +26,7 @@ class OpenShiftRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: ``4.15.3``.
-        machine_os: the version of its RHCOS, as ``OSTREE_VERSION`` of its nodes says.
+        machine_os: its RHCOS version, equal to ``OSTREE_VERSION`` of its nodes.
         toolkit: its Driver Toolkit, by digest.
     """
 
@@ -35,10 +36,10 @@ class OpenShiftRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_release(data: bytes) -> OpenShiftRelease:
-    """What ``oc adm release info -o json`` says.
+    """Reads the output of ``oc adm release info -o json``.
 
     Raises:
-        ValueError: it is none, or says nothing of RHCOS or of a Driver Toolkit.
+        ValueError: the data is not such output, or names no RHCOS version or no Driver Toolkit.
     """
     document = _document(data, "release")
     version = _text(document.get("metadata"), "version")
@@ -60,10 +61,10 @@ def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
 
     Args:
         data: the file.
-        machine_os: the version of RHCOS that the toolkit belongs to, where it is known.
+        machine_os: the RHCOS version of the toolkit, if it is known.
 
     Raises:
-        ValueError: it names no kernel.
+        ValueError: the file names no kernel.
     """
     document = _document(data, "driver-toolkit-release.json")
     kernel, rhel = _text(document, "KERNEL_VERSION"), _text(document, "RHEL_VERSION")
@@ -81,10 +82,10 @@ def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
 
 
 def with_large_pages(kernel: NextKernel) -> NextKernel:
-    """The same kernel with pages of 64 KiB, which a toolkit for arm64 can build for too.
+    """The same kernel with 64 KiB pages; a toolkit for arm64 can build for it too.
 
     Raises:
-        ValueError: it is not for arm64.
+        ValueError: the kernel is not for arm64.
     """
     if kernel.architecture != "arm64":
         raise ValueError(f"kernel {kernel.kernel}: only arm64 has pages of 64 KiB")
@@ -92,7 +93,7 @@ def with_large_pages(kernel: NextKernel) -> NextKernel:
 
 
 def _system(machine_os: str, rhel: str) -> tuple[str, str]:
-    """What nodes call themselves: rhcos and OpenShift's version up to 4.18, rhel and RHEL's version since."""
+    """``ID`` and ``VERSION_ID`` of nodes: rhcos and OpenShift's version up to 4.18, rhel and RHEL's version since."""
     old = _OLD.match(machine_os)
     if old:
         return "rhcos", f"4.{int(old[1])}"

@@ -16,7 +16,7 @@ from tessera.driver.planning.strategy import image_queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 
-#: Who runs what: the pools of the nodes that there are, and the policy of each.
+#: The pools of the existing nodes, and the policy of each.
 PoolsInUse = Iterable[tuple[PoolKey, DriverPolicy]]
 
 
@@ -28,21 +28,21 @@ class ExpectedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_kind(pool: PoolKey) -> str:
-    """The kind of nodes that a gate is for: ``ubuntu22.04 amd64``."""
+    """The kind of nodes that share a gate: ``ubuntu22.04 amd64``."""
     pages = "" if pool.page_kib == 4 else f" {pool.page_kib}k"
     return f"{pool.os_id}{pool.os_version} {pool.architecture}{pages}"
 
 
 class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether there is an image for one of them.
+    """The coverage of one expected kernel.
 
     Attributes:
-        pool: the pool that nodes with it will be of.
-        policy: kind and name of the object that governs them.
-        covered: an image was found.
-        image: the reference that was found; empty if none was.
-        missing: the registries have answered and there is none: building would help.
-        reason: one sentence: what was found, or why nothing.
+        pool: pool of nodes with this kernel.
+        policy: kind and name of the object that selects them.
+        covered: True if an image was found.
+        image: reference of the image; empty if none was found.
+        missing: True if the registries answered that there is no image, so a build would help.
+        reason: one sentence: the image that was found, or why none was.
     """
 
     pool: PoolKey
@@ -54,18 +54,18 @@ class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str:
-        """The kind of nodes that the gate is for: ``ubuntu22.04 amd64``."""
+        """The kind of nodes that share the gate: ``ubuntu22.04 amd64``."""
         return node_kind(self.pool)
 
 
 class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels that are to come.
+    """Coverage of all next kernels.
 
     Attributes:
         rows: one for each kernel and policy.
-        problems: lines of lists that are no kernels.
-        idle: kernels of systems that no node runs and no policy is for.
-        unknown: kinds of nodes that are there and for which nobody has said which kernel comes.
+        problems: lines of the lists that are invalid.
+        idle: kernels of systems that no node runs and no policy covers.
+        unknown: kinds of existing nodes for which the lists name no next kernel.
     """
 
     rows: tuple[KernelCoverage, ...] = ()
@@ -75,17 +75,17 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> int:
-        """How many have an image."""
+        """The number of kernels with an image."""
         return sum(row.covered for row in self.rows)
 
     @property
     def open(self) -> bool:
-        """Whether every kernel is covered that is known to come; also if none is, see :attr:`known`."""
+        """True if every known next kernel is covered; also if none is known, see :attr:`known`."""
         return self.covered == len(self.rows)
 
     @property
     def known(self) -> bool:
-        """Whether it is known of all nodes which kernel comes, and every line of the lists could be read."""
+        """True if a next kernel is known for every node, and every line of the lists is valid."""
         return bool(self.rows) and not self.unknown and not self.problems
 
     @property
@@ -95,7 +95,7 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Whether nodes of a kind may take the next kernel, by kind."""
+        """For each kind of nodes, True if they may take the next kernel."""
         found: dict[str, bool] = {}
         for row in self.rows:
             found[row.group] = found.get(row.group, True) and row.covered
@@ -103,7 +103,7 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """For a condition: the summary, and what is missing."""
+        """The summary and the missing kernels, for a condition."""
         lacking = [f"{row.pool.text}: {row.reason}" for row in self.rows if not row.covered]
         more = f"; and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         listed = "; ".join([f"{len(self.rows)} next kernels known"] if not lacking else lacking[:3])
@@ -113,13 +113,14 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 def expected_kernels(
     kernels: Iterable[NextKernel], in_use: PoolsInUse, policies: Sequence[DriverPolicy] = ()
 ) -> tuple[tuple[ExpectedKernel, ...], tuple[NextKernel, ...]]:
-    """Which policy each kernel comes under, and the kernels that are nobody's.
+    """Assigns kernels to policies; returns the pairs and the kernels without a policy.
 
     Args:
-        kernels: what is to come.
-        in_use: pools of the nodes that there are, with their policies.
-        policies: where no node runs the kernel's system, as in node groups that are scaled to zero, all of these are
-            for it, on amd64 unless the kernel says otherwise.
+        kernels: the next kernels.
+        in_use: pools of the existing nodes, with their policies.
+        policies: if no node runs the kernel's system, as in node groups scaled to zero, each of these policies covers
+            it,
+            on amd64 unless the kernel names another architecture.
     """
     found: dict[tuple[PoolKey, str, str], ExpectedKernel] = {}
     idle = []
@@ -141,9 +142,9 @@ def expected_kernels(
 
 
 def unlisted_groups(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) -> tuple[str, ...]:
-    """The kinds of these nodes for which no kernel is known to come.
+    """The kinds of these nodes for which no next kernel is known.
 
-    A kernel of a version that no node runs yet, as of the next RHCOS, is taken for that of all nodes of its system,
+    A kernel of a version that no node runs yet, as of the next RHCOS, counts for all nodes with its operating system,
     architecture and page size.
     """
     there = {node_kind(pool): pool for pool in pools}
@@ -153,12 +154,12 @@ def unlisted_groups(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) ->
 
 
 def _system(pool: PoolKey) -> tuple[str, str, int]:
-    """What a node keeps when the version of its system is raised."""
+    """The properties that a node keeps when its system's version is raised."""
     return pool.os_id, pool.architecture, pool.page_kib
 
 
 def covering_queries(each: ExpectedKernel) -> list[ImageQuery]:
-    """What must be asked: any of these covers the kernel."""
+    """The image lookups for a kernel; if one of them finds an image, the kernel is covered."""
     asked = image_queries(each.policy, each.pool)
     if not each.policy.use_precompiled:
         return asked
@@ -166,7 +167,7 @@ def covering_queries(each: ExpectedKernel) -> list[ImageQuery]:
 
 
 def judge_coverage(each: ExpectedKernel, answers: Sequence[Resolution]) -> KernelCoverage:
-    """Judges one kernel by the answers to :func:`covering_queries`, in their order, up to the first FOUND."""
+    """Decides from the answers to :func:`covering_queries`, in their sequence, up to the first FOUND."""
     policy = f"{each.policy.kind}/{each.policy.name}"
     for resolution in answers:
         if resolution.outcome is Outcome.FOUND:
@@ -197,12 +198,12 @@ def _why(answers: Sequence[Resolution]) -> str:
 
 
 async def look_up_coverage(each: ExpectedKernel, resolver: Resolver, *, fresh: bool = False) -> KernelCoverage:
-    """Whether a kernel is covered; asks only until something covers it.
+    """Finds out if a kernel is covered; stops at the first image that covers it.
 
     Args:
         each: the kernel, and the policy of the nodes that will run it.
-        resolver: asks.
-        fresh: ask registries whatever is remembered, since something was just pushed.
+        resolver: looks up images.
+        fresh: query the registries even if an answer is remembered, since an image was just pushed.
     """
     answers: list[Resolution] = []
     for query in covering_queries(each):

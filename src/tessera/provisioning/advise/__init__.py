@@ -1,1 +1,1 @@
-"""What measured times to a GPU mean for an autoscaler's timers, for its replace loop, and for a pool of warm nodes."""
+"""Derives an autoscaler's timers, its replace loop and the size of a warm pool from measured times to a GPU."""

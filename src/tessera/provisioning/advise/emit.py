@@ -1,6 +1,6 @@
 """Advice in the words of each autoscaler: an OpenShift object, Cluster API annotations, flags, Karpenter settings.
 
-Global timers serve all node groups, so they are the longest of what the groups need. Annotations are per group.
+Global timers apply to all node groups, so each is the longest that any group needs. Annotations are per group.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,18 @@ from tessera.provisioning.advise.timers import Advice, Timers
 
 FORMATS = ("openshift", "capi", "flags", "karpenter")
 
-#: Groups that annotations of a MachineSet or MachineDeployment begin with: the one that the autoscaler's environment
-#: CAPI_GROUP names, which OpenShift sets to its own (clusterapi provider of the cluster autoscaler).
+#: Prefixes of annotations on a MachineSet or MachineDeployment. The autoscaler's environment variable CAPI_GROUP
+#: selects
+#: one; OpenShift sets it to its own (clusterapi provider of the cluster autoscaler).
 CAPI_GROUP, OPENSHIFT_GROUP = "cluster.x-k8s.io", "machine.openshift.io"
-#: What follows the group, before the option's name.
+#: The part of the annotation's name after the group and before the option.
 CAPI_OPTIONS = "/autoscaling-options-"
 
 
 def longest(advices: Sequence[Advice]) -> Timers:
     """One set of timers under which no group is given up too early.
 
-    A group that says nothing of a timer, for want of values, keeps it from being shorter than it may be for that group.
+    If a group has no advice on a timer, for want of values, the timer is not shorter than that group's minimum.
     """
 
     def most(name: str) -> float | None:
@@ -38,16 +39,15 @@ def longest(advices: Sequence[Advice]) -> Timers:
 
 
 def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
-    """The fields of the ClusterAutoscaler ``default`` that the timers are.
+    """The fields of the ClusterAutoscaler ``default`` for these timers.
 
-    For ``oc apply --server-side`` with a field manager of its own: the others are left as they are then. Under the name
-    of who wrote them they would be taken away.
-
-    It has none for ``maxNodeStartupTime``: :func:`capi`.
+    Use ``oc apply --server-side`` with a field manager of its own, so that the other fields stay. Under the field
+    manager
+    that wrote them, the server would remove them. It has no field for ``maxNodeStartupTime``: see :func:`capi`.
 
     Args:
         timers: its timers.
-        scale_down: whether nodes are taken away at all, which has to be said beside the timers.
+        scale_down: True if nodes are removed at all; the object must say this beside the timers.
     """
     spec: dict[str, Any] = _written(maxNodeProvisionTime=timers.max_node_provision)
     down = _written(unneededTime=timers.unneeded, delayAfterAdd=timers.delay_after_add)
@@ -65,7 +65,7 @@ def capi(advice: Advice, group: str = CAPI_GROUP) -> dict[str, str]:
     """Annotations of the node group's MachineSet or MachineDeployment.
 
     Args:
-        advice: the group's.
+        advice: advice for the group.
         group: :data:`CAPI_GROUP`, or :data:`OPENSHIFT_GROUP` for a MachineSet of OpenShift's own kind.
     """
     timers = advice.timers
@@ -91,9 +91,9 @@ def flags(timers: Timers) -> list[str]:
 
 
 def karpenter(advice: Advice, taint: str) -> dict[str, Any]:
-    """Fields of the group's NodePool: how long an unneeded node is kept, and a taint until its cards are there.
+    """Fields of the group's NodePool: the time to keep an unneeded node, and a taint until its GPUs are there.
 
-    Its consolidationPolicy is its owner's matter and left out. Karpenter's own deadlines (launch 5 minutes,
+    Its consolidationPolicy is left out, since its owner decides that. Karpenter's own deadlines (launch 5 minutes,
     registration 15) cannot be set.
     """
     spec: dict[str, Any] = {"template": {"spec": {"startupTaints": [{"key": taint, "effect": "NoSchedule"}]}}}

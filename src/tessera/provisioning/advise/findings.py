@@ -1,9 +1,9 @@
-"""What is wrong with a node group's autoscaling, worst first, in sentences.
+"""Finds mistakes in a node group's autoscaling, and describes them in sentences, the worst first.
 
-A missing accelerator label comes before any timer: without it the autoscaler takes a node for ready while it has no
-card yet, so pods that still do not fit cause one more node after the other, and the nodes look empty. Where nodes offer
-slices or renamed shares it is the other way round: with the label they are never ready, and the startup taint alone
-says when they are.
+A missing accelerator label matters more than any timer. Without the label the autoscaler counts a node as ready before
+it has a GPU. Pods that still do not fit then cause one more node after the other, and the nodes look empty. If nodes
+offer slices or renamed shares, the opposite holds: with the label they never count as ready, and only the startup taint
+shows when they are.
 """
 
 import math
@@ -39,13 +39,13 @@ class Rank(IntEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One thing to know.
+    """One mistake in the settings.
 
     Attributes:
         rank: how bad it is.
         group: the node group.
-        text: what is wrong.
-        remedy: what to do.
+        text: the mistake.
+        remedy: the action that corrects it.
     """
 
     rank: Rank
@@ -55,14 +55,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the accelerator label of a group's nodes.
+    """Facts about the accelerator label of a group's nodes.
 
     Attributes:
-        there: whether they carry it from registration on; None if not known.
-        name: the label's.
-        value: the label's.
-        types: types of cards that the autoscaler has limits for: ``--gpu-total``, ClusterAutoscaler ``gpus[].type``.
-        sliced: its nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
+        there: True if nodes carry it from registration on; None if not known.
+        name: name of the label.
+        value: value of the label.
+        types: GPU types for which the autoscaler has limits: ``--gpu-total``, ClusterAutoscaler ``gpus[].type``.
+        sliced: True if its nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
     """
 
     there: bool | None = None
@@ -73,21 +73,21 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def starts(self) -> bool | None:
-        """Whether the label tells when a node has started; None if that is not known, or is left to the taint."""
+        """True if the label shows when a node has started; None if that is not known, or the taint shows it."""
         return None if self.sliced else self.there
 
 
 def findings(
     times: GroupTimes, advice: Advice, current: Timers, *, labels: Labels, karpenter: bool = False
 ) -> tuple[Finding, ...]:
-    """Everything that is to be said of a group, worst first.
+    """All findings about a group, worst first.
 
     Args:
-        times: what was measured.
-        advice: the timers that follow.
-        current: the timers that are in force.
-        labels: the accelerator label.
-        karpenter: Karpenter makes the nodes; it needs no label, and has other timers.
+        times: the measured times.
+        advice: the timers derived from them.
+        current: the timers in force.
+        labels: facts about the accelerator label.
+        karpenter: True if Karpenter makes the nodes; it needs no label, and has other timers.
     """
     found = [*_karpenter()] if karpenter else [*_label(labels), *_timers(times, advice, current, labels.starts)]
     found += [*_lost(times), *_sizes(advice)]
@@ -95,7 +95,7 @@ def findings(
 
 
 def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
-    """What is to be said of pods that ask for cards and are below the autoscaler's priority cutoff.
+    """Findings about pods that request GPUs and are below the autoscaler's priority cutoff.
 
     Args:
         pods: ``namespace/name`` of each.
@@ -110,7 +110,7 @@ def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
 
 
 def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
-    """What is to be said of nodes of no autoscaled group that carry an accelerator label and offer no card.
+    """Findings about nodes outside autoscaled groups that carry an accelerator label and offer no GPU.
 
     Args:
         nodes: name and label of each.
@@ -196,7 +196,7 @@ def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool |
         yield told if labelled is False else msgspec.structs.replace(told, rank=Rank.TIMER_SHORT)
     elif labelled is not True:
         named.append(("unneededTime", current.unneeded, advice.ready, better.unneeded))
-    # Too short, it matters only beside unneededTime, and is in that one's loop.
+    # Alone, a short timer does no harm; the loop of unneededTime includes it.
     named = [each for each in named if each[0] != "delayAfterAdd" or _long(*each[1:])]
     for name, now, measured, advised in named:
         if now is not None and measured is not None and advised is not None:

@@ -1,17 +1,17 @@
-"""The replace loop: what happens when a node takes longer than the autoscaler waits.
+"""The replace loop: a node takes longer than the autoscaler waits, so the autoscaler replaces it, again and again.
 
-The node is given up, another one is asked for, and that one takes as long as the first. With ``q`` the share of nodes
-that take longer than the timer ``tau``, and ``b`` the back-off of the node group:
+The autoscaler gives the node up and requests another one, which takes as long as the first. Let ``q`` be the share of
+nodes that take longer than the timer ``tau``, and ``b`` the back-off of the node group:
 
 * attempts until one is in time: ``1 / (1 - q)``, none ever for ``q = 1``;
-* time until then: ``q / (1 - q) * (tau + b)`` and the time of one that is in time;
+* time until then: ``q / (1 - q) * (tau + b)`` plus the time of one that is in time;
 * node time paid for nothing: ``q / (1 - q) * (tau + removal)``.
 
-Without the accelerator label the autoscaler takes the node for ready and empty instead, and the timer is ``unneeded``,
-which runs from Ready on; there is no back-off. ``delay_after_add`` runs from the request on and may be longer.
+Without the accelerator label the autoscaler counts the node as ready and empty instead. Then the timer is ``unneeded``,
+which runs from Ready on, and there is no back-off. ``delay_after_add`` runs from the request on and may be longer.
 
-``q`` is counted in the sample. Since few values say little about rare ones, its interval (Clopper and Pearson) is told
-beside it: twenty nodes that were all in time still leave one in seven possible.
+``q`` is counted in the sample. Few values say little about rare nodes, so its interval (Clopper and Pearson) is shown
+too: after twenty nodes that were all in time, one in seven may still be late.
 """
 
 import math
@@ -28,16 +28,16 @@ BACKOFF = (300.0, 1800.0)
 
 
 class ReplaceLoop(msgspec.Struct, frozen=True, kw_only=True):
-    """What a timer does to a node group.
+    """The effect of a timer on a node group.
 
     Attributes:
-        timer: the autoscaler's patience, seconds.
+        timer: seconds that the autoscaler waits.
         late: share of nodes that take longer.
         late_low: lower end of its interval.
-        late_high: upper end.
+        late_high: upper end of its interval.
         attempts: expected attempts until a node is in time; infinite if none ever is.
-        seconds: expected time until then; infinite likewise.
-        wasted_node_hours: expected node hours that are paid for nothing, per node that is needed.
+        seconds: expected time until a node is in time; infinite if none ever is.
+        wasted_node_hours: expected node hours paid for nothing, per needed node.
     """
 
     timer: float
@@ -50,20 +50,20 @@ class ReplaceLoop(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loops(self) -> bool:
-        """Whether nodes are replaced by it more often than not."""
+        """True if the timer replaces nodes more often than not."""
         return self.late >= 0.5
 
 
 def replace_loop(
     values: Sequence[float], timer: float, *, backoff: float = BACKOFF[0], removal: float = 0.0
 ) -> ReplaceLoop:
-    """The loop that a timer makes of measured times.
+    """Computes the loop that a timer causes with measured times.
 
     Args:
         values: times of nodes, seconds; at least one.
-        timer: when the autoscaler gives up, seconds.
-        backoff: how long it then leaves the group alone, seconds.
-        removal: how long the given-up node goes on to cost money, seconds.
+        timer: seconds after which the autoscaler gives a node up.
+        backoff: seconds for which it then leaves the group alone.
+        removal: seconds for which a given-up node still costs money.
     """
     over = sum(value > timer for value in values)
     n = len(values)
@@ -83,13 +83,13 @@ def replace_loop(
 
 
 def provision_loop(times: GroupTimes, timers: Timers) -> ReplaceLoop | None:
-    """What ``max_node_provision`` does to a group; None where it or the times are not known."""
+    """The effect of ``max_node_provision`` on a group; None if the timer or the times are not known."""
     timer = timers.max_node_provision
     return replace_loop(times.provision, timer) if timer is not None and times.provision else None
 
 
 def empty_loop(times: GroupTimes, timers: Timers) -> ReplaceLoop | None:
-    """What ``unneeded`` does to a group whose nodes have no accelerator label; None where it is not known."""
+    """The effect of ``unneeded`` on a group whose nodes have no accelerator label; None if it is not known."""
     if timers.unneeded is None or not times.ready:
         return None
     timer = timers.unneeded
@@ -108,7 +108,7 @@ def _interval(over: int, n: int) -> tuple[float, float]:
 
 
 def _solve(beyond: Callable[[float], bool]) -> float:
-    """The share from which on something holds."""
+    """The smallest share for which a condition holds, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2

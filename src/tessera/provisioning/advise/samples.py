@@ -1,4 +1,4 @@
-"""Times of one node group, from Tessera's own records or from a file that somebody else measured.
+"""Times of one node group, from Tessera's own records or from a file of other measurements.
 
 Three durations matter to an autoscaler, each begun where one of its timers begins:
 
@@ -6,10 +6,10 @@ Three durations matter to an autoscaler, each begun where one of its timers begi
 * ``startup``: from the node's registration to a usable card; against ``maxNodeStartupTime``;
 * ``ready``: from the node's Ready condition to a usable card; against ``unneededTime`` and ``delayAfterAdd``.
 
-A record that lacks a moment gives no value for the durations around it. A node that went away before its cards could be
-used gives none either, only how long it was there: those that stayed are the quick ones, so what they took is too
-little where nodes were lost. Files may be CSV with a header, or JSON: a list
-of objects. Columns are ``group`` and any of the three durations in seconds.
+A record that lacks a moment gives no value for the durations around it. A node that was removed before its GPUs were
+usable gives only its lifetime. The remaining nodes are the quick ones, so if nodes were lost, the measured times are
+too short. Files may be CSV with a header, or JSON: a list of objects. Columns are ``group`` and any of the three
+durations in seconds.
 """
 
 import csv
@@ -25,20 +25,21 @@ from tessera.limits import ECHOED, SAMPLE_ROWS, SAMPLE_TIME
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 DURATIONS = ("provision", "startup", "ready")
-#: Where each duration begins; all end with usable cards.
+#: The beginning of each duration; all end with usable GPUs.
 _BEGINS = {"provision": Milestone.REQUESTED, "startup": Milestone.REGISTERED, "ready": Milestone.READY}
 
 
 class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one node group, seconds.
+    """The measured times of one node group, seconds.
 
     Attributes:
-        group: its name; empty where nobody said.
-        provision: request to usable card.
-        startup: registration to usable card.
-        ready: Ready to usable card.
-        lost: of nodes that went away before their cards could be used: request, or registration, to that moment.
-        simulated: some of it happened in the lab.
+        group: its name; empty if not given.
+        provision: request to usable GPU.
+        startup: registration to usable GPU.
+        ready: Ready to usable GPU.
+        lost: lifetimes of nodes that were removed before their GPUs were usable: from request, or registration, to
+            removal.
+        simulated: True if some of the times come from the lab.
     """
 
     group: str
@@ -50,14 +51,14 @@ class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_records(records: Iterable[ProvisioningRecord]) -> tuple[GroupTimes, ...]:
-    """The times in provisioning records, by group."""
+    """Times from provisioning records, by group."""
     rows: list[dict[str, Any]] = []
     for record in records:
         row: dict[str, Any] = {"group": record.group, "simulated": record.simulated}
         usable = record.at.get(Milestone.ALLOCATABLE)
         for name, begin in _BEGINS.items():
             began = record.at.get(begin)
-            # Clocks of two machines may disagree by a moment; less than nothing is not known.
+            # Clocks of two machines may differ slightly; a negative duration counts as unknown.
             if usable is not None and began is not None and usable >= began:
                 row[name] = usable - began
         began = record.at.get(Milestone.REQUESTED, record.at.get(Milestone.REGISTERED))
@@ -68,10 +69,10 @@ def from_records(records: Iterable[ProvisioningRecord]) -> tuple[GroupTimes, ...
 
 
 def from_file(text: str) -> tuple[GroupTimes, ...]:
-    """The times in a file.
+    """Reads times from a file.
 
     Raises:
-        FileRefused: it has mistakes; all of them are listed.
+        FileRefused: the file has mistakes; all of them are listed.
     """
     found = ProblemCollector()
     rows = [row for row in (_checked(found, row, at) for at, row in _rows(found, text)) if row]

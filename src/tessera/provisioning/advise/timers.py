@@ -1,12 +1,12 @@
-"""Timers of a cluster autoscaler that follow from measured times.
+"""Derives timers of a cluster autoscaler from measured times.
 
-A timer that is too short takes nodes away that would have become usable; one that is too long only lets a broken node
-stay longer. So each is the upper bound of a high quantile, times a margin, plus what the autoscaler itself adds.
+A timer that is too short removes nodes that would have become usable; one that is too long only keeps a broken node
+longer. So each timer is the upper bound of a high quantile, times a margin, plus the delays of the autoscaler itself.
 
-The bound assumes no distribution. Where the sample is too small for the quantile that was asked for, the highest
-quantile that it supports is used, and said. Such a sample can make a timer longer, never shorter: the timer stays at
-what it is, or at the autoscaler's default where that is more or the present one is not known. So it is where nodes were
-lost: what the others took is too little.
+The bound assumes no distribution. If the sample is too small for the requested quantile, the highest quantile that it
+supports is used, and the advice says so. Such a sample can make a timer longer, never shorter: the timer keeps its
+present value, or the autoscaler's default if that is larger or the present value is not known. The same holds if nodes
+were lost, since the times of the others are too short.
 """
 
 import math
@@ -17,13 +17,13 @@ import msgspec
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.statistics import CONFIDENCE, quantile, supported, upper_bound
 
-#: The quantile that a timer should cover: one node in a hundred may be taken for broken by mistake.
+#: The quantile that a timer should cover: one healthy node in a hundred may be given up.
 WANTED = 0.99
-#: What is added to a measured bound: the next month is not like the last one.
+#: The factor on a measured bound: future times may be longer.
 MARGIN = 1.2
 #: Seconds of the autoscaler's scan interval, its default (``--scan-interval``).
 SCAN = 10.0
-#: Seconds for which it gathers pending pods that ask for GPUs before it acts; fixed in its code.
+#: Seconds for which it collects pending pods that request GPUs before it acts; fixed in its code.
 GPU_BUFFER = 30.0
 #: Timers are rounded up to whole multiples of this, seconds.
 STEP = 30.0
@@ -33,10 +33,10 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     """Timers of an autoscaler for one node group, seconds; None where they are not known.
 
     Attributes:
-        max_node_provision: from a scale-up to a registered node with its cards.
+        max_node_provision: from a scale-up to a registered node with its GPUs.
         max_node_startup: from registration to a node that counts as started.
-        unneeded: how long a node must be unneeded before it is removed.
-        delay_after_add: how long after a scale-up no node is removed.
+        unneeded: time that a node must be unneeded before it is removed.
+        delay_after_add: time after a scale-up during which no node is removed.
     """
 
     max_node_provision: float | None = None
@@ -45,22 +45,22 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     delay_after_add: float | None = None
 
 
-#: What the cluster autoscaler does when nobody says otherwise (its FAQ, version 1.35).
+#: The cluster autoscaler's defaults (its FAQ, version 1.35).
 DEFAULTS = Timers(max_node_provision=900, max_node_startup=900, unneeded=600, delay_after_add=600)
 _UNKNOWN = Timers()
-#: Why a timer is not shortened.
+#: Reasons why a timer is not shortened.
 TOO_FEW, LOST = "too few samples", "nodes were lost"
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something takes at most.
+    """The upper bound of a duration.
 
     Attributes:
-        n: how many values say so.
-        share: the quantile that is bounded; less than :data:`WANTED` where the values are too few.
+        n: number of values.
+        share: the quantile that is bounded; less than :data:`WANTED` if there are too few values.
         seconds: the bound, at 95 % confidence.
-        median: of the sample.
-        p99: the sample's own 99th percentile, which with few values says little.
+        median: median of the sample.
+        p99: the sample's own 99th percentile; unreliable with few values.
     """
 
     n: int
@@ -71,21 +71,21 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def supported(self) -> bool:
-        """Whether the sample is large enough for the quantile that was wanted."""
+        """True if the sample is large enough for the wanted quantile."""
         return self.share >= WANTED
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node group should have.
+    """The recommended timers of one node group.
 
     Attributes:
         group: its name.
-        provision: how long a request takes; None without values.
-        startup: how long a registered node takes.
-        ready: how long a Ready node takes.
-        timers: what follows.
-        kept: timers that are not as short as the values say, and why: :data:`TOO_FEW` or :data:`LOST`.
-        floors: what each timer is not below until enough is measured; None where that is not known.
+        provision: bound for a request; None without values.
+        startup: bound for a registered node.
+        ready: bound for a Ready node.
+        timers: the recommended timers.
+        kept: timers that are longer than the values suggest, with the reason: :data:`TOO_FEW` or :data:`LOST`.
+        floors: the minimum of each timer until enough is measured; None if it is not known.
     """
 
     group: str
@@ -114,14 +114,13 @@ def bound(values: Sequence[float]) -> Bound | None:
 def advise(
     times: GroupTimes, *, labelled: bool | None, current: Timers = _UNKNOWN, defaults: Timers = DEFAULTS
 ) -> Advice:
-    """The timers for a group.
+    """Recommends timers for a group.
 
     Args:
-        times: what was measured.
-        labelled: whether its nodes carry the accelerator label from registration on; None if that is not known, which
-            is advised like no.
+        times: the measured times.
+        labelled: True if its nodes carry the accelerator label from registration on; None (not known) counts as False.
         current: the timers in force.
-        defaults: what the autoscaler does where nobody says otherwise.
+        defaults: the autoscaler's defaults.
     """
     provision, startup, ready = bound(times.provision), bound(times.startup), bound(times.ready)
     after_ready = _timer(ready, SCAN)
@@ -151,13 +150,13 @@ def advise(
 
 
 def _floor(current: float | None, default: float | None) -> float | None:
-    """The larger of both; None where neither is known."""
+    """The larger of both; None if neither is known."""
     known = [each for each in (current, default) if each is not None]
     return math.ceil(max(known)) if known else None
 
 
 def _no_shorter(seconds: float | None, floor: float | None) -> tuple[float | None, bool]:
-    """A timer that is not below a floor, and whether the floor decided it; no timer where no floor is known."""
+    """A timer that is at least a floor, and True if the floor decided it; no timer if no floor is known."""
     if seconds is None or floor is None:
         return None, seconds is not None
     return max(seconds, floor), floor > seconds
@@ -168,10 +167,10 @@ def _timer(measured: Bound | None, added: float) -> float | None:
 
 
 def _idle(measured: Bound | None) -> float | None:
-    """How long to keep a node that nobody needs: as long as it takes to make another one.
+    """How long to keep an unneeded node: as long as making another one takes.
 
-    Then, whatever comes, no more than twice is paid of what somebody who knew the future would have paid (the ski
-    rental argument). Labelled nodes are not taken for empty before their cards are there, so nothing else bounds it.
+    Then the cost is at most twice that of a decision with knowledge of the future (the ski rental argument). Labelled
+    nodes do not count as empty before their GPUs are usable, so there is no other bound.
     """
     return None if measured is None else _rounded(measured.median)
 

@@ -1,12 +1,12 @@
-"""How many nodes to keep warm, so that a pod that needs one seldom waits for it to be made.
+"""Computes how many nodes to keep warm, so that a pod rarely waits for a new node.
 
-Pods that each need a node come at random at a known rate. A warm node that is taken is made anew at once, which takes
-as long as the time to a GPU. So the number of nodes that are being made at any moment is a Poisson number with the mean
-"rate x time" (Palm's theorem: whatever the distribution of the time), and a pod waits when it meets an empty pool:
-when at least as many are being made as are kept. That is the base-stock model of a spare-parts store.
+Pods that each need a node arrive at random at a known rate. A warm node that is taken is replaced at once, which takes
+the time to a GPU. So the number of nodes being made at any moment is a Poisson number with the mean "rate x time"
+(Palm's theorem: for any distribution of the time). A pod waits if it finds the pool empty: if at least as many nodes
+are being made as are kept. That is the base-stock model of a spare-parts store.
 
-Kept warm is a node by a placeholder: a pod of low priority that asks for the node's cards and is preempted by a real
-one. Its priority must not be below the autoscaler's cutoff of -10, or no node is ever made for it.
+A placeholder keeps a node warm: a pod of low priority that requests the node's GPUs, and that a real pod preempts. Its
+priority must not be below the autoscaler's cutoff of -10, or the autoscaler never makes a node for it.
 """
 
 import itertools
@@ -24,15 +24,15 @@ PLACEHOLDER_IMAGE = "registry.k8s.io/pause:3.10"
 
 
 class WarmPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A size of the pool and what comes of it.
+    """A size of the pool and its effects.
 
     Attributes:
-        nodes: warm nodes that are kept.
-        waits: share of pods that meet an empty pool.
-        idle_nodes: warm nodes that are there unused, on average.
-        idle_cost: what they cost an hour, in the currency of the node's price.
-        wait_cost: what waiting costs an hour, by the price of an hour's wait.
-        saved_seconds: time to a GPU that an average pod no longer waits.
+        nodes: number of warm nodes.
+        waits: share of pods that find the pool empty.
+        idle_nodes: average number of unused warm nodes.
+        idle_cost: their cost an hour, in the currency of the node's price.
+        wait_cost: cost of waiting an hour, by the price of an hour's wait.
+        saved_seconds: time to a GPU that the pool saves an average pod.
     """
 
     nodes: int
@@ -44,26 +44,26 @@ class WarmPool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """Idle nodes and waiting together, an hour."""
+        """Cost of idle nodes and of waiting together, an hour."""
         return self.idle_cost + self.wait_cost
 
 
 def pool(nodes: int, *, per_hour: float, seconds: float, node_price: float, wait_price: float = 0.0) -> WarmPool:
-    """What a pool of a given size does.
+    """The effects of a pool of a given size.
 
     Args:
         nodes: its size.
         per_hour: pods that need a node of their own, an hour.
         seconds: mean time to a GPU of a new node.
-        node_price: of a node, an hour.
-        wait_price: of a pod's waiting, an hour.
+        node_price: price of a node, an hour.
+        wait_price: price of a pod's waiting, an hour.
     """
     busy = per_hour * seconds / 3600
     below = list(itertools.accumulate(_exactly(k, busy) for k in range(nodes)))
     waits = 1 - below[-1] if nodes else 1.0
-    # The mean of what is left of the pool: sum over k < nodes of P(no more than k are being made).
+    # The mean of the remaining pool: sum over k < nodes of P(no more than k are being made).
     idle = math.fsum(below)
-    # Little's law on what is asked for and not there: the mean backlog divided by the rate is the mean wait.
+    # Little's law on requested nodes that do not exist yet: the mean backlog divided by the rate is the mean wait.
     backlog = busy - nodes + idle
     wait_seconds = max(0.0, backlog) / per_hour * 3600 if per_hour else 0.0
     return WarmPool(
@@ -80,7 +80,7 @@ def smallest(target: float, *, per_hour: float, seconds: float, node_price: floa
     """The smallest pool in which no more than a share of ``target`` of the pods waits.
 
     Raises:
-        ValueError: as many nodes as `WARM_NODES` do not suffice.
+        ValueError: `WARM_NODES` nodes do not suffice.
     """
     for nodes in range(WARM_NODES + 1):
         found = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
@@ -111,15 +111,15 @@ def placeholders(
     selector: dict[str, str] | None = None,
     priority: int = CUTOFF,
 ) -> list[dict[str, Any]]:
-    """The objects that keep a pool warm: a PriorityClass and a Deployment of placeholder pods, one a node.
+    """The objects that keep a pool warm: a PriorityClass and a Deployment with one placeholder pod for each node.
 
     Args:
-        name: of both.
-        nodes: how many.
-        resource: what a placeholder asks for.
-        count: how much of it; all of a node's, so that one pod is one node.
+        name: name of both objects.
+        nodes: number of placeholders.
+        resource: the resource that a placeholder requests.
+        count: the amount of it; all of a node's, so that one pod fills one node.
         selector: labels of the nodes.
-        priority: of the placeholders: not below the autoscaler's cutoff, and below that of the pods to come.
+        priority: priority of the placeholders: not below the autoscaler's cutoff, and below that of real pods.
     """
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tessera"}
     spread = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}
@@ -166,7 +166,7 @@ def placeholders(
 
 
 def _exactly(k: int, mean: float) -> float:
-    """Probability of a Poisson number."""
+    """Probability of the value ``k`` of a Poisson number."""
     if not mean:
         return 0.0 if k else 1.0
     return math.exp(k * math.log(mean) - mean - math.lgamma(k + 1))

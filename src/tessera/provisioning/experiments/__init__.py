@@ -1,1 +1,1 @@
-"""The article's two experiments on any cluster, and what their samples say."""
+"""Runs the two experiments of Red Hat's article on any cluster, and compares their samples."""

@@ -1,8 +1,9 @@
-"""How long it takes from a new node's Ready to a workload that runs on its card: add a workload, remove it, again.
+"""Measures the time from a new node's Ready to a running GPU workload: adds a workload, removes it, and repeats.
 
-As Red Hat measured it: a pod that needs a card has the autoscaler make a node; the time runs from the moment when the
-node is Ready to the moment when the pod's container runs. Then the pod goes, and the autoscaler takes the node away.
-Where no node comes, the scheduler's and kubelet's own words say why: they are told as they change.
+As Red Hat measured it: a pod that requests a GPU makes the autoscaler add a node. The time runs from the node's Ready
+to
+the start of the pod's container. Then the pod is deleted, and the autoscaler removes the node. If no node comes, the
+experiment prints the scheduler's and kubelet's messages as they change.
 """
 
 import random
@@ -17,11 +18,11 @@ from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.tracking.timestamps import read_node
 
-#: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
+#: Timeout of one step, seconds: a node may have to be made, and a removal waits for the autoscaler's own timers.
 PATIENCE = 4 * 3600.0
 NAME = "tessera-bench"
 
-#: Spec of the pod that asks for a card, where the user names none.
+#: Spec of the pod that requests a GPU, if the user names none.
 WORKLOAD: Mapping[str, Any] = {
     "restartPolicy": "Never",
     "terminationGracePeriodSeconds": 0,
@@ -41,14 +42,14 @@ class Autoscale:
 
     Args:
         client: the cluster.
-        clock: the time that is measured.
-        namespace: where the workload runs.
-        rng: for the watch's jitter.
+        clock: the clock that measures.
+        namespace: namespace of the workload.
+        rng: random numbers for the watch's jitter.
         patience: seconds that a step may take before the experiment fails.
-        told: hears what is awaited, and what stands in its way.
+        told: called with the thing that is awaited, and with the obstacle in its way.
 
     Attributes:
-        simulated: a node that was measured is a lab's.
+        simulated: True if a measured node belongs to a lab.
     """
 
     def __init__(
@@ -78,16 +79,16 @@ class Autoscale:
     async def run(
         self, workload: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
     ) -> list[float]:
-        """The samples: Ready to running, seconds.
+        """Measures samples: seconds from Ready to running.
 
         Args:
-            workload: the spec of a pod that asks for a card.
-            repeats: how many samples.
-            each: told each sample as it comes.
+            workload: the spec of a pod that requests a GPU.
+            repeats: number of samples.
+            each: called with each sample.
 
         Raises:
-            ValueError: the pod fitted on a node that was there already: nothing is measured then.
-            TimeoutError: a step took too long; the text says which.
+            ValueError: the pod fitted on an existing node, so there is nothing to measure.
+            TimeoutError: a step took too long; the text names it.
         """
         samples = []
         self._nodes.add_handler(self._note)
@@ -111,7 +112,7 @@ class Autoscale:
                     f"pod {self._namespace}/{NAME} ran on node {node}, which was there before: there was a free card, "
                     "so no node was made; let the autoscaler take free nodes away first"
                 )
-            # Nodes and pods are watched apart: the one may be seen to run before the other is seen to be Ready.
+            # Nodes and pods have separate watches: one may show the pod running before the other shows the node Ready.
             if node not in self._ready:
                 await self._until(lambda: node in self._ready, f"node {node} is seen to be Ready")
             taken = max(0.0, now - self._ready[node])
@@ -164,7 +165,7 @@ class Autoscale:
 
 
 def _obstacle(pod: Pod) -> str:
-    """Why a pod does not run, in the words of whoever it waits for; empty if nobody said anything."""
+    """Why a pod does not run, in the words of the component that it waits for; empty if there is no message."""
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False":
             return f"no node fits: {each.message or each.reason}"

@@ -1,11 +1,13 @@
-"""How long it takes from a ClusterPolicy to a node that counts its cards: apply, wait, delete, again.
+"""Measures the time from a ClusterPolicy to a node that lists its GPUs: applies the policy, deletes it, and repeats.
 
-As Red Hat measured it: the node's capacity is made sure to be clear, the policy is applied, and the time runs until the
-node lists at least one card. Nothing asks again and again: the node is watched.
+As Red Hat measured it: first the node's capacity is clear, then the policy is applied, and the time runs until the node
+lists at least one GPU. The node is watched, not polled.
 
-The policy is deleted in between, and with it the driver of **every** node that it is for. Pods that use cards there
-must be gone before; the experiment refuses to begin while there are some. A policy of the same name that was there is
-put back at the end, however it ends; a policy of another name would go on counting, so with one nothing begins.
+Deleting the policy removes the driver of **every** node that the policy selects. Pods that use GPUs there must have
+left
+before: the experiment refuses to start while there are some. An existing policy of the same name is restored at the
+end, even after a failure. With an existing policy of another name the experiment refuses to start, since that policy
+would keep selecting nodes.
 """
 
 import copy
@@ -23,7 +25,7 @@ from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.tracking.timestamps import read_node
 
-#: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.
+#: Timeout of one step, seconds; kubelet forgets the devices of a missing plugin after 5 minutes.
 PATIENCE = 3600.0
 
 
@@ -32,15 +34,15 @@ class PolicyReset:
 
     Args:
         client: the cluster.
-        clock: the time that is measured.
-        node: the node that is watched.
-        resource: what its capacity must list.
-        rng: for the watch's jitter.
+        clock: the clock that measures.
+        node: the node to watch.
+        resource: the resource that its capacity must list.
+        rng: random numbers for the watch's jitter.
         patience: seconds that a step may take before the experiment fails.
-        told: hears what is awaited.
+        told: called with the thing that is awaited.
 
     Attributes:
-        simulated: the node is a lab's.
+        simulated: True if the node belongs to a lab.
     """
 
     def __init__(
@@ -70,16 +72,16 @@ class PolicyReset:
     async def run(
         self, policy: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
     ) -> list[float]:
-        """The samples, one more than asked for: the first is to be dropped.
+        """Measures samples, one more than requested: the caller drops the first.
 
         Args:
-            policy: the ClusterPolicy; its name is taken, its status and uid are not.
-            repeats: samples that count.
-            each: told each sample as it comes.
+            policy: the ClusterPolicy; its status and uid are ignored.
+            repeats: number of samples that count.
+            each: called with each sample.
 
         Raises:
-            ValueError: pods use cards of the node, there is no such node, or another policy is there.
-            TimeoutError: a step took too long; the text says which.
+            ValueError: pods use GPUs of the node, the node does not exist, or there is another policy.
+            TimeoutError: a step took too long; the text names it.
         """
         samples = []
         name = policy["metadata"]["name"]
@@ -104,7 +106,7 @@ class PolicyReset:
         return self._clock.monotonic() - began
 
     async def _before(self, name: str) -> dict[str, Any] | None:
-        """The policy of this name that the cluster has already."""
+        """The existing policy of this name."""
         there = {each["metadata"]["name"]: each for each in (await self._client.list(CLUSTER_POLICIES)).items}
         others = sorted(there.keys() - {name})
         if others:
@@ -135,7 +137,7 @@ class PolicyReset:
             )
 
     async def _delete(self, name: str) -> None:
-        """Deletes a policy and waits until it is gone: finalizers may keep it for a while."""
+        """Deletes a policy and waits until it is gone; finalizers may delay that."""
         with suppress(NotFound):
             await self._client.delete(CLUSTER_POLICIES, name)
         await self._until(lambda: name not in self._policies.cache, f"ClusterPolicy {name} is gone")
@@ -159,7 +161,7 @@ def _uses_cards(pod: Pod) -> bool:
 
 
 def _fresh(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """The object as its author wrote it."""
+    """The object as its author wrote it, without the server's fields."""
     made = {key: copy.deepcopy(policy[key]) for key in ("apiVersion", "kind", "spec") if key in policy}
     metadata = {key: policy["metadata"][key] for key in ("name", "labels", "annotations") if key in policy["metadata"]}
     return {**made, "metadata": metadata}

@@ -1,7 +1,7 @@
 """Samples of an experiment by scenario, and the means that Red Hat published for the same experiments.
 
 The first sample of a scenario can be kept apart: on a fresh node it pulls images that later samples find there. It is
-shown and not counted, as in Red Hat's article.
+shown but not counted, as in Red Hat's article.
 
 Source of the published means: Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift":
 OpenShift 4.13, AWS g4dn.xlarge, Tesla T4. Number of samples and spread were not published.
@@ -17,24 +17,24 @@ from tessera.provisioning.statistics import Comparison, Summary, compare, summar
 
 POLICY_RESET = "policy-reset"
 AUTOSCALE = "autoscale"
-#: Whose order of steps a live cluster shows: that of whoever manages its drivers, which a measurement does not know.
+#: The operator of samples from a live cluster: the one installed there, which the measurement does not know.
 AS_INSTALLED = "as installed"
 
 
-#: A time as files may hold one; with more than a thousand years nothing can be reckoned.
+#: A time in a file; limited to a thousand years, since statistics on longer ones fail.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3e10)]
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """What one scenario took, seconds.
+    """The times of one scenario, seconds.
 
     Attributes:
         experiment: :data:`POLICY_RESET` or :data:`AUTOSCALE`.
-        scenario: what was tried: built, precompiled from a public registry …
-        operator: whose order of steps: in the lab tessera or the reference, else :data:`AS_INSTALLED`.
-        first: the sample that is shown and not counted; None where all count.
-        samples: those that count.
-        simulated: it happened in a lab.
+        scenario: the way to get drivers: built, precompiled from a public registry …
+        operator: in the lab tessera or the reference; else :data:`AS_INSTALLED`.
+        first: the sample that is shown but not counted; None if all count.
+        samples: the samples that count.
+        simulated: True for samples from a lab.
     """
 
     experiment: str
@@ -46,18 +46,18 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> Summary:
-        """Mean, median, interval and n of what counts; the interval ends at 0, since no duration is less."""
+        """Mean, median, interval and n of the counted samples; the interval stops at 0, the shortest possible time."""
         told = summary(self.samples)
         return told if told.low is None else msgspec.structs.replace(told, low=max(0.0, told.low))
 
 
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario against another.
+    """The comparison of two scenarios.
 
     Attributes:
         slower: name of the first.
         faster: name of the second.
-        comparison: how much less the second is.
+        comparison: by how much the second is shorter.
     """
 
     slower: str
@@ -66,7 +66,7 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def contrast(first: Samples, second: Samples) -> Contrast:
-    """How two scenarios differ."""
+    """Compares two scenarios."""
     return Contrast(
         slower=f"{first.scenario} ({first.operator})",
         faster=f"{second.scenario} ({second.operator})",
@@ -75,10 +75,10 @@ def contrast(first: Samples, second: Samples) -> Contrast:
 
 
 def read_results(text: str) -> tuple[Samples, ...]:
-    """Results as a file holds them: the JSON that ``tessera bench … --json FILE`` writes.
+    """Reads results from the JSON that ``tessera bench … --json FILE`` writes.
 
     Raises:
-        FileRefused: it is none.
+        FileRefused: the text is not such JSON.
     """
     try:
         return tuple(msgspec.json.decode(text, type=_File).results)
@@ -87,7 +87,7 @@ def read_results(text: str) -> tuple[Samples, ...]:
 
 
 def write_results(results: Sequence[Samples]) -> bytes:
-    """Results as a file holds them."""
+    """The results as JSON for a file."""
     return msgspec.json.format(msgspec.json.encode(_File(results=list(results))), indent=2) + b"\n"
 
 
@@ -106,5 +106,5 @@ RED_HAT: Mapping[tuple[str, str], float] = {
 
 
 def red_hats(samples: Samples) -> float | None:
-    """Red Hat's mean of a scenario that the lab played; None for others and for what was measured on a cluster."""
+    """Red Hat's mean of a simulated scenario; None for other scenarios and for measurements on a cluster."""
     return RED_HAT.get((samples.experiment, samples.scenario)) if samples.simulated else None

@@ -1,1 +1,1 @@
-"""What records and experiments come to: numbers, a table, charts and a page."""
+"""Turns records and experiments into numbers, a table, charts and a page."""

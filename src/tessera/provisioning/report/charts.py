@@ -1,7 +1,7 @@
-"""The charts: how a mean time to a GPU is made up, and the two bar charts of experiments. Pure.
+"""The charts: the phases of a mean time to a GPU, and the two bar charts of experiments. Pure.
 
-Everything that comes from the lab is labelled "simulated", in the drawing itself, so that it stays so wherever the
-drawing goes.
+Every drawing of values from the lab contains the word "simulated", so the word stays with the drawing wherever it is
+copied.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from tessera.provisioning.report.svg import (
 )
 from tessera.provisioning.report.table import seconds
 
-#: Widths of a drawing on a desk's screen and on a telephone's, pixels.
+#: Widths of a drawing on a computer's screen and on a phone's, pixels.
 WIDE, NARROW = 860.0, 328.0
-#: Margins of a chart of bars, and least width of a bar with its texts.
+#: Margins of a bar chart, and minimum width of a bar with its texts.
 _LEFT, _RIGHT = 64.0, 24.0
 _COLUMN = 74.0
-#: Widest place for names, and its least.
+#: Limits of the width for names.
 _NAMES = (150.0, 340.0)
 _HATCH = "unknown-time"
-#: What the phases are called in legends.
+#: Names of the phases in legends.
 PHASES = {
     "vm": "machine",
     "registered": "join",
@@ -52,12 +52,12 @@ TITLES = {
     POLICY_RESET: "Policy applied until a card is in the node's capacity",
     AUTOSCALE: "Node Ready until the GPU workload runs",
 }
-#: Colours of the bars of who orders the steps.
+#: Colours of bars by operator.
 _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 
 
 def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
-    """One bar for each summary, made up of its phases; empty if nothing is known of any."""
+    """One bar for each summary, split into its phases; empty if no phase of any summary is known."""
     every = [(each, each.stack) for each in summaries if each.stack is not None]
     rows = every[:REPORT_BARS]
     if not rows:
@@ -91,7 +91,7 @@ def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
 
 
 def _named(summary: Summary) -> list[str]:
-    """A name in lines, one for each thing by which it is told apart."""
+    """A name in lines, one for each property that the records are grouped by."""
     return list(summary.name.values()) or [summary.title]
 
 
@@ -101,7 +101,7 @@ def _count(summary: Summary, stack: Stack) -> str:
 
 
 def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str, width: float) -> tuple[list[str], float]:
-    """What the drawing shows, and how much lower the rest of it begins."""
+    """The caption of the drawing, and the extra height that it needs."""
     parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
     every = all(summary.simulated == summary.records for summary, _ in rows)
     some = any(summary.simulated for summary, _ in rows)
@@ -139,10 +139,11 @@ def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float, *
 
 
 def bars(results: Sequence[Samples], experiment: str, width: float = WIDE) -> str:
-    """An experiment as the article shows it: one bar for each scenario, as high as its mean; empty without samples.
+    """An experiment as in the article: one bar for each scenario, as high as its mean; empty without samples.
 
-    Of what the lab played, Red Hat's means are marked beside the bars. In a narrow place, bars that find no
-    room beside each other stand in several drawings of one scale, what is compared together.
+    For simulated samples, Red Hat's means are shown beside the bars. If the width is too small for all bars, the
+    function
+    makes several drawings with one scale, and keeps bars that are compared in the same drawing.
     """
     rows = _side_by_side([each for each in results if each.experiment == experiment and each.samples])
     if not rows:
@@ -190,7 +191,7 @@ def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequenc
 
 
 def _side_by_side(results: Sequence[Samples]) -> list[Samples]:
-    """By scenario, in the order in which they come: what is compared stands together."""
+    """The samples by scenario, in the sequence of the scenarios, so that compared bars are neighbours."""
     scenarios = list(dict.fromkeys(each.scenario for each in results))
     return sorted(results, key=lambda each: scenarios.index(each.scenario))
 

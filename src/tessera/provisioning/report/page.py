@@ -1,7 +1,7 @@
-"""The report as one HTML file: no scripts, no external content, light or dark as the reader's system asks. Pure.
+"""The report as one HTML file without scripts and external content, light or dark as the reader's system asks. Pure.
 
-The tables of the largest groups are open and the others folded. Groups beyond :data:`REPORT_TABLES` are left out of the
-page; ``-o json`` has all of them. The page also compares the scenarios of an experiment that differ in one thing.
+The tables of the largest groups are open and the others are folded. Groups beyond :data:`REPORT_TABLES` are left out of
+the page; ``-o json`` has all of them. The page also compares scenarios of an experiment that differ in one property.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ from tessera.text import html as escape
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Two scenarios, as texts.
+    """The difference of two scenarios, as texts.
 
     Attributes:
-        what: from which to which.
-        change: of the mean, seconds; below zero where the second is faster.
-        share: the same in parts of the first.
-        interval: of the change, at 95 % confidence.
+        what: names of both.
+        change: change of the mean, seconds; negative if the second is faster.
+        share: the change as a share of the first.
+        interval: interval of the change, at 95 % confidence.
         effect: Hedges' g.
-        simulated: one of both is.
+        simulated: True if one of both is simulated.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(results: Sequence[Samples]) -> Iterator[Difference]:
-    """Of each two scenarios of an experiment that have the same order of steps, or the same name."""
+    """Compares each two scenarios of an experiment with the same operator, or with the same name."""
     counted = [each for each in results if each.samples]
     for place, first in enumerate(counted):
         for second in counted[place + 1 :]:
@@ -65,7 +65,7 @@ def _signed(value: float) -> str:
     return f"{sign}{seconds(abs(value))}"
 
 
-#: Tables that are open, where there are more than that.
+#: Number of open tables, if there are more.
 _OPEN = 12
 
 _STYLE = """
@@ -111,10 +111,10 @@ def page(
     """The whole page.
 
     Args:
-        summaries: of records; may be empty.
-        results: of experiments; may be empty.
-        made: when, RFC 3339.
-        workloads: of pods; may be empty.
+        summaries: summaries of records; may be empty.
+        results: results of experiments; may be empty.
+        made: time of the report, RFC 3339.
+        workloads: summaries of pods; may be empty.
     """
     body = "\n".join(_body(summaries, results, made, workloads))
     return (
@@ -180,14 +180,14 @@ def _plural(name: str) -> str:
 
 
 def _drawn(wide: str, narrow: str) -> Iterator[str]:
-    """A drawing twice, of which a screen shows the one that it has room for."""
+    """A drawing in two widths; the page shows the one that fits the screen."""
     if wide:
         yield f'<figure class="scroll wide">{wide}</figure>'
         yield f'<figure class="scroll narrow" aria-hidden="true">{narrow}</figure>'
 
 
 def _scenarios(results: Sequence[Samples]) -> Iterator[str]:
-    """What the bars say, in numbers, and by how much they differ."""
+    """The numbers behind the bars, and their differences."""
     yield from _cells(_SCENARIOS, [_scenario(each) for each in results])
     found = list(differences(results))
     if found:

@@ -1,11 +1,11 @@
-"""Records and results from files, in every form in which people have them. Pure.
+"""Reads records and results from files in all supported forms. Pure.
 
-Records: lines of JSON as the ConfigMap holds them, the ConfigMap itself as kubectl prints it (YAML or JSON), a list of
-records, or what ``tessera provisioning report -o json`` printed. Results: what ``tessera bench`` writes, or a list of
-such objects.
+Records: lines of JSON as in the ConfigMap, the ConfigMap itself as kubectl prints it (YAML or JSON), a list of records,
+or the output of ``tessera provisioning report -o json``. Results: the output of ``tessera bench``, or a list of such
+objects.
 
-Files are written by others: one of more characters than `REPORT_TEXT` is refused, and a YAML in which few lines stand
-for much, by names for parts that are repeated, before it is written out.
+Others write these files. So a file with more characters than `REPORT_TEXT` is refused, and so is YAML whose aliases
+would expand to a very large document; the check runs before the expansion.
 """
 
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ def read_records(text: str, name: str) -> tuple[ProvisioningRecord, ...]:
 
     Args:
         text: its content.
-        name: for messages.
+        name: name of the file, for messages.
 
     Raises:
-        ValueError: it has none, or one of them is broken; the text names file, line and fault.
+        ValueError: the file has no records, or one is broken; the text names file, line and mistake.
     """
     if len(text) > REPORT_TEXT:
         raise ValueError(f"{name}: has {len(text):,} characters; {REPORT_TEXT} are allowed, give fewer records")
@@ -44,7 +44,7 @@ def read_records(text: str, name: str) -> tuple[ProvisioningRecord, ...]:
 
 
 def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
-    """The records of pods in a file: only the ConfigMap, and what ``-o json`` printed, hold any.
+    """The records of pods in a file; only the ConfigMap and the output of ``-o json`` contain any.
 
     Raises:
         ValueError: one of them is broken.
@@ -125,7 +125,7 @@ def _line(value: Any, name: str) -> str:
         todo += parts
     try:
         return msgspec.json.encode(value).decode()
-    except (TypeError, RecursionError):  # YAML has sets, and objects that hold themselves
+    except (TypeError, RecursionError):  # YAML has sets, and objects that contain themselves
         raise ValueError(f"{name}: holds what is no record") from None
 
 
@@ -140,7 +140,7 @@ def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
     """The results of experiments in a file.
 
     Raises:
-        ValueError: it holds none; the text names file and fault.
+        ValueError: the file has none; the text names file and mistake.
     """
     try:
         if not text.lstrip().startswith("["):

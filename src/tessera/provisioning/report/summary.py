@@ -1,8 +1,7 @@
-"""Records by what they have in common, each phase in numbers. Pure.
+"""Groups records by common properties and computes numbers for each phase. Pure.
 
-A number stands with the n that it rests on: a phase that is unknown of a record is left out of that phase's numbers and
-of nothing else. Records of nodes that were lost before their cards could be used are counted, not averaged: their times
-are lower bounds.
+Each number comes with its n: if a phase of a record is unknown, the record is left out of that phase's numbers only.
+Records of nodes that were lost before their GPUs were usable are counted, not averaged: their times are lower bounds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +14,14 @@ from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Workl
 from tessera.provisioning.phases import ORDER, TOTALS, Span, node_phases, span_seconds, workload_steps, workload_wait
 from tessera.provisioning.statistics import needed, quantile
 
-#: Shares of the quantiles that are told.
+#: The quantiles that the report shows.
 SHARES = (0.50, 0.90, 0.99)
-#: What stands for an empty name.
+#: Text for an empty name.
 UNKNOWN = "unknown"
 
 
 class By(Enum):
-    """What records may have in common."""
+    """A property by which records are grouped."""
 
     STRATEGY = "strategy"
     POOL = "pool"
@@ -34,12 +33,12 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """A sample of seconds.
 
     Attributes:
-        n: how many values; without any there are no numbers.
+        n: number of values; without values there are no numbers.
         mean: arithmetic mean.
-        p50: half of the values are at most this, and so on; interpolated between neighbours.
-        p90: likewise.
-        p99: likewise; a guess where n is small, see ``supported``.
-        supported: n suffices to bound the 99th percentile from above with 95 % confidence.
+        p50: half of the values are at most this; interpolated between neighbours.
+        p90: 90 % of the values are at most this.
+        p99: 99 % of the values are at most this; a guess if n is small, see ``supported``.
+        supported: True if n suffices to bound the 99th percentile from above with 95 % confidence.
     """
 
     n: int
@@ -51,10 +50,10 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
-    """How a mean time is made up.
+    """The phases of a mean time.
 
     Attributes:
-        part: from where to where, a name of :class:`~tessera.provisioning.phases.Span`.
+        part: beginning and end, a name of :class:`~tessera.provisioning.phases.Span`.
         n: records in which both ends are known.
         mean: seconds.
         phases: mean seconds by phase; with ``unknown`` they sum to the mean.
@@ -98,7 +97,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def numbers(values: Sequence[float]) -> Numbers:
-    """A sample in numbers."""
+    """The numbers of a sample."""
     if not values:
         return Numbers(n=0)
     p50, p90, p99 = (quantile(values, share) for share in SHARES)
@@ -110,9 +109,9 @@ def summaries(records: Iterable[ProvisioningRecord], by: Sequence[By], part: Spa
     """The records in groups, the largest first.
 
     Args:
-        records: all.
-        by: what the records of a group have in common; without any, all are one group.
-        part: of which part of the way the make-up is told; None takes the one that is known of most records.
+        records: all records.
+        by: the properties by which records are grouped; without any, all are one group.
+        part: the span whose phases are shown; None takes the span that is known for most records.
     """
     groups: dict[tuple[str, ...], list[ProvisioningRecord]] = {}
     every = list(records)
@@ -125,13 +124,13 @@ def summaries(records: Iterable[ProvisioningRecord], by: Sequence[By], part: Spa
 
 
 class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods that ask for cards, from their creation to their first container's start.
+    """Pods that request GPUs, from their creation to their first container's start.
 
     Attributes:
-        fresh: their node came up while they waited; the others found one.
-        pods: how many.
-        simulated: how many of them are from the lab.
-        steps: numbers by step, in the order of the steps; what did not happen took no time.
+        fresh: True if their node was made while they waited; False if they found an existing node.
+        pods: number of pods.
+        simulated: number of pods from the lab.
+        steps: numbers by step, in the sequence of the steps; a step that did not happen took no time.
         total: numbers from creation to start.
     """
 
@@ -143,12 +142,12 @@ class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What pods these are, in a line."""
+        """A line that describes these pods."""
         return "pods whose node came up for them" if self.fresh else "pods that found a node"
 
 
 def workload_summaries(records: Iterable[WorkloadRecord]) -> tuple[WorkloadSummary, ...]:
-    """Pods' ways, those first whose node came up for them."""
+    """Summaries of pods; those whose node was made for them come first."""
     every = list(records)
     kinds = [(fresh, [each for each in every if each.fresh is fresh]) for fresh in (True, False)]
     return tuple(_workload_summary(fresh, own) for fresh, own in kinds if own)
@@ -169,7 +168,7 @@ def _workload_summary(fresh: bool, records: Sequence[WorkloadRecord]) -> Workloa
 
 
 def best_span(records: Sequence[ProvisioningRecord]) -> Span:
-    """The part of the way that is known of most records; of several, the longest."""
+    """The span that is known for most records; of several, the longest."""
     order = (Span.TOTAL, Span.PROVISIONED, Span.READY_TO_WORKLOAD, Span.STARTUP, Span.AFTER_LABELLED)
     return max(order, key=lambda part: sum(1 for each in records if span_seconds(each, part) is not None))
 
@@ -217,7 +216,7 @@ def _stack(records: Sequence[ProvisioningRecord], part: Span) -> Stack | None:
 
 
 def part_text(part: str) -> str:
-    """A part of the way in words: ``requested to workload``."""
+    """A span in words: ``requested to workload``."""
     first, last = Span[part.upper().replace("-", "_")].value
     return f"{_WORDS[first]} to {_WORDS[last]}"
 

@@ -1,7 +1,8 @@
-"""A small writer of SVG: elements, texts whose width is known well enough, and axes with round numbers. Pure.
+"""A small writer of SVG: elements, texts with an estimated width, and axes with round numbers. Pure.
 
-Written by hand: a chart library would be the largest dependency of all for three kinds of bars. The same drawing reads
-in light and in dark surroundings, within a page or alone.
+Written by hand: a chart library would be the largest dependency of all for three kinds of bars. A drawing is readable
+on
+light and dark backgrounds, within a page or alone.
 """
 
 import math
@@ -11,12 +12,12 @@ from xml.sax.saxutils import quoteattr
 
 from tessera.text import html as escape
 
-#: Width of a character of the sans-serif face, in parts of its size: a little more than the average of Latin texts.
+#: Width of a sans-serif character as a share of its size: a little more than the average of Latin texts.
 _WIDTH = 0.56
 #: Size of texts, pixels.
 SIZE = 13
 
-#: Colours of phases and series that stay apart for colour-blind eyes and on both backgrounds (after Okabe and Ito, and
+#: Colours of phases and series that colour-blind readers can distinguish, on both backgrounds (after Okabe and Ito, and
 #: Tol's muted scheme), and whether text on them is dark.
 PALETTE = (
     ("#4477aa", False),
@@ -31,7 +32,7 @@ PALETTE = (
     ("#ee99aa", True),
 )
 
-# Written out twice instead of with CSS variables, which viewers of single drawings do not know.
+# Written out twice instead of with CSS variables, which viewers of single drawings do not support.
 STYLE = """
 svg{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",Arial,sans-serif;font-size:13px}
 .ground{fill:#ffffff}.text{fill:#1b1f24}.title{font-size:16px;font-weight:600;fill:#1b1f24}.soft{fill:#57606a}
@@ -50,13 +51,13 @@ def element(name: str, *children: str, **attributes: object) -> str:
 
 
 def text(content: str, x: float, y: float, *, anchor: str = "start", class_: str = "text", whole: str = "") -> str:
-    """One line of text; ``y`` is its base line, ``whole`` what is shown to who points at it."""
+    """One line of text; ``y`` is its base line, ``whole`` the full text, shown while the pointer is on it."""
     drawn = element("text", escape(content), x=x, y=y, text_anchor=anchor, class_=class_)
     return element("g", element("title", escape(whole)), drawn) if whole and whole != content else drawn
 
 
 def drawing(width: float, height: float, title: str, *children: str) -> str:
-    """A whole drawing, which scales with its surroundings and says in a word what it shows to those who cannot see."""
+    """A whole drawing; it scales with its container, and its title is read by screen readers."""
     return element(
         "svg",
         element("title", escape(title)),
@@ -72,18 +73,18 @@ def drawing(width: float, height: float, title: str, *children: str) -> str:
 
 
 def width_of(content: str, size: float = SIZE) -> float:
-    """About how wide a text is, pixels."""
+    """The estimated width of a text, pixels."""
     return len(content) * size * _WIDTH
 
 
 def cut(content: str, width: float) -> str:
-    """A text that is about so wide at most."""
+    """The text, cut to about this width."""
     most = max(1, int(width / (SIZE * _WIDTH)))
     return content if len(content) <= most else content[: most - 1] + "…"
 
 
 def elided(content: str, width: float) -> str:
-    """A text that is about so wide at most, without its middle: long names differ at their ends."""
+    """The text, cut to about this width in the middle, since long names differ at their ends."""
     most = max(1, int(width / (SIZE * _WIDTH)))
     if len(content) <= most:
         return content
@@ -92,9 +93,9 @@ def elided(content: str, width: float) -> str:
 
 
 def wrapped(content: str, width: float, most: int = 3) -> list[str]:
-    """A text in lines that are about so wide at most, broken at spaces and behind hyphens.
+    """Breaks a text into lines of about this width, at spaces and after hyphens.
 
-    What does not fit in ``most`` lines is cut.
+    Text that does not fit in ``most`` lines is cut.
     """
     lines: list[str] = []
     for piece in re.findall(r"[^\s-]*-+|[^\s-]+|\s+", content.strip()):
@@ -110,7 +111,7 @@ def wrapped(content: str, width: float, most: int = 3) -> list[str]:
 
 
 def ticks(highest: float, about: int = 5) -> list[float]:
-    """Round numbers from 0 to at least ``highest``, about so many steps of 1, 2 or 5 times a power of ten."""
+    """Round numbers from 0 to at least ``highest``, in about this many steps of 1, 2 or 5 times a power of ten."""
     if highest <= 0:
         return [0.0, 1.0]
     rough = highest / about
@@ -126,7 +127,7 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float, width: float)
         entries: fill and name.
         x: left edge.
         y: base line of the first row.
-        width: of the rows.
+        width: width of the rows.
 
     Returns:
         The elements, and the base line of the last row.
@@ -143,7 +144,7 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float, width: float)
 
 
 def hatching(name: str) -> str:
-    """The definition of a pattern for what is unknown, to be used as ``url(#name)``."""
+    """The definition of a pattern for unknown time, to be used as ``url(#name)``."""
     stripe = element("path", d="M0 6L6 0", stroke="#8b949e", stroke_width=1.5)
     ground = element("rect", width=6, height=6, fill="#8b949e", fill_opacity=0.2)
     pattern = element("pattern", ground, stripe, id=name, width=6, height=6, patternUnits="userSpaceOnUse")
@@ -151,7 +152,7 @@ def hatching(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """A tick's number without needless zeros."""
+    """The text of a tick, without trailing zeros."""
     return f"{value:g}" if value < 1e6 else f"{value:.0f}"
 
 

@@ -1,4 +1,4 @@
-"""The numbers as text for a terminal. Pure."""
+"""The report's numbers as text for a terminal. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from tessera.provisioning.experiments.results import Samples
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
-#: What is said where there is nothing, and where to look then.
+#: The text for an empty report, with the place to look at then.
 NOTHING = "no records: nodes that come up from now on make them"
 WHERE = (
     "--since and --group leave records out; without --file they are those of the controller, in the ConfigMap"
@@ -49,7 +49,7 @@ def _workload_block(summary: WorkloadSummary) -> Iterator[str]:
 
 
 def pods_text(summary: WorkloadSummary) -> str:
-    """How many pods a summary is of, and what is to be known of them."""
+    """The number of pods in a summary, and their properties."""
     pods = count_noun(summary.pods, "pod")
     if not summary.simulated:
         return pods
@@ -82,7 +82,7 @@ def _experiments(results: Sequence[Samples]) -> Iterator[str]:
 
 
 def nodes_text(summary: Summary) -> str:
-    """How many nodes a summary is of, and what is to be known of them: ``13 nodes, 1 lost …, simulated``."""
+    """The number of nodes in a summary, and their properties: ``13 nodes, 1 lost …, simulated``."""
     parts = [count_noun(summary.records, "node")]
     if summary.simulated:
         parts.append("simulated" if summary.simulated == summary.records else f"{summary.simulated} of them simulated")
@@ -94,7 +94,7 @@ def nodes_text(summary: Summary) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """``132 s``, with a tenth below ten; ``-`` if unknown."""
+    """``132 s``, with one decimal below ten; ``-`` if unknown."""
     if value is None:
         return "-"
     return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
