@@ -1,13 +1,14 @@
-"""All that admission decides about a pod, in one patch.
+"""Decides everything about a pod at admission, in one patch.
 
-In this order, each on the pod that the one before has made: requirements become a resource, counts of shares are
-checked, slices on demand are gated and charged. Decided again on the result, as when the API server reinvokes the
-webhook, nothing changes.
+Three steps, each on the pod that the step before has made: requirements become a resource, counts of shares are
+checked, slices on demand are gated and charged. A second decision on the result, as when the API server reinvokes the
+webhook, changes nothing.
 
-Counts of shares: a sharing profile may say ``failRequestsGreaterThanOne``, and MPS always means it, because several
-shares are no larger part of a card. The node refuses such a container when its pod is already bound, and the pod has
-failed for good; here its author reads it when the pod is created. A count is refused only if no node would take it. If
-one node allows it, or does not say, the pod is admitted everywhere, and a node that does not allow it refuses.
+Counts of shares: a sharing profile may say ``failRequestsGreaterThanOne``, and MPS always implies it, because several
+shares are no larger part of a card. The node refuses such a container only after its pod is bound, and the pod then
+fails for good; the webhook tells the author when the pod is created. It refuses a count only if no node would take it.
+If one node allows the count, or does not say, the webhook admits the pod everywhere, and a node that does not allow the
+count refuses the pod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,15 +27,15 @@ from tessera.webhook.nodes.capabilities import Capabilities
 def decide_admission(
     pod: Mapping[str, Any], capabilities: Capabilities, spend: SpendTime = spend_nothing
 ) -> Sequence[Operation]:
-    """The operations of a JSON patch; none if the pod is to be left alone.
+    """Returns the operations of a JSON patch; none if the pod needs no change.
 
     Args:
-        pod: as it is to be created.
-        capabilities: what the cluster has.
-        spend: asked before each piece of work.
+        pod: the pod to be created.
+        capabilities: the GPU resources of the cluster.
+        spend: called before each piece of work.
 
     Raises:
-        Refused: the pod must not be created.
+        PodRefused: the pod must not be created.
     """
     first = translate_requirements(pod, capabilities, spend)
     translated = apply_operations(pod, first)
@@ -49,12 +50,12 @@ Json = Mapping[str, Any]
 
 
 def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
-    """Why a container's amount cannot be served anywhere; empty if it may be.
+    """Returns why no node can serve a container's amount; empty if one may.
 
     Args:
-        spec: the pod's.
+        spec: the pod's ``spec``.
         nodes: where the pod may run.
-        capabilities: what the nodes have.
+        capabilities: the GPU resources of the nodes.
     """
     for container, resource, amount in _asked(spec):
         if _one_each(resource, nodes, capabilities) and _is_above_one(amount):
@@ -77,11 +78,11 @@ def _is_above_one(amount: str) -> bool:
     try:
         return parse_quantity(amount) > 1
     except ValueError:
-        return False  # the API server says what is wrong with it
+        return False  # the API server reports the error
 
 
 def _one_each(resource: str, nodes: Nodes, capabilities: Capabilities) -> bool:
-    """Whether there are nodes with the resource, and all of them give one share at most."""
+    """True if there are nodes with the resource, and all of them give at most one share."""
     if not capabilities.one_each.get(resource, 0) & nodes:
         return False
     others = capabilities.undescribed.get(resource, 0) | capabilities.several_each.get(resource, 0)

@@ -1,6 +1,6 @@
 """Operations of a JSON patch (RFC 6902) that admission makes, and their effect on a pod.
 
-Only ``add`` is ever used: it sets a member or, at ``-``, appends to a list. Nothing that an author wrote is removed.
+Only ``add`` is used: it sets a member or, at ``-``, appends to a list. Nothing that an author wrote is removed.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Operation = dict[str, Any]
 
 
 def add_operation(path: Sequence[str], value: Any) -> Operation:
-    """Sets the member at a path, whose parts are given as they are in the object."""
+    """Returns the operation that sets the member at a path; the path's parts are unescaped."""
     return {
         "op": "add",
         "path": "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path),
@@ -20,7 +20,7 @@ def add_operation(path: Sequence[str], value: Any) -> Operation:
 
 
 def apply_operations(document: Any, operations: Sequence[Operation]) -> Any:
-    """The object after the operations; the one given, and all that it holds, stays as it is.
+    """Returns the object after the operations; the given object and its parts do not change.
 
     Raises:
         LookupError: a parent is missing.
@@ -38,7 +38,7 @@ def _part(text: str) -> str:
 
 
 def _with(at: Any, path: Sequence[str], value: Any) -> Any:
-    """A copy of the object in which only what lies on the path is new."""
+    """Returns a copy of the object in which only the parts on the path are new."""
     if not path:
         return value
     head, rest = path[0], path[1:]

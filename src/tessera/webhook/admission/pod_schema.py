@@ -1,7 +1,7 @@
-"""The types of a pod's JSON, as far as admission reads it. A body that breaks them is no pod and is answered with 400.
+"""The types of those parts of a pod's JSON that admission reads. A body that breaks them is answered with 400.
 
-A pod is decoded twice: into these types, which are thrown away, and into plain JSON, which the patch is worked out on.
-The first makes the second safe to read. ``null`` stands for a field that is not there, as in Kubernetes.
+A pod is decoded twice: into these types, which are discarded, and into plain JSON, from which the patch is computed.
+The first decoding makes the second safe to read. ``null`` stands for a missing field, as in Kubernetes.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ import msgspec
 from tessera.api.pods.size_limits import PodSize
 
 Text = str | None
-#: A quantity is text on the wire; numbers are taken too, as the API server does in manifests.
+#: A quantity is text in JSON; numbers are accepted too, as the API server does in manifests.
 Quantities = dict[str, str | int | float] | None
 
 
 class _JsonObject(msgspec.Struct, frozen=True, rename="camel"):
-    """A JSON object; fields that are not named here may be anything."""
+    """A JSON object; fields that this module does not name may have any value."""
 
 
 class Named(_JsonObject, frozen=True):
-    """Something with a name: an environment variable, a scheduling gate."""
+    """An object with a name: an environment variable, a scheduling gate."""
 
     name: Text = None
 

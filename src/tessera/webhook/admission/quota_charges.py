@@ -1,9 +1,10 @@
-"""Charges a pod with slices in the quota resource: GB of its profiles, counted as Gi.
+"""Charges a pod with slices to the quota resource: GB of its profiles, counted as Gi.
 
-- A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
-  the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
-- The amounts follow from the slices. An author may leave them out or write them, as in a copy of a running pod; other
-  amounts are refused.
+- A pod is charged for all slices that it holds until it ends. Kubernetes counts the largest init container beside the
+  sum of the app containers, but kubelet keeps the slices of every init container; the uncounted rest is charged to an
+  app container.
+- The amounts follow from the slices. An author may leave them out or write the same amounts, as in a copy of a running
+  pod; other amounts are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ _GI = 2**30
 
 
 class ContainerWithSlices(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that asks for slices, and where it stands in the pod."""
+    """A container that asks for slices, and its path in the pod."""
 
     path: str
     container: Json
@@ -36,9 +37,9 @@ class QuotaCharge(msgspec.Struct, frozen=True):
     """The amount that one container is charged.
 
     Attributes:
-        path: where the container stands in the pod.
+        path: the container's path in the pod.
         container: as its author wrote it.
-        gigabytes: GB of its slices, and of those that Kubernetes would not count.
+        gigabytes: GB of its slices, and of slices that Kubernetes would not count.
     """
 
     path: str
@@ -46,7 +47,7 @@ class QuotaCharge(msgspec.Struct, frozen=True):
     gigabytes: int
 
     def operations(self) -> Sequence[Operation]:
-        """Sets limits and requests; nothing where they say it already."""
+        """Returns the operations that set limits and requests; none if both have the amount already."""
         amount = f"{self.gigabytes}Gi"
         at = (*self.path.split("/")[1:], "resources")
         resources = self.container.get("resources")
@@ -64,12 +65,12 @@ class QuotaCharge(msgspec.Struct, frozen=True):
 
 
 def compute_charges(asking: Sequence[ContainerWithSlices], held: Sequence[str], spec: Json) -> Sequence[QuotaCharge]:
-    """The charges; together Kubernetes counts them as what the pod holds.
+    """Returns the charges; Kubernetes counts their sum as the amount that the pod holds.
 
     Args:
         asking: the containers that ask for slices.
         held: the profiles of all slices that the pod keeps.
-        spec: the pod's.
+        spec: the pod's ``spec``.
     """
     charges = [QuotaCharge(one.path, one.container, _gigabytes(one.slices)) for one in asking]
     beside = peak = 0
@@ -89,10 +90,10 @@ def compute_charges(asking: Sequence[ContainerWithSlices], held: Sequence[str], 
 
 
 def refuse_other_charges(spec: Json, charges: Sequence[QuotaCharge]) -> None:
-    """Refuses amounts of the quota resource that are not those of the slices.
+    """Refuses amounts of the quota resource that do not match the slices.
 
     Raises:
-        Refused: the text names container, amount and what it would be.
+        PodRefused: the text names the container, its amount and the right amount.
     """
     right = {charge.path: charge.gigabytes for charge in charges}
     for path, name, amount in _written(spec):
@@ -126,7 +127,7 @@ def _gigabytes(slices: ContainerSlices) -> int:
 
 
 def _memory(profile: str) -> int:
-    """GB of a profile; of what a node calls a profile and is none, nothing."""
+    """Returns the GB of a profile; 0 for a node's profile name that is not a MIG profile."""
     try:
         return parse_profile_name(profile).memory_gb
     except ValueError:

@@ -1,16 +1,16 @@
-"""Turns a pod's requirements into the resource that fulfils them: pod and cluster in, patch out.
+"""Turns a pod's requirements into the resource that fulfils them: takes pod and cluster, returns a patch.
 
 Rules:
 
 - A pod without requirements is not changed.
-- Offers count of the nodes that the author leaves by node selector and required node affinity.
-- The container that ``kubectl.kubernetes.io/default-container`` names gets the resource, else the first one.
-- A restriction to nodes is added to what the author wrote, never put in its place: every alternative of a required node
-  affinity gets it as well.
-- What was chosen and why is recorded on the pod, and a pod that has the record and the resource is left alone, so that
-  a second call (reinvocation) patches nothing.
+- Only offers of nodes count that the author's node selector and required node affinity admit.
+- The container that ``kubectl.kubernetes.io/default-container`` names gets the resource, else the first container.
+- A restriction to nodes is added to the author's own and never replaces it: every alternative of a required node
+  affinity gets it too.
+- The webhook records its choice and the reason on the pod. It leaves a pod with the record and the resource alone, so
+  that a second call (reinvocation) patches nothing.
 
-What the chosen resource itself entails, a gate and a charge for a slice on demand, is decided after this.
+A later step decides on the gate and the charge that a chosen slice on demand needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,15 @@ _SELECTED = "the part of the cluster that the pod's node selector and affinity l
 def translate_requirements(
     pod: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing
 ) -> Sequence[Operation]:
-    """The operations of a JSON patch that give a pod the smallest offer it can work with.
+    """Returns the operations of a JSON patch that give a pod the smallest offer that fulfils its requirements.
 
     Args:
-        pod: as it is to be created.
-        capabilities: what the cluster has.
-        spend: asked before each piece of work.
+        pod: the pod to be created.
+        capabilities: the GPU resources of the cluster.
+        spend: called before each piece of work.
 
     Raises:
-        Refused: an annotation is wrong, or nothing of the cluster fulfils them.
+        PodRefused: an annotation is wrong, or nothing in the cluster fulfils the requirements.
     """
     spend()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
@@ -57,7 +57,7 @@ def translate_requirements(
     except RequirementError as error:
         raise PodRefused(str(error)) from None
     if requirements is None or not spec.get("containers"):
-        return ()  # the API server says what a pod without containers lacks
+        return ()  # the API server reports that a pod without containers is wrong
     nodes = capabilities.selected_by(spec, spend)
     spend()
     choice = _choice(requirements, nodes, capabilities, _SELECTED if read_restriction(spec) else "the cluster")
@@ -104,7 +104,7 @@ def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
 
 
 def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
-    """The tests of which one must hold on a pod's node; none if every node will do."""
+    """Returns the tests of which one must hold on a pod's node; none if any node will do."""
     if choice.kept_by is NodeRestriction.NOTHING:
         return ()
     chosen = frozenset(choice.nodes)
@@ -117,7 +117,7 @@ def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) 
 
 
 def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
-    """Required node affinity: its terms are alternatives, so each is crossed with each alternative of ours."""
+    """Crosses each term of the required node affinity with each of ours, since both are alternatives."""
     if not ours:
         return []
     affinity = dict(spec.get("affinity") or {})
@@ -133,7 +133,7 @@ def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
 
 
 def _size(terms: Sequence[Json]) -> PodSize:
-    """The size of node affinity with the names of nodes that were added."""
+    """Returns the size of node affinity including the added node names."""
     tests = [test for term in terms for field in ("matchExpressions", "matchFields") for test in term.get(field) or ()]
     return PodSize(
         terms=len(terms), expressions=len(tests), values=sum(len(test.get("values") or ()) for test in tests)
@@ -141,7 +141,7 @@ def _size(terms: Sequence[Json]) -> PodSize:
 
 
 def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
-    """A term with each of our expressions. One that says nothing matches no node, and has to stay so."""
+    """Combines a term with each of our expressions. An empty term matches no node, and must stay empty."""
     written = term.get("matchExpressions") or ()
     if not written and not term.get("matchFields"):
         return [term]
@@ -149,7 +149,7 @@ def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
 
 
 def _record(choice: OfferChoice) -> list[Operation]:
-    """The pod has annotations: its requirements stand there."""
+    """Returns the operations that record the choice; the pod has annotations, since they hold its requirements."""
     return [
         add_operation(("metadata", "annotations", key), value)
         for key, value in ((CHOSEN, choice.resource), (CHOSEN_REASON, choice.reason))

@@ -1,10 +1,10 @@
 """AdmissionReview v1: the envelope around :mod:`tessera.webhook.admission.decision`.
 
-What is no review of a pod is a :class:`ReviewError` with the field and the rule, whatever the bytes are; a pod with
-more in it than a review goes over is refused before any work. So a review ends soon and never in another way.
+Any body that is no review of a pod raises :class:`ReviewError` with the field and the rule. A pod that exceeds the size
+limits of a review is refused before any work. So every review ends soon, and in no other way.
 
-:class:`Reviewer` is what both the TLS server and a control plane in the same process call: bytes in, bytes out. It
-reads the capabilities as they are at each call, so that a card that just appeared counts at once.
+The TLS server and a control plane in the same process both call :class:`Reviewer`: bytes in, bytes out. It reads the
+capabilities at each call, so that a card that just appeared counts at once.
 """
 
 import base64
@@ -49,15 +49,15 @@ CountVerdict = Callable[[str], None]
 
 
 def _count_nothing(_verdict: str) -> None:
-    """Nobody counts."""
+    """Counts nothing."""
 
 
 class Reviewer:
     """Answers AdmissionReviews.
 
     Args:
-        capabilities: what the cluster's cards can do; kept up to date by whoever made it.
-        counted: told each verdict.
+        capabilities: the GPU resources of the cluster, which the caller keeps up to date.
+        counted: called with each verdict.
     """
 
     def __init__(self, capabilities: Capabilities, counted: CountVerdict = _count_nothing) -> None:
@@ -68,10 +68,10 @@ class Reviewer:
         self._pods = msgspec.json.Decoder(dict[str, Any] | None)
 
     def review(self, body: bytes) -> bytes:
-        """The answer to one AdmissionReview, both as JSON.
+        """Returns the answer to one AdmissionReview; both are JSON.
 
         Raises:
-            ReviewError: the body is no AdmissionReview v1 of a pod; the text says what is.
+            ReviewError: the body is no AdmissionReview v1 of a pod; the text names the error.
         """
         budget = ReviewBudget()
         request = self._request(body)
@@ -100,7 +100,7 @@ class Reviewer:
         return found.request
 
     def _pod(self, request: _Request) -> tuple[PodSchema | None, dict[str, Any] | None]:
-        """The pod of a request, checked and as it is; None where there is none."""
+        """Returns the pod of a request, as checked types and as plain JSON; None if there is no pod."""
         fault = "request.object is no pod"
         return _decoded(self._shapes, request.object, fault), _decoded(self._pods, request.object, fault)
 
@@ -122,7 +122,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault:
     """Decodes a body or a part of it.
 
     Raises:
-        ReviewError: they are no JSON of the decoder's type; the text begins with ``fault``.
+        ReviewError: the bytes are no JSON of the decoder's type; the text begins with ``fault``.
     """
     try:
         return decoder.decode(body)

@@ -1,18 +1,19 @@
-"""One pod in, one verdict out: gate it, leave it alone, or refuse it with a reason.
+"""Returns one verdict for one pod: gate it, leave it alone, or refuse it with a reason.
 
 Rules:
 
-- A pod without a MIG request is never changed, and one that asks for a slice gets exactly two things: the scheduling
-  gate, and per container that asks the quota resource, in limits and requests.
-- A pod that only nodes with a fixed layout can serve, among those that its author leaves, is left to them.
-- The patch is computed against what the pod already has, so a second call (reinvocation) patches nothing.
-- The quota is ours to compute. Whoever asks for it with another amount than the slices have, or without slices, is
-  refused: nodes have as much of it as their cards can give, and what one pod takes in vain the others lack.
-- A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
-  the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
-- What cannot work is refused here, where the author sees it, and not left to wait for ever.
+- A pod without a MIG request is never changed. A pod that asks for a slice gets exactly two things: the scheduling
+  gate, and the quota resource in limits and requests of each container that asks.
+- A pod that only nodes with a fixed layout can serve, among the nodes that its author selects, is left to them.
+- The patch is computed from the pod's present content, so a second call (reinvocation) patches nothing.
+- Tessera computes the quota. A pod that asks for another amount of it than its slices have, or for some without slices,
+  is refused: nodes have only as much of it as their cards can give, and other pods would lack the wasted amount.
+- A pod is charged for all slices that it holds until it ends. Kubernetes counts the largest init container beside the
+  sum of the app containers, but kubelet keeps the slices of every init container; the uncounted rest is charged to an
+  app container.
+- A pod that cannot work is refused here, where its author sees the reason, so that it does not wait for ever.
 
-Pure: the verdict follows from the pod's JSON and the known capabilities alone.
+Pure: the verdict follows only from the pod's JSON and the known capabilities.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,16 +40,16 @@ _LONGEST_PROFILE = 63
 def patch_for_slices(
     pod: Json, capabilities: Capabilities, nodes: Nodes, spend: SpendTime = spend_nothing
 ) -> Sequence[Operation]:
-    """The operations that gate a pod and charge its slices; none if it is to be left alone.
+    """Returns the operations that gate a pod and charge its slices; none if it needs no change.
 
     Args:
-        pod: as it is to be created.
-        capabilities: what the cluster has.
-        nodes: those that the pod's author leaves.
-        spend: asked before each piece of work.
+        pod: the pod to be created.
+        capabilities: the GPU resources of the cluster.
+        nodes: the nodes that the pod's author selects.
+        spend: called before each piece of work.
 
     Raises:
-        Refused: the pod asks for what cannot be served.
+        PodRefused: no node can serve the pod's request.
     """
     spec = pod.get("spec") or {}
     refuse_foreign(spec, capabilities)
@@ -92,16 +93,16 @@ def _slices(container: Json, *, init: bool) -> ContainerSlices:
 def _for_static_nodes(
     spec: Json, asking: Sequence[ContainerWithSlices], capabilities: Capabilities, nodes: Nodes
 ) -> bool:
-    """Whether nodes with a fixed layout are to serve the pod.
+    """True if nodes with a fixed layout will serve the pod.
 
-    The nodes decide that its author leaves; if none of those has what it asks for, all.
+    The nodes that its author selects decide; if none of them has the profiles, all nodes do.
 
     Raises:
-        Refused: no node can.
+        PodRefused: no node can serve the pod.
     """
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
     if any(_is_share(profile, capabilities) for profile in profiles):
-        return True  # like any pod for a resource that no node has yet, it waits for one
+        return True  # the pod waits, like any pod that asks for a resource that no node has yet
     if _having(capabilities.on_demand, profiles, nodes):
         return False
     if _having(capabilities.fixed, profiles, nodes):
@@ -123,14 +124,14 @@ def _for_static_nodes(
 
 
 def _having(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
-    """Those of the nodes that have all of the profiles."""
+    """Returns those of the nodes that have all of the profiles."""
     for profile in profiles:
         nodes &= sets.get(profile, 0)
     return nodes
 
 
 def _is_share(profile: str, capabilities: Capabilities) -> bool:
-    """Whether this is a share of a slice as sharing profiles call it; slices that are cut on demand are not shared."""
+    """True if this is a sharing profile's name for a share of a slice; slices cut on demand are not shared."""
     base = profile.removesuffix(SHARED_SUFFIX)
     return base != profile and (base in capabilities.known or base in MODEL_PROFILES)
 
@@ -190,10 +191,10 @@ def _order(profile: str) -> tuple[int, int, str]:
 
 
 def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
-    """Refuses a pod that asks for another slicer's resource, which no node has.
+    """Refuses a pod that asks for another slicer's resource that no node has.
 
     Raises:
-        Refused: the text names container, resource and the right name.
+        PodRefused: the text names container, resource and the right name.
     """
     for container, resource in _asked(spec):
         meant = suggest_resource(resource)

@@ -1,7 +1,8 @@
-"""Bounds the cost of a review: the size of the pod before any work, and CPU time during the work.
+"""Bounds the cost of a review: the pod's size before any work, and CPU time during the work.
 
-The bounds on size keep reviews short. The bound on time catches costs that they miss: each part of a decision, and each
-container and alternative in it, checks the time first. A review that has used its time is refused with that reason.
+The size limits keep reviews short. The time limit catches costs that the size limits miss: each part of a decision, and
+each container and alternative in it, first checks the time. A review that has used its time is refused with that
+reason.
 """
 
 import time
@@ -15,19 +16,19 @@ class PodRefused(Exception):  # noqa: N818 - a verdict, not a fault
     """The pod must not be created; the text is shown to its author."""
 
 
-#: Called before each piece of work. Raises :class:`Refused` once the review has used its time.
+#: Called before each piece of work. Raises :class:`PodRefused` once the review has used its time.
 SpendTime = Callable[[], None]
 
 
 def spend_nothing() -> None:
-    """The work is not counted."""
+    """Counts no work."""
 
 
 class ReviewBudget:
-    """The CPU time of one review, from construction on.
+    """The CPU time of one review, from its construction on.
 
     Args:
-        seconds: CPU seconds of this thread since some start.
+        seconds: returns the CPU seconds of this thread since some start.
     """
 
     def __init__(self, seconds: Callable[[], float] = time.thread_time) -> None:
@@ -35,10 +36,10 @@ class ReviewBudget:
         self._end = seconds() + REVIEW_TIME / 1000
 
     def spend(self) -> None:
-        """Goes on if there is time left.
+        """Returns if there is time left.
 
         Raises:
-            Refused: there is none.
+            PodRefused: no time is left.
         """
         if self._seconds() > self._end:
             raise PodRefused(
@@ -48,10 +49,10 @@ class ReviewBudget:
 
 
 def refuse_oversized(size: PodSize) -> None:
-    """Refuses a pod with more of something than a review goes over.
+    """Refuses a pod that exceeds a size limit of a review.
 
     Raises:
-        Refused: the text names what, the count and the limit.
+        PodRefused: the text names the part, the count and the limit.
     """
     if why := find_size_excess(size):
         raise PodRefused(why)

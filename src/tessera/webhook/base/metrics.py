@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-#: What a review can come to; ``malformed`` is a body that is no review of a pod.
+#: The possible results of a review; ``malformed`` is a body that is no review of a pod.
 VERDICTS = ("patched", "untouched", "refused", "malformed")
 #: Seconds; a usual review takes less than a millisecond, and none may take more than a fifth of a second.
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -29,9 +29,9 @@ class WebhookMetrics:
         self._reviews[verdict].inc()
 
     def observe(self, seconds: float) -> None:
-        """Notes how long a review took."""
+        """Records the duration of a review."""
         self._seconds.observe(seconds)
 
     def text(self) -> bytes:
-        """All of it as Prometheus reads it; may be called from any thread."""
+        """Returns all metrics in Prometheus' format; may be called from any thread."""
         return generate_latest(self._registry)

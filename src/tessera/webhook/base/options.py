@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Path that the API server posts AdmissionReviews to.
+#: Path to which the API server posts AdmissionReviews.
 REVIEW_PATH = "/mutate-v1-pod"
 
 
@@ -12,17 +12,17 @@ class WebhookOptions:
     """Options of :func:`tessera.webhook.main.run.run`.
 
     Attributes:
-        namespace: the deployment's, where the Secret lives.
-        service: name of the Service in front of the webhook; the certificate is made out to it.
+        namespace: the deployment's namespace, which has the Secret.
+        service: name of the Service in front of the webhook; the certificate is issued for it.
         secret: name of the Secret that keeps the certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept up to date.
-        address: where the servers listen; None for all addresses, IPv6 too.
-        port: None opens no socket at all: reviews are then called in process; 0 picks a free port.
-        health_port: plain HTTP for ``/healthz`` and ``/readyz``; None for none.
+        address: address of the servers; None for all addresses, IPv6 too.
+        port: None opens no socket: callers in the process call the reviews directly; 0 picks a free port.
+        health_port: plain HTTP port for ``/healthz`` and ``/readyz``; None for no such port.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
-        certificate_days: how long a certificate is valid; it is replaced after two thirds of that.
-        on_listening: told address and port once the TLS server is open.
-        on_ready: called once reviews may come: the certificate is served and the API server trusts it.
+        certificate_days: days for which a certificate is valid; it is replaced after two thirds of them.
+        on_listening: called with address and port once the TLS server is open.
+        on_ready: called once reviews may come: the webhook serves the certificate and the API server trusts it.
     """
 
     namespace: str = "tessera-system"

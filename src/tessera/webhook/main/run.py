@@ -31,22 +31,22 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
 
     Args:
         options: names and ports.
-        client: the API server; its identity needs what ``deploy/`` grants to the webhook.
-        clock: the time.
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the webhook.
+        clock: gives the time.
         rng: for jitter; seeded in tests.
 
     Raises:
-        ExceptionGroup: a part failed in a way that only a fresh start can mend.
+        ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
     await Webhook(options, client, clock, rng=rng or random.Random()).run()
 
 
 class Webhook:
-    """One replica. :meth:`review` may be called at once; what the cluster can do is learnt while it runs.
+    """One replica. :meth:`review` may be called at once; the replica learns the cluster's GPU resources while it runs.
 
     Attributes:
-        capabilities: what the cluster's cards can do now.
-        metrics: what this replica has counted.
+        capabilities: the present GPU resources of the cluster.
+        metrics: this replica's metrics.
     """
 
     def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
@@ -63,7 +63,7 @@ class Webhook:
         self._keeper = CertificateManager(options, client, clock, rng=rng, serve=self._serve)
 
     def review(self, body: bytes) -> bytes:
-        """The answer to an AdmissionReview, both as JSON.
+        """Returns the answer to an AdmissionReview; both are JSON.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod.
@@ -79,7 +79,7 @@ class Webhook:
 
     @property
     def not_ready_because(self) -> str:
-        """Why reviews should not come yet; empty if they may."""
+        """Returns why the API server should not send reviews yet; empty if it may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
         return "" if self._keeper.served else "no certificate is trusted by the API server yet"

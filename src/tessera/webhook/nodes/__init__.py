@@ -1,1 +1,1 @@
-"""What the cluster's nodes offer, and which of them a pod's author selects."""
+"""The GPU resources of the cluster's nodes, and the nodes that a pod's author selects."""

@@ -1,10 +1,10 @@
 """The nodes with GPUs, by the resources and profiles that they have.
 
-Two kinds of nodes serve ``nvidia.com/mig-*``: those whose cards are cut on demand, and those with a fixed layout; a
+Two kinds of nodes serve ``nvidia.com/mig-*``: nodes whose cards are cut on demand, and nodes with a fixed layout; a
 node with cards of both kinds serves each profile in one way. A pod that only a fixed layout can serve is left to it.
 
-Everything is kept by what nodes have in common, with the set of the nodes that have it, and brought up to date node by
-node. So a review costs the same at ten nodes and at ten thousand.
+Each property is stored once, with the set of nodes that have it, and is updated node by node. So a review costs the
+same with ten nodes and with ten thousand.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
 
 class NodeSets(dict[str, Nodes]):
-    """Sets of nodes by a name that they have in common; a name that no node has is not there."""
+    """Sets of nodes by a property's name; a name that no node has is not a key."""
 
     def put(self, names: Iterable[str], node: Nodes) -> None:
         """Adds a node to the sets of these names."""
@@ -30,7 +30,7 @@ class NodeSets(dict[str, Nodes]):
             self[name] = self.get(name, 0) | node
 
     def drop(self, names: Iterable[str], node: Nodes) -> None:
-        """Takes a node out of the sets of these names."""
+        """Removes a node from the sets of these names."""
         for name in names:
             left = self.get(name, 0) & ~node
             if left:
@@ -40,17 +40,17 @@ class NodeSets(dict[str, Nodes]):
 
 
 class Capabilities:
-    """The nodes with GPUs, by what they have.
+    """The nodes with GPUs, by their resources and profiles.
 
     Attributes:
-        labels: their labels.
-        fields: their names, as node affinity selects by them.
-        offers: what they say that they offer.
+        labels: the nodes' labels.
+        fields: the nodes' names, which node affinity can select by.
+        offers: the offers that the nodes advertise.
         on_demand: profiles that are cut on demand, in the resource's spelling.
         fixed: profiles of fixed layouts.
-        undescribed: GPU resources that nodes give out without saying of which cards.
-        one_each: resources of which some device of a node is given to a container once at most.
-        several_each: resources of which some device of a node is given in any number.
+        undescribed: GPU resources of nodes that do not say which cards they are of.
+        one_each: resources with some device of a node that a container can have at most once.
+        several_each: resources with some device of a node that a container can have in any number.
         foreign: resources of other slicers.
     """
 
@@ -65,7 +65,7 @@ class Capabilities:
 
     @classmethod
     def of(cls, nodes: Iterable[GpuNode]) -> Self:
-        """All that these nodes can do."""
+        """Returns the capabilities of these nodes."""
         made = cls()
         for node in nodes:
             made.put(node)
@@ -86,7 +86,7 @@ class Capabilities:
             sets.put(names, 1 << number)
 
     def drop(self, name: str) -> None:
-        """Forgets a node; one that is not known is no error."""
+        """Removes a node; an unknown node is no error."""
         number = self._numbers.pop(name, None)
         node = None if number is None else self._nodes[number]
         if number is None or node is None:
@@ -111,39 +111,39 @@ class Capabilities:
 
     @property
     def possible(self) -> frozenset[str]:
-        """What a gated pod may hope for: what the cards can do, or before any is known, any model's profiles."""
+        """Profiles that a gated pod may get: those of the cards or, while no card is known, of any model."""
         return frozenset(self.on_demand) or MODEL_PROFILES
 
     @property
     def known(self) -> frozenset[str]:
-        """All profiles that a pod may ask for, whichever nodes have them."""
+        """Returns all profiles that a pod may ask for, of any nodes."""
         return self.possible.union(self.fixed)
 
     @property
     def gpu_resources(self) -> frozenset[str]:
-        """Names of resources that are GPUs, beside those of MIG slices."""
+        """Returns the names of GPU resources besides those of MIG slices."""
         return frozenset(GPU_RESOURCES).union(self.one_each, self.several_each)
 
     @property
     def every(self) -> Nodes:
-        """All nodes."""
+        """Returns all nodes."""
         return self.fields.having(NODE_NAME)
 
     def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
-        """The nodes that a pod's node selector and required node affinity leave; ``spend`` counts the work."""
+        """Returns the nodes that a pod's node selector and required node affinity admit; ``spend`` counts the work."""
         return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
 
     def nodes(self, nodes: Nodes) -> Iterator[GpuNode]:
-        """The nodes of a set, in no order that means anything."""
+        """Yields the nodes of a set, in no particular order."""
         bits = f"{nodes:b}"[::-1]
         return (node for bit, node in zip(bits, self._nodes, strict=False) if bit == "1" and node is not None)
 
     def names(self, nodes: Nodes) -> Sequence[str]:
-        """The names of the nodes of a set, sorted."""
+        """Returns the names of the nodes of a set, sorted."""
         return sorted(node.name for node in self.nodes(nodes))
 
     def closest(self, profile: str) -> str | None:
-        """The possible profile whose spelling is closest, if any is close."""
+        """Returns the possible profile with the closest spelling; None if none is close."""
         return closest_profile(profile, sorted(self.known))
 
 
@@ -154,5 +154,5 @@ def _model_profiles() -> frozenset[str]:
     return frozenset(map(resource_spelling, names))
 
 
-#: Every profile of every model that NVIDIA cuts, in the resource's spelling.
+#: Every MIG profile of every model that NVIDIA lists, in the resource's spelling.
 MODEL_PROFILES = _model_profiles()

@@ -1,8 +1,8 @@
 """The nodes with GPUs as admission sees them, kept up to date by events.
 
-A node says itself what it offers, in the annotation ``tessera.dev/offers``. Where it does not (an older agent, another
-device plugin), its Instaslice object tells which slices can be had on demand, and ``status.allocatable`` the rest.
-Nodes that are cordoned, not ready or full count: what the cluster has does not change with that.
+A node's annotation ``tessera.dev/offers`` lists its offers. On a node without it (an older agent, another device
+plugin), the Instaslice object gives the slices that can be cut on demand, and ``status.allocatable`` the rest. Nodes
+that are cordoned, not ready or full count too: the cluster's resources do not change with that.
 
 A profile of a node is on demand where the offers or the Instaslice object say so, else fixed where the node offers or
 advertises it. It is never both.
@@ -23,7 +23,7 @@ from tessera.offers.selection import Offer
 
 _log = logging.getLogger(__name__)
 
-#: What NVIDIA's and our device plugins name resources by, unless a profile renames them.
+#: Prefixes of the resource names of NVIDIA's and our device plugins, unless a profile renames them.
 _PREFIX = "nvidia.com/"
 
 
@@ -33,11 +33,11 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: its name.
         labels: its labels.
-        offers: what it says that it has; of a node that says nothing, nothing.
-        compared: the same in the terms in which requirements are compared with them.
+        offers: the offers that it advertises; empty if it advertises none.
+        compared: the same offers in the form that requirements are compared with.
         on_demand: profiles that are cut on demand, in the resource's spelling.
-        fixed: profiles that stand on it.
-        undescribed: GPU resources that it gives out without saying of which cards.
+        fixed: profiles of its fixed layout.
+        undescribed: GPU resources that it provides without saying of which cards.
         foreign: resources of another slicer that runs there.
     """
 
@@ -52,31 +52,31 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSink(Protocol):
-    """Takes each node with GPUs as it is now."""
+    """Receives each node with GPUs as it is now."""
 
     def put(self, node: GpuNode) -> None:
-        """A node is new, or has changed in what matters here."""
+        """Takes in a node that is new, or has changed in a way that matters here."""
         ...
 
     def drop(self, name: str) -> None:
-        """A node is gone, or has no GPUs any more."""
+        """Removes a node that is gone, or has no GPUs any more."""
         ...
 
 
 def dynamic_profiles(item: Instaslice) -> frozenset[str]:
-    """Profiles of a node's cards as its agent reported them, of its model also while none of the cards answers."""
+    """Returns the profiles of a node's cards as its agent reported them; while no card answers, those of its model."""
     return item.status.node_resources.profiles
 
 
 def read_gpu_node(
     name: str, node: Node | None, offers: tuple[NodeOffer, ...], instaslice: Instaslice | None
 ) -> GpuNode | None:
-    """What a node has; ``None`` for one without GPUs.
+    """Returns the GPU resources of a node; ``None`` for a node without GPUs.
 
     Args:
-        name: the node's.
-        node: the object, if it is there.
-        offers: what its annotation says.
+        name: the node's name.
+        node: the Node object, if it exists.
+        offers: the content of its annotation.
         instaslice: the object of its on-demand cards, if there is one.
     """
     allocatable = node.status.allocatable if node is not None else {}
@@ -109,17 +109,17 @@ def _advertised(allocatable: Mapping[str, str]) -> Iterator[str]:
 
 
 class _DecodedOffers(msgspec.Struct, frozen=True):
-    """A node's annotation and what it says, so that it is decoded once."""
+    """A node's annotation with its decoded content, so that it is decoded once."""
 
     text: str
     offers: tuple[NodeOffer, ...]
 
 
 class GpuNodeWatcher:
-    """Follows nodes and Instaslice objects.
+    """Watches nodes and Instaslice objects.
 
     Args:
-        sink: gets each node with GPUs when it changed in what matters here, and only then.
+        sink: receives each node with GPUs when it changed in a way that matters here, and only then.
     """
 
     def __init__(self, sink: NodeSink) -> None:
@@ -130,7 +130,7 @@ class GpuNodeWatcher:
         self._known: dict[str, GpuNode] = {}
 
     def values(self) -> Iterable[GpuNode]:
-        """All nodes with GPUs."""
+        """Returns all nodes with GPUs."""
         return self._known.values()
 
     def node_changed(self, event: WatchEvent[Node]) -> None:

@@ -1,7 +1,7 @@
 """Looks up the nodes that pass a test on labels, instead of testing each node.
 
 The index holds, for each label and value, the set of nodes that have it, as a bit mask. A test costs a look-up and one
-operation on masks for each of its values, so what a pod's affinity costs grows with its text and not with the cluster.
+operation on masks for each of its values, so the cost of a pod's affinity grows with its text and not with the cluster.
 """
 
 import re
@@ -21,7 +21,7 @@ _MOST = 2**63
 
 
 class LabelTest(msgspec.Struct, frozen=True):
-    """A test on one label. ``NotIn`` holds too where the label is missing; ``Gt`` and ``Lt`` compare integers."""
+    """A test on one label. ``NotIn`` also holds if the label is missing; ``Gt`` and ``Lt`` compare integers."""
 
     key: str
     operator: Operator
@@ -29,7 +29,7 @@ class LabelTest(msgspec.Struct, frozen=True):
 
 
 class _Numbers(msgspec.Struct, frozen=True):
-    """The integer values of a label in order, and before each of them the nodes with smaller ones."""
+    """The integer values of a label in order, each with the nodes that have smaller values."""
 
     values: tuple[int, ...]
     below: tuple[Nodes, ...]
@@ -45,7 +45,7 @@ class NodeLabelIndex:
         self._numbers: dict[str, _Numbers] = {}
 
     def add(self, labels: Mapping[str, str], node: Nodes) -> None:
-        """Takes in the labels of a node, given as the set of that node alone."""
+        """Adds the labels of a node, given as the set of that node alone."""
         self._every |= node
         for key, value in labels.items():
             self._keys[key] = self._keys.get(key, 0) | node
@@ -54,7 +54,7 @@ class NodeLabelIndex:
             self._numbers.pop(key, None)
 
     def remove(self, labels: Mapping[str, str], node: Nodes) -> None:
-        """Takes out what :meth:`add` took in."""
+        """Removes the labels that :meth:`add` added."""
         self._every &= ~node
         for key, value in labels.items():
             self._keys[key] &= ~node
@@ -66,11 +66,11 @@ class NodeLabelIndex:
             self._numbers.pop(key, None)
 
     def having(self, key: str) -> Nodes:
-        """The nodes that have the label."""
+        """Returns the nodes that have the label."""
         return self._keys.get(key, 0)
 
     def matching(self, test: LabelTest) -> Nodes:
-        """The nodes for which the test holds."""
+        """Returns the nodes for which the test holds."""
         match test.operator:
             case "In":
                 return self._in(test)

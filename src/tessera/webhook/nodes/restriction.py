@@ -1,10 +1,10 @@
-"""Which nodes a pod's author leaves: ``spec.nodeName``, ``spec.nodeSelector`` and required node affinity.
+"""The nodes that a pod's author selects: ``spec.nodeName``, ``spec.nodeSelector`` and required node affinity.
 
 The rules are the scheduler's, those of ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``: terms are
-alternatives, all tests of a term must hold, a term without tests admits no node. Taints, room and the state of a node
-are not looked at: a pod may wait for them. A pod that names its node goes around the scheduler.
+alternatives, all tests of a term must hold, a term without tests admits no node. Taints, free room and the state of a
+node do not count: a pod may wait for them. A pod that names its node bypasses the scheduler.
 
-A pod's JSON has its types checked before it comes here (:mod:`tessera.webhook.admission.pod_schema`).
+The types of the pod's JSON were checked before (:mod:`tessera.webhook.admission.pod_schema`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ NODE_NAME = "metadata.name"
 
 
 class AffinityTerm(msgspec.Struct, frozen=True):
-    """Tests on labels, and on the node's own fields, all of which must hold; ``None`` where nothing can."""
+    """Tests on labels and on the node's own fields, all of which must hold; ``None`` if nothing can match."""
 
     labels: tuple[LabelTest, ...] | None
     fields: tuple[LabelTest, ...] | None
 
     def matching(self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex) -> Nodes:
-        """Those of the nodes for which it holds."""
+        """Returns those of the nodes for which the term holds."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
             return 0
         for test in self.labels:
@@ -41,11 +41,11 @@ class AffinityTerm(msgspec.Struct, frozen=True):
         return nodes
 
     def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
-        """Layouts with cards for on-demand slicing that its tests on ``nvidia.com/mig.config`` leave.
+        """Returns the layouts with on-demand cards that the term's tests on ``nvidia.com/mig.config`` admit.
 
         Args:
-            selected: the layout that the pod's node selector wants, ``None`` for any. Without a name in selector or
-                test the plain one stands for all.
+            selected: the layout that the pod's node selector names, ``None`` for any. If neither selector nor test
+                names one, the plain layout stands for all.
         """
         tests = [test for test in self.labels or () if test.key == MIG_CONFIG_LABEL]
         if selected is None:
@@ -61,17 +61,17 @@ class AffinityTerm(msgspec.Struct, frozen=True):
                 case "Exists":
                     pass
                 case _:
-                    left.clear()  # the label is there, and is no number
+                    left.clear()  # the node has the label, and its value is no number
         return frozenset(left)
 
 
 class NodeRestriction(msgspec.Struct, frozen=True):
-    """What a pod says about its nodes.
+    """A pod's restrictions on nodes.
 
     Attributes:
         selector: ``spec.nodeSelector``.
         terms: alternatives of required node affinity; ``None`` without any.
-        node: the node that it is bound to; empty for none.
+        node: the node that it is bound to; empty if it is not bound.
     """
 
     selector: Mapping[str, str]
@@ -79,13 +79,13 @@ class NodeRestriction(msgspec.Struct, frozen=True):
     node: str = ""
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """True if the pod restricts its nodes at all."""
         return bool(self.selector or self.node) or self.terms is not None
 
     def selected_nodes(
         self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex, spend: SpendTime = spend_nothing
     ) -> Nodes:
-        """Those of the nodes that it leaves; ``spend`` is asked before each alternative."""
+        """Returns those of the nodes that the restriction admits; calls ``spend`` before each alternative."""
         if self.node:
             nodes &= fields.matching(LabelTest(NODE_NAME, "In", (self.node,)))
         for key, value in self.selector.items():
@@ -100,9 +100,9 @@ class NodeRestriction(msgspec.Struct, frozen=True):
 
     @property
     def may_be_on_demand(self) -> bool:
-        """Whether what it says of ``nvidia.com/mig.config`` alone leaves nodes with cards for on-demand slicing.
+        """True if the restriction on ``nvidia.com/mig.config`` alone admits nodes with cards for on-demand slicing.
 
-        For a pod that no node of today fits: the author has a kind of node in mind that may still come.
+        For a pod that fits no present node: such a node may still come.
         """
         selected = self.selector.get(MIG_CONFIG_LABEL)
         terms = self.terms or (AffinityTerm((), ()),)
@@ -110,7 +110,7 @@ class NodeRestriction(msgspec.Struct, frozen=True):
 
 
 def read_restriction(spec: Json) -> NodeRestriction:
-    """What a pod's ``spec`` says about its nodes."""
+    """Reads a pod's restrictions on nodes from its ``spec``."""
     terms = required_terms(spec)
     return NodeRestriction(
         selector=spec.get("nodeSelector") or {},
@@ -120,7 +120,7 @@ def read_restriction(spec: Json) -> NodeRestriction:
 
 
 def required_terms(spec: Json) -> Sequence[Json] | None:
-    """The alternatives of required node affinity, ``None`` without any; of an empty list none can hold."""
+    """Returns the alternatives of required node affinity, ``None`` without any; an empty list admits no node."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else required.get("nodeSelectorTerms") or ()
@@ -131,7 +131,7 @@ def _term(term: Json) -> AffinityTerm:
 
 
 def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
-    """The tests; ``None`` if one is none, for which the API server refuses the pod."""
+    """Returns the tests; ``None`` if one is invalid, for which the API server refuses the pod."""
     try:
         return tuple(map(_test, expressions))
     except ValueError:

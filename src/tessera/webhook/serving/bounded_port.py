@@ -1,13 +1,13 @@
-"""A port that whoever reaches it cannot exhaust: an HTTP server with deadlines, and with bounds on what it holds.
+"""An HTTP server that no client can exhaust: it has deadlines, and bounds on memory and connections.
 
-Anybody in the cluster may connect, and the API server has to get through. So:
+Any pod in the cluster may connect, and the API server must get through. So:
 
-- what does not come in time is cut off: handshake and headers, a body, the next request of a connection;
-- connections and bytes of unfinished bodies have a bound for all together. Who comes when it is reached is let in, and
-  the address that holds most gives up one of its own: the largest body, the connection that was silent longest;
-- what was cut off is counted and logged in one line a minute.
+- a client that misses a deadline is cut off: for handshake and headers, a body, the next request of a connection;
+- connections and bytes of unfinished bodies have a common bound. At the bound, a new client is let in, and the address
+  that holds most loses one of its own: the largest body, or the connection that was silent longest;
+- the server counts the connections that it cuts off, and logs them in one line a minute.
 
-HTTP itself is aiohttp's. Sockets are accepted here, because its server counts a connection only after the handshake.
+aiohttp handles HTTP. This module accepts sockets itself, because aiohttp counts a connection only after the handshake.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from tessera.limits import (
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two lines about connections that were cut off.
+#: Seconds between two log lines about connections that were cut off.
 _REPORT = 60.0
-#: Pause when the process has no file descriptor left for a connection, seconds.
+#: Pause in seconds when the process has no file descriptor left for a connection.
 _NO_SOCKET = 0.1
-#: Bytes that a connection buffers beside what was counted.
+#: Bytes that a connection buffers besides the counted ones.
 _BUFFER = 16 * 1024
 
 #: Method, path and body of a request; status, type and body of the answer.
@@ -46,7 +46,7 @@ Answer = Callable[[str, str, bytes], "tuple[int, str, bytes]"]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a port on connections, bytes and waits; times in milliseconds."""
+    """Limits of a port on connections, bytes and waiting times; times in milliseconds."""
 
     connections: int = PORT_CONNECTIONS
     bytes: int = PORT_BYTES
@@ -55,12 +55,12 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     idle_time: int = PORT_IDLE_TIME
 
 
-#: Those of :mod:`tessera.limits`.
+#: The limits of :mod:`tessera.limits`.
 BOUNDS = Bounds()
 
 
 class Drops:
-    """Counts what was cut off, and says so in one line a minute at most."""
+    """Counts cut-off connections and bodies, and logs at most one line a minute."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -70,7 +70,7 @@ class Drops:
         self._since = 0.0
 
     def add(self, why: str) -> None:
-        """Counts one; the first of a quiet time is said at once."""
+        """Counts one; logs the first after a quiet time at once."""
         self._counts[why] += 1
         if self._timer is None:
             self._report()
@@ -84,7 +84,7 @@ class Drops:
             self._timer = self._loop.call_later(_REPORT, self._report)
 
     def close(self) -> None:
-        """Says what is left."""
+        """Logs the rest."""
         if self._timer is not None:
             self._timer.cancel()
         self._report()
@@ -93,7 +93,7 @@ class Drops:
 
 
 class _Malformed(logging.Filter):
-    """Counts what aiohttp would log, with a traceback, of each request that is no HTTP or ends early."""
+    """Counts each malformed or aborted request that aiohttp would log with a traceback."""
 
     def __init__(self, drops: Drops) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class _Malformed(logging.Filter):
 
 
 class _Server(web.Server):
-    """aiohttp's server, which also says when a connection is lost."""
+    """aiohttp's server, which also reports lost connections."""
 
     def __init__(self, port: "BoundedPort", drops: Drops) -> None:
         self._log = logging.getLogger(f"{__name__}.http")
@@ -122,7 +122,7 @@ class _Server(web.Server):
             port.handle,
             access_log=None,
             logger=self._log,
-            keepalive_timeout=2 * PORT_IDLE_TIME / 1000,  # the deadlines here are the shorter ones
+            keepalive_timeout=2 * PORT_IDLE_TIME / 1000,  # the deadlines here are shorter
             lingering_time=0,
             read_bufsize=_BUFFER,
             max_headers=PORT_HEADERS,
@@ -133,7 +133,7 @@ class _Server(web.Server):
         self._port = port
 
     def close(self) -> None:
-        """Logs for nobody any more."""
+        """Stops the log filter."""
         self._log.removeFilter(self._filter)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -145,7 +145,7 @@ class Connection:
     """One connection, from its acceptance on.
 
     Attributes:
-        address: who.
+        address: the client's address.
         held: bytes of an unfinished body.
         silent_since: the loop's time of its last progress.
     """
@@ -160,42 +160,42 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
 
     def within(self, milliseconds: int, otherwise: str) -> None:
-        """Sets the deadline of what comes next; passed, the connection is cut off for that reason."""
+        """Sets the deadline of the next phase; after it, the connection is cut off with that reason."""
         loop = asyncio.get_running_loop()
         self.silent_since = loop.time()
         self.unhurried()
         self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
 
     def unhurried(self) -> None:
-        """Takes the deadline away."""
+        """Removes the deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def cut_off(self, why: str) -> None:
-        """Ends it at once."""
+        """Ends the connection at once."""
         self._port.drops.add(why)
         self.close()
 
     def close(self) -> None:
-        """Ends it; said twice, it is no error."""
+        """Ends the connection; a second call is no error."""
         self.unhurried()
         self._port.forget(self)
         transport = self.protocol.transport if self.protocol is not None else None
         if isinstance(transport, asyncio.Transport):
             transport.abort()
         elif self.task is not None:
-            self.task.cancel()  # while it shakes hands
+            self.task.cancel()  # during the handshake
 
 
 class BoundedPort:
     """Serves one listening socket.
 
     Args:
-        name: what it is, for the log.
-        answer: what to say; it is called on the loop, after the whole body has come.
+        name: the port's name in the log.
+        answer: returns the answer; called on the loop, after the whole body has come.
         context: for TLS; None for plain HTTP.
-        bounds: what it holds.
+        bounds: the limits.
     """
 
     def __init__(
@@ -213,12 +213,12 @@ class BoundedPort:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
+        """Returns the number of open connections."""
         return len(self._connections)
 
     @property
     def held(self) -> int:
-        """Bytes of unfinished bodies."""
+        """Returns the bytes of unfinished bodies."""
         return self._held
 
     async def serve(self, listener: socket.socket) -> None:
@@ -240,13 +240,13 @@ class BoundedPort:
             self.drops.close()
 
     def forget(self, connection: Connection) -> None:
-        """Counts a connection no more."""
+        """Removes a connection from the count."""
         self._connections.discard(connection)
         self._by_protocol.pop(connection.protocol, None)
         self._release(connection)
 
     def lost(self, protocol: object) -> None:
-        """The connection of a protocol has ended, from whichever side."""
+        """Handles the end of a protocol's connection, from either side."""
         connection = self._by_protocol.get(protocol)
         if connection is not None:
             connection.unhurried()
@@ -265,7 +265,7 @@ class BoundedPort:
         connection.task = self._loop.create_task(self._connected(connection, sock))
 
     async def _connected(self, connection: Connection, sock: socket.socket) -> None:
-        """Shakes hands; from then on aiohttp's protocol calls back."""
+        """Does the TLS handshake; afterwards aiohttp's protocol makes the callbacks."""
         seconds = self._bounds.header_time / 1000 if self._context is not None else None
 
         def protocol() -> web.RequestHandler:
@@ -305,10 +305,10 @@ class BoundedPort:
         return response
 
     async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
-        """The body; None if it is too long.
+        """Returns the body; None if it is too long.
 
         Raises:
-            ConnectionError: it does not come any more.
+            ConnectionError: the rest of the body will not come.
         """
         if (request.content_length or 0) > REVIEW_BODY:
             return None
@@ -326,10 +326,10 @@ class BoundedPort:
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ConnectionResetError from error
         finally:
-            chunks.clear()  # not when the frames of an exception are collected at last
+            chunks.clear()  # frees the memory now, before the exception's frames are collected
 
     def _greediest(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
-        """Of the address that holds most, the connection that ranks highest."""
+        """Returns the highest-ranked connection of the address that holds most."""
         holds: Counter[str] = Counter()
         for each in self._connections:
             holds[each.address] += weight(each)

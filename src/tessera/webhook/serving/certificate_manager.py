@@ -1,9 +1,8 @@
 """Renews the webhook's certificate: in the Secret, in the API server's trust, and at the server.
 
-Every replica runs this, none leads: the Secret is created or patched by compare-and-swap, and a replica that loses
-sees the winner's certificate in its watch. The order (Secret, then trust, then serving) is that of
-:mod:`tessera.webhook.serving.certificates`.
-Between changes and the day that the certificate is due, this sleeps.
+Every replica runs this and none leads: a replica creates or patches the Secret by compare-and-swap, and a replica that
+loses sees the winner's certificate in its watch. The order (Secret, then trust, then serving) is that of
+:mod:`tessera.webhook.serving.certificates`. The manager sleeps until a change or the day that the certificate is due.
 """
 
 import asyncio
@@ -34,21 +33,21 @@ from tessera.webhook.serving.certificates import (
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between the API server's trust and a renewed certificate's first use: API servers learn by watch.
+#: Seconds between the API server's trust and a renewed certificate's first use: API servers learn of it by watch.
 _SPREAD = 60.0
-#: Longest pause before the certificate's age is looked at again: waits do not see a clock that was set, or a machine
-#: that was asleep.
+#: Longest pause between two checks of the certificate's age: a wait does not notice that the clock was set, or that the
+#: machine was asleep.
 _LOOK_AGAIN = 60.0
 _END = b"-----END CERTIFICATE-----\n"
 
 
 class CertificateManager:
-    """Makes, renews and hands out the certificate.
+    """Makes, renews and distributes the certificate.
 
     Args:
         options: names of the objects.
         client: the API server.
-        clock: the time.
+        clock: gives the time.
         rng: for jitter.
         serve: called with each certificate once the API server trusts it.
     """
@@ -86,17 +85,17 @@ class CertificateManager:
 
     @property
     def served(self) -> bool:
-        """Whether a certificate is served that the API server trusts."""
+        """True if the webhook serves a certificate that the API server trusts."""
         return self._served is not None
 
     @property
     def names(self) -> Sequence[str]:
-        """What the certificate is made out to."""
+        """Returns the names of the certificate."""
         service = f"{self._options.service}.{self._options.namespace}.svc"
         return (service, f"{service}.cluster.local", *self._options.extra_names)
 
     async def run(self) -> None:
-        """Keeps the certificate until cancelled."""
+        """Keeps the certificate valid and trusted until cancelled."""
         self._secrets.add_handler(self._stir)
         self._configurations.add_handler(self._stir)
         async with asyncio.TaskGroup() as group:
@@ -119,11 +118,11 @@ class CertificateManager:
             pass
 
     async def _attempt(self) -> float | None:
-        """One look at everything; seconds until the next one without a change, None for never."""
+        """Checks everything once; returns the seconds until the next check without a change, None for never."""
         try:
             wait = await self._advance()
         except (Conflict, AlreadyExists):
-            return self._backoff.next()  # another replica was faster: its write is on the way to us
+            return self._backoff.next()  # another replica was faster: the watch will bring its write
         except (ApiError, ConnectionError, TimeoutError) as error:
             pause = self._backoff.next()
             _log.warning("webhook certificate: %s; again in %.1f s", error, pause)
@@ -150,7 +149,7 @@ class CertificateManager:
         return min(_LOOK_AGAIN, max(0.0, due_at(found) - now))
 
     def _spread(self, found: Certificate, *, trusted_before: bool) -> float:
-        """Seconds until a certificate may be served: none for the first, and where the one served is of no use."""
+        """Seconds until a certificate may be served: 0 for the first, or if the served one is unusable."""
         if found != self._next:
             self._next, self._next_at = found, self._clock.monotonic() + _SPREAD
         if not trusted_before:
@@ -168,12 +167,12 @@ class CertificateManager:
             self._served = found
 
     async def _protect_served(self, now: float) -> None:
-        """Keeps the authority of the served certificate trusted, also when the Secret is lost or damaged."""
+        """Keeps the authority of the served certificate trusted, also if the Secret is lost or damaged."""
         if self._served is not None and in_force(self._served, now):
             await self._make_trusted(self._served.bundle, now)
 
     async def _renew(self, secret: Secret | None, found: Certificate | None) -> None:
-        """Writes the next certificate; the watch brings it back."""
+        """Writes the next certificate; the watch will bring it back."""
         bundles = [one.bundle for one in (found, self._served) if one is not None]
         before = b"".join([*bundles, *self._configured()])
         made = issue(self.names, self._clock.now(), self._options.certificate_days, before)
@@ -190,20 +189,20 @@ class CertificateManager:
         _log.info("secret %s/%s holds a new webhook certificate", where, self._options.secret)
 
     def _configured(self) -> Sequence[bytes]:
-        """The bundles of the configuration's webhooks."""
+        """Returns the bundles of the configuration's webhooks."""
         item = self._configurations.cache.get(self._options.configuration)
         return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
 
     def _trusts(self, bundle: bytes) -> bool:
-        """Tells if every webhook of the configuration trusts the first authority of a bundle, the one that signed."""
+        """True if every webhook of the configuration trusts the first authority of a bundle, which signed."""
         first = authority_fingerprints(join_bundles([bundle], self._clock.now()).partition(_END)[0] + _END)
         return all(first <= authority_fingerprints(each) for each in self._configured())
 
     async def _make_trusted(self, bundle: bytes, now: float) -> bool:
-        """Adds authorities to what the API server trusts; False while there is no configuration to write to.
+        """Adds authorities to the ones that the API server trusts; False while there is no configuration to write to.
 
-        Nothing is written if all of them are trusted already, and nothing that is valid is taken away, so that replicas
-        that are behind or ahead do not undo each other's work.
+        Writes nothing if all of them are trusted already, and removes no valid authority, so that older and newer
+        replicas do not undo each other's work.
         """
         item = self._configurations.cache.get(self._options.configuration)
         if item is None:

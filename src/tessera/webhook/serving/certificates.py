@@ -1,15 +1,16 @@
-"""The webhook's certificate: reading it from the Secret, when to replace it, and how. Pure but for randomness.
+"""The webhook's certificate: how to read it from the Secret, when and how to replace it. Pure but for randomness.
 
-Every rotation makes a new authority with exactly one certificate, and throws the authority's key away: nobody can sign
-another. The bundle that the API server trusts keeps authorities until their certificate has run out, so that old and
-new certificates are both trusted while replicas change over:
+Every rotation makes a new authority with exactly one certificate, and discards the authority's key, so that nobody can
+sign another one. The bundle that the API server trusts keeps authorities until their certificate has expired, so that
+old and new certificates are both trusted while replicas change over:
 
 1. one replica writes the next certificate and the longer bundle into the Secret (compare-and-swap);
 2. any replica writes the bundle into the webhook configuration;
 3. each replica serves the new certificate only after that.
 
-A bundle is only ever added to: it preserves the authority of what a replica serves, and those that the configuration
-trusts already, when the Secret is lost or spoilt. Nobody has their keys, so that costs nothing.
+A rotation only adds to a bundle: it preserves the authority of the certificate that a replica serves, and those that
+the configuration trusts already, also if the Secret is lost or damaged. Nobody has their keys, so this costs no
+security.
 """
 
 import ipaddress
@@ -29,7 +30,7 @@ from tessera.limits import AUTHORITIES
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
-#: Certificates begin to be valid this long before they are made, for clocks that run behind.
+#: Certificates become valid this long before their creation, for clients whose clocks run late.
 _SLACK = timedelta(hours=1)
 
 
@@ -41,12 +42,12 @@ class Certificate(msgspec.Struct, frozen=True):
     bundle: bytes
 
     def data(self) -> dict[str, bytes]:
-        """As the Secret's ``data``."""
+        """Returns the Secret's ``data``."""
         return {CERTIFICATE: self.certificate, KEY: self.key, BUNDLE: self.bundle}
 
 
 def read_secret(data: dict[str, bytes]) -> Certificate | None:
-    """What a Secret holds; None if a part is missing or unreadable, which counts as no certificate."""
+    """Reads a Secret; None if a part is missing or unreadable, which counts as no certificate."""
     found = Certificate(data.get(CERTIFICATE, b""), data.get(KEY, b""), data.get(BUNDLE, b""))
     try:
         serving = x509.load_pem_x509_certificate(found.certificate)
@@ -60,7 +61,7 @@ def read_secret(data: dict[str, bytes]) -> Certificate | None:
 
 
 def authority_fingerprints(bundle: bytes) -> frozenset[bytes]:
-    """The fingerprints of a bundle's authorities; none for what is no bundle."""
+    """Returns the fingerprints of a bundle's authorities; none if it is no valid bundle."""
     try:
         return frozenset(one.fingerprint(hashes.SHA256()) for one in x509.load_pem_x509_certificates(bundle))
     except ValueError:
@@ -68,7 +69,7 @@ def authority_fingerprints(bundle: bytes) -> frozenset[bytes]:
 
 
 def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
-    """The authorities of several bundles in one, each once, in order; without what has run out or is none."""
+    """Joins the authorities of several bundles, each once, in order; drops expired and invalid ones."""
     found: dict[bytes, bytes] = {}
     for bundle in bundles:
         for one in _valid(bundle, now):
@@ -77,37 +78,37 @@ def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
 
 
 def in_force(found: Certificate, now: float) -> bool:
-    """Tells if the certificate is valid now."""
+    """True if the certificate is valid now."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
 
 
 def is_due(found: Certificate, names: Sequence[str], now: float) -> bool:
-    """Tells if the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
+    """True if the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
 
     Args:
         found: the certificate.
-        names: DNS names and IP addresses that it is reached by.
+        names: DNS names and IP addresses by which clients reach the webhook.
         now: seconds since 1970.
     """
     return not in_force(found, now) or now >= due_at(found) or not set(names) <= set(_names(found))
 
 
 def due_at(found: Certificate) -> float:
-    """Time at which two thirds of a certificate's life are over, seconds since 1970."""
+    """Returns the time at which two thirds of a certificate's life are over, seconds since 1970."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     begin, end = serving.not_valid_before_utc.timestamp(), serving.not_valid_after_utc.timestamp()
     return begin + (end - begin) * 2 / 3
 
 
 def issue(names: Sequence[str], now: float, days: int, before: bytes = b"") -> Certificate:
-    """A new authority and its one certificate.
+    """Makes a new authority and its one certificate.
 
     Args:
         names: DNS names and IP addresses of the server, at least one.
         now: seconds since 1970.
-        days: how long both are valid.
-        before: the bundle so far; authorities in it that have not run out are kept.
+        days: days for which both are valid.
+        before: the present bundle; its authorities that have not expired are kept.
     """
     begin, end = _at(now) - _SLACK, _at(now) + timedelta(days=days)
     authority_key, serving_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -166,7 +167,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _valid(bundle: bytes, now: float) -> Iterator[x509.Certificate]:
-    """The authorities that have not run out; what lies between or beside them may be anything."""
+    """Yields the authorities that have not expired; the bundle may contain any other text."""
     for part in bundle.split(_BEGIN)[1:]:
         try:
             one = x509.load_pem_x509_certificate(_BEGIN + part)

@@ -1,10 +1,10 @@
 """The webhook's two ports: reviews over TLS, health and metrics over plain HTTP in a thread of its own.
 
-The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on,
-connections that are open stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
+The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on;
+open connections stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
 
-Reviews run on the process's event loop, one after the other. Health has another loop in another thread, so that it
-answers while a review is going on; it says so when the first one has stood still for too long.
+Reviews run on the process's event loop, one after the other. The health port has its own loop in another thread, so
+that it answers during a review; it reports an error if the first loop makes no progress for too long.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
 from tessera.webhook.serving.certificates import Certificate
 
 _TEXT = "text/plain"
-#: Seconds between two beats.
+#: Seconds between two heartbeats.
 _BEAT = 1.0
 
 
 def server_context() -> ssl.SSLContext:
-    """A context without certificate yet."""
+    """Returns a context that has no certificate yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -40,7 +40,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     """Serves this certificate from the next handshake on.
 
     Raises:
-        ssl.SSLError: OpenSSL does not take it.
+        ssl.SSLError: OpenSSL refuses the certificate.
     """
     file = os.memfd_create("tessera-webhook", os.MFD_CLOEXEC)
     try:
@@ -54,9 +54,9 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
     """Answers AdmissionReviews until cancelled.
 
     Args:
-        options: address, port, whom to tell once it is open.
-        context: holds a certificate.
-        review: the answer to a body.
+        options: address, port, and the function to call once the port is open.
+        context: a context with a certificate.
+        review: returns the answer to a body.
 
     Raises:
         OSError: the port is taken.
@@ -84,7 +84,7 @@ class LoopHeartbeat:
     """Shows other threads that a loop makes progress.
 
     Args:
-        clock: the time.
+        clock: gives the time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -92,25 +92,25 @@ class LoopHeartbeat:
         self._last = clock.monotonic()
 
     async def run(self) -> None:
-        """Beats on the loop that is watched, until cancelled."""
+        """Beats on the watched loop until cancelled."""
         while True:
             self._last = self._clock.monotonic()
             await self._clock.sleep(_BEAT)
 
     @property
     def missing(self) -> str:
-        """Why the loop counts as stuck; empty if it goes on."""
+        """Returns why the loop counts as stuck; empty if it makes progress."""
         silent = self._clock.monotonic() - self._last
         return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
 
 
 class HealthPages(msgspec.Struct, frozen=True, kw_only=True):
-    """What the health port shows; all of it is called in its thread.
+    """The pages of the health port; its thread makes all of these calls.
 
     Attributes:
-        ready: why reviews should not come yet; empty if they may.
-        metrics: the process's metrics as Prometheus reads them.
-        pulse: of the loop that reviews run on.
+        ready: returns why reviews should not come yet; empty if they may.
+        metrics: returns the process's metrics in Prometheus' format.
+        pulse: the heartbeat of the loop that runs reviews.
     """
 
     ready: Callable[[], str]
@@ -118,7 +118,7 @@ class HealthPages(msgspec.Struct, frozen=True, kw_only=True):
     pulse: LoopHeartbeat
 
     def answer(self, _method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
-        """The answer to a request: status, type and text."""
+        """Returns the answer to a request: status, type and text."""
         if path == "/metrics":
             return 200, CONTENT_TYPE_LATEST, self.metrics()
         if path not in {"/healthz", "/readyz"}:
@@ -131,9 +131,9 @@ async def serve_health(address: str | None, port: int, pages: HealthPages) -> No
     """Answers ``/healthz``, ``/readyz`` and ``/metrics`` from another thread until cancelled.
 
     Args:
-        address: where; None for all addresses.
-        port: where; 0 picks one.
-        pages: what it shows.
+        address: address to listen on; None for all.
+        port: port to listen on; 0 picks a free one.
+        pages: the pages to serve.
 
     Raises:
         OSError: the port is taken.
@@ -163,7 +163,7 @@ async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes]
         ended.set_result(None)
 
     for each in (started, ended):
-        each.set_running_or_notify_cancel()  # whoever waits may be cancelled, the thread goes on until it is told
+        each.set_running_or_notify_cancel()  # the caller may be cancelled; the thread goes on until it is stopped
     thread = threading.Thread(target=run, name="health", daemon=True)
     thread.start()
     loop, serving = await asyncio.wrap_future(started)
@@ -176,7 +176,7 @@ async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes]
 
 
 def _listener(address: str | None, port: int) -> socket.socket:
-    """A listening socket; on all addresses, IPv6 too, without one."""
+    """Returns a listening socket; without an address, on all addresses, IPv6 too."""
     if address is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     else:
