@@ -42,6 +42,12 @@ ECHOED = Limit(
     "text of others that a message repeats",
     "a reader finds the mistake in less; a longer text hides the message around it",
 )
+RECORDED_DECISIONS = Limit(
+    100_000,
+    "decisions",
+    "decisions of each decider that a process keeps (`--record`)",
+    "minutes of a busy cluster; more would fill the process's memory",
+)
 RECORD_SIZE = Limit(
     256 * 2**20,
     "bytes",

@@ -17,7 +17,7 @@ class Counter(Decider[[int], int]):
     def __init__(self) -> None:
         self.count = 0
 
-    def decide(self, event: int) -> int:
+    def react(self, event: int) -> int:
         self.count += event
         return self.count
 

@@ -9,7 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.option_types import check_cards
-from tessera.cli.base.process import log_option, run_process, start_log
+from tessera.cli.base.process import log_option, record_option, run_process, start_log
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 #: Variables of NVIDIA's device plugin that set an option, as its users' manifests have them.
@@ -19,6 +19,7 @@ _VARIABLES = {
     "DEVICE_LIST_STRATEGY": "--device-list-strategy",
     "DEVICE_ID_STRATEGY": "--device-id-strategy",
     "MPS_ROOT": "--mps-root",
+    "TESSERA_RECORD": "--record",
 }
 #: Variables that are handed on as they are.
 _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
@@ -125,6 +126,7 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 )
 @click.option("--mps-mount", type=_FOLDER, help="Where this process sees --mps-root.  [default: the same]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
+@record_option
 @log_option
 @cluster_options
 @report_errors

@@ -9,7 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import build_options, pop_build_settings, pop_site, site_options
-from tessera.cli.base.process import log_option, run_process, start_log
+from tessera.cli.base.process import log_option, record_option, run_process, start_log
 
 
 @click.command()
@@ -36,6 +36,7 @@ from tessera.cli.base.process import log_option, run_process, start_log
     " deploy/options/replace.yaml.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
+@record_option
 @log_option
 @cluster_options
 @report_errors
@@ -74,7 +75,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The controller's options from a container's arguments and environment, as the command would read them."""
-    given = [("--identity", "POD_NAME"), ("--namespace", "POD_NAMESPACE")]
+    given = [("--identity", "POD_NAME"), ("--namespace", "POD_NAMESPACE"), ("--record", "TESSERA_RECORD")]
     extra = [part for flag, name in given if name in environment for part in (flag, environment[name])]
     values = dict(command.make_context("controller", [*arguments, *extra]).params)
     for name in ("kubeconfig", "context", "log_level"):

@@ -86,14 +86,12 @@ def replay(file: Path, output: str) -> None:
 
 
 async def _fetch_here() -> bytes:
-    from tessera.replay.service import fetch_records
+    from tessera.replay.service import NO_RECORDS, fetch_records
 
     try:
         return await fetch_records()
     except ConnectionRefusedError:
-        raise CommandError(
-            "error: the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
-        ) from None
+        raise CommandError(f"error: {NO_RECORDS}") from None
 
 
 @asynccontextmanager

@@ -158,7 +158,7 @@ class Executor(Generic[Instruction]):
         """Counts a failure; the hold with the pause that is due."""
         return Hold(self._backoffs.setdefault(key, Backoff(self._rng)).next(), failed=True)
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Calls ``act`` and wakes the decider after so many seconds, unless stopped before."""
 
         def fire() -> None:

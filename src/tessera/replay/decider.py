@@ -24,9 +24,9 @@ class Decider(ABC, Generic[P, Result]):
     def handle(self, *args: P.args, **kwargs: P.kwargs) -> Result:
         """Takes in one event; arguments and result are those of :meth:`decide`."""
         if self.recorder is None:
-            return self.decide(*args, **kwargs)
-        return self.recorder.call(self.decide, *args, **kwargs)
+            return self.react(*args, **kwargs)
+        return self.recorder.call(self.react, *args, **kwargs)
 
     @abstractmethod
-    def decide(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def react(self, *args: P.args, **kwargs: P.kwargs) -> Result:
         """What to do now."""

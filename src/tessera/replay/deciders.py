@@ -8,6 +8,10 @@ _NVML = "tessera.nvml.interface"
 
 #: By the kind that a record names.
 DECIDERS: Mapping[str, DeciderKind] = {
+    "slicer": DeciderKind(
+        decider="tessera.controller.slicing.slicer:Slicer",
+        modules=("tessera.controller", "tessera.api", "tessera.kube", "tessera.placement", "tessera.mig"),
+    ),
     "slices": DeciderKind(
         decider="tessera.agent.slices.state_machine:SliceStateMachine",
         modules=("tessera.agent.slices", "tessera.agent.inventory"),

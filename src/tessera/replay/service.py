@@ -18,6 +18,9 @@ from tessera.limits import RECORD_SIZE
 from tessera.replay.decider import Decider
 from tessera.replay.recorder import Record, Recorder
 
+#: Why a process has no records to offer, and what to do.
+NO_RECORDS = "the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -87,7 +90,10 @@ async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(answer, f"\0{name}")
+    # uvloop refuses paths in the abstract namespace, so the sockets are made here.
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    server = await asyncio.start_unix_server(answer, sock=listener)
     async with server:
         await server.serve_forever()
 
@@ -104,7 +110,13 @@ async def fetch_records(name: str = SOCKET) -> bytes:
     Raises:
         ConnectionRefusedError: no process records here.
     """
-    reader, writer = await asyncio.open_unix_connection(f"\0{name}")
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(f"\0{name}")
+    except OSError:
+        connection.close()
+        raise
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
     try:
         return await reader.read(-1)
     finally:

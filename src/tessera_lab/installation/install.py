@@ -7,9 +7,11 @@ cards finds no driver and waits for one, as on a real node (:class:`MissingDrive
 
 import asyncio
 import dataclasses
+import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,10 @@ from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
+from tessera.replay.service import NO_RECORDS, fetch_records
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import Webhook
+from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
@@ -58,6 +62,8 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
             runs[context.pod_uid] += 1  # a process that starts again does not draw what its predecessor drew
             rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}/{runs[context.pod_uid]}")
             client = await cluster.container_client(context)
+            key = context.namespace, context.pod, context.container
+            cluster.commands[key] = partial(_run_command, _record_socket(context))
             try:
                 match context.argv[1]:
                     case "agent":
@@ -65,12 +71,13 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                     case "controller":
                         options: ControllerOptions = commands.controller(context.argv[2:], context.env)
                         await run_controller(
-                            _without_port(options), client, context.clock, resolver=_registry(cluster), rng=rng
+                            _in_lab(options, context), client, context.clock, resolver=_registry(cluster), rng=rng
                         )
                     case _:
                         options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
                         await _webhook(cluster, options_, context, client, rng)
             finally:
+                cluster.commands.pop(key, None)
                 await client.close()
             return 0
 
@@ -84,9 +91,24 @@ def _registry(cluster: "SimulatedCluster") -> SimulatedResolver:
     return SimulatedResolver(cluster.options.catalogue or ImageCatalogue(), cluster.clock)
 
 
-def _without_port(options: ControllerOptions) -> ControllerOptions:
-    """Pods of the lab share one machine's ports; nobody probes them here."""
-    return dataclasses.replace(options, http_port=None)
+def _in_lab(options: ControllerOptions, context: ContainerContext) -> ControllerOptions:
+    """Pods of the lab share one machine's ports and sockets; nobody probes them here."""
+    return dataclasses.replace(options, http_port=None, record_socket=_record_socket(context))
+
+
+def _record_socket(context: ContainerContext) -> str:
+    """The name under which a process offers its records; a real container has a network namespace of its own."""
+    return f"tessera-lab-{os.getpid()}-{context.pod_uid}"
+
+
+async def _run_command(socket: str, command: Sequence[str]) -> CommandResult:
+    """Runs ``tessera debug record --here``, the one command that needs nothing but the process in the container."""
+    if list(command) != ["tessera", "debug", "record", "--here"]:
+        raise NotImplementedError(f"the command {' '.join(command)!r} in a container of the lab")
+    try:
+        return CommandResult(0, await fetch_records(socket))
+    except ConnectionRefusedError:
+        return CommandResult(1, stderr=f"error: {NO_RECORDS}\n".encode())
 
 
 async def _agent(
@@ -96,6 +118,7 @@ async def _agent(
     waits = context.machine is not None and context.machine.host_driver is None
     markers = context.markers if waits else None
     options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
+    options = msgspec.structs.replace(options, record_socket=_record_socket(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
     driver: DriverBackend = MissingDriver(context.node)

@@ -26,7 +26,7 @@ ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 
 def node(policy: HealthPolicy | None = None) -> HealthStateMachine:
     health = HealthStateMachine(policy or HealthPolicy())
-    assert health.decide(CardsListed(frozenset({ONE, OTHER})), 0) == ()
+    assert health.react(CardsListed(frozenset({ONE, OTHER})), 0) == ()
     return health
 
 
@@ -45,7 +45,7 @@ def probes(
 ) -> float | None:
     """Clean probes every ten seconds; returns when the card was fit again."""
     for number in range(count):
-        health.decide(probe(recovery=recovery), start + 10 * number)
+        health.react(probe(recovery=recovery), start + 10 * number)
         if health.health_of(DeviceScope(ONE)).healthy:
             return start + 10 * number
     return None
@@ -53,7 +53,7 @@ def probes(
 
 def test_a_double_bit_error_is_of_the_whole_card_and_of_no_other() -> None:
     health = node()
-    (change,) = health.decide(xid(48), 1)
+    (change,) = health.react(xid(48), 1)
     assert (change.scope, change.after.reaction, change.after.text) == (DeviceScope(ONE), Reaction.RESET, "XID 48")
     assert not health.health_of(DeviceScope(ONE)).healthy
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
@@ -62,21 +62,21 @@ def test_a_double_bit_error_is_of_the_whole_card_and_of_no_other() -> None:
 
 def test_a_contained_error_is_of_its_instance_only_and_goes_by_itself() -> None:
     health = node()
-    (change,) = health.decide(xid(94, gi=3, ci=0), 0)
+    (change,) = health.react(xid(94, gi=3, ci=0), 0)
     assert change.scope == DeviceScope(ONE, 3, 0)
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
     assert health.health_of(DeviceScope(ONE, 4, 0)).healthy
     assert health.health_of(DeviceScope(ONE, 3, 1)).healthy
     assert health.health_of(DeviceScope(ONE)).healthy
-    health.decide(probe(), 10)
-    health.decide(probe(), 20)
-    (back,) = health.decide(probe(), 30)
+    health.react(probe(), 10)
+    health.react(probe(), 20)
+    (back,) = health.react(probe(), 30)
     assert (back.scope, back.after.healthy) == (DeviceScope(ONE, 3, 0), True)
 
 
 def test_an_error_of_a_gpu_instance_is_of_all_its_compute_instances() -> None:
     health = node()
-    health.decide(xid(94, gi=3), 0)
+    health.react(xid(94, gi=3), 0)
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
     assert not health.health_of(DeviceScope(ONE, 3, 1)).healthy
     assert health.health_of(DeviceScope(ONE, 4, 0)).healthy
@@ -84,64 +84,64 @@ def test_an_error_of_a_gpu_instance_is_of_all_its_compute_instances() -> None:
 
 def test_an_uncontained_error_is_of_the_whole_card_though_it_names_an_instance() -> None:
     health = node()
-    health.decide(xid(95, gi=3, ci=0), 0)
+    health.react(xid(95, gi=3, ci=0), 0)
     assert not health.health_of(DeviceScope(ONE, 4, 0)).healthy
 
 
 def test_an_error_of_the_program_changes_nothing() -> None:
     health = node()
-    assert health.decide(xid(13), 0) == ()
+    assert health.react(xid(13), 0) == ()
     assert health.faults() == ()
 
 
 def test_what_is_only_degraded_is_given_out_and_shown() -> None:
     health = node()
-    (change,) = health.decide(xid(63), 0)
+    (change,) = health.react(xid(63), 0)
     assert change.after.reaction is Reaction.DEGRADE
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_probes_without_a_quiet_time_do_not_suffice() -> None:
     health = node()
-    health.decide(xid(94), 0)
+    health.react(xid(94), 0)
     for second in range(1, 29):
-        health.decide(probe(), second)
+        health.react(probe(), second)
     assert not health.health_of(DeviceScope(ONE)).healthy
-    health.decide(probe(), 30)
+    health.react(probe(), 30)
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_a_quiet_time_without_probes_does_not_suffice() -> None:
     health = node()
-    health.decide(xid(94), 0)
-    health.decide(probe(), 1000)
-    health.decide(probe(), 1001)
+    health.react(xid(94), 0)
+    health.react(probe(), 1000)
+    health.react(probe(), 1001)
     assert not health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_a_failed_probe_begins_the_count_again() -> None:
     health = node()
-    health.decide(xid(94), 0)
+    health.react(xid(94), 0)
     for second, result in ((40, ProbeResult.CLEAN), (50, ProbeResult.CLEAN), (60, ProbeResult.FAILED)):
-        health.decide(probe(result), second)
+        health.react(probe(result), second)
     assert probes(health, 70, 3) == 90
 
 
 def test_an_error_that_returns_stays_twice_as_long() -> None:
     health = node()
-    health.decide(xid(94), 0)
+    health.react(xid(94), 0)
     assert probes(health, 10, 10) == 30
-    health.decide(xid(94), 100)
+    health.react(xid(94), 100)
     assert probes(health, 110, 20) == 160
-    health.decide(xid(94), 200)
+    health.react(xid(94), 200)
     assert probes(health, 210, 20) == 320
 
 
 def test_an_error_that_was_long_ago_is_forgotten() -> None:
     health = node()
-    health.decide(xid(94), 0)
+    health.react(xid(94), 0)
     assert probes(health, 10, 10) == 30
-    health.decide(xid(94), 10_000)
+    health.react(xid(94), 10_000)
     assert probes(health, 10_010, 10) == 10_030
 
 
@@ -155,53 +155,53 @@ def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
 
 def test_what_asks_for_a_reset_does_not_go_by_time() -> None:
     health = node()
-    health.decide(xid(48), 0)
+    health.react(xid(48), 0)
     assert probes(health, 10, 500) is None
-    health.decide(CardReset(ONE), 6000)
+    health.react(CardReset(ONE), 6000)
     assert probes(health, 6010, 10) == 6030, "it has to prove itself"
 
 
 def test_what_asks_for_a_reset_goes_when_the_driver_says_that_nothing_is_left_to_do() -> None:
     health = node()
-    health.decide(xid(48), 0)
+    health.react(xid(48), 0)
     assert probes(health, 10, 10, RecoveryAction.GPU_RESET) is None
     assert probes(health, 200, 10, RecoveryAction.NONE) == 220
 
 
 def test_an_error_after_the_reset_asks_for_another() -> None:
     health = node()
-    health.decide(xid(48), 0)
-    health.decide(CardReset(ONE), 10)
-    health.decide(xid(48), 20)
+    health.react(xid(48), 0)
+    health.react(CardReset(ONE), 10)
+    health.react(xid(48), 20)
     assert probes(health, 30, 100) is None
 
 
 def test_the_drivers_verdict_alone_takes_a_card_out() -> None:
     health = node()
-    (change,) = health.decide(probe(recovery=RecoveryAction.NODE_REBOOT), 0)
+    (change,) = health.react(probe(recovery=RecoveryAction.NODE_REBOOT), 0)
     assert change.after.reaction is Reaction.REBOOT
     assert change.after.text == "the driver asks for: node reboot"
 
 
 def test_one_failed_probe_proves_nothing_three_do() -> None:
     health = node()
-    assert health.decide(probe(ProbeResult.FAILED), 0) == ()
-    assert health.decide(probe(ProbeResult.FAILED), 10) == ()
-    (change,) = health.decide(probe(ProbeResult.FAILED), 20)
+    assert health.react(probe(ProbeResult.FAILED), 0) == ()
+    assert health.react(probe(ProbeResult.FAILED), 10) == ()
+    (change,) = health.react(probe(ProbeResult.FAILED), 20)
     assert change.after.reaction is Reaction.DRAIN
     assert probes(health, 30, 10) == 50
 
 
 def test_a_lost_card_is_out_at_once() -> None:
     health = node()
-    (change,) = health.decide(probe(ProbeResult.LOST), 0)
+    (change,) = health.react(probe(ProbeResult.LOST), 0)
     assert change.after.reaction is Reaction.REBOOT
     assert health.health_of(DeviceScope(OTHER)).healthy
 
 
 def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back() -> None:
     health = node()
-    changes = health.decide(xid(48, gpu=None), 0)
+    changes = health.react(xid(48, gpu=None), 0)
     assert {change.scope.gpu for change in changes} == {ONE, OTHER}
     assert {change.after.reaction for change in changes} == {Reaction.DRAIN}
     assert probes(health, 10, 10) == 30
@@ -209,79 +209,79 @@ def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back() -> None:
 
 
 def test_an_event_of_a_card_that_is_not_ours_is_passed_over() -> None:
-    assert node().decide(xid(48, gpu=GpuUuid("GPU-9")), 0) == ()
+    assert node().react(xid(48, gpu=GpuUuid("GPU-9")), 0) == ()
 
 
 def test_a_broken_watch_degrades_and_takes_nothing_away() -> None:
     health = node()
-    changes = health.decide(EventWatchFailed("unknown error"), 0)
+    changes = health.react(EventWatchFailed("unknown error"), 0)
     assert {change.after.text for change in changes} == {"hardware events cannot be read: unknown error"}
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_a_broken_watch_degrades_until_it_works_again_whatever_probes_say() -> None:
     health = node()
-    health.decide(EventWatchFailed("unknown error"), 0)
+    health.react(EventWatchFailed("unknown error"), 0)
     for number in range(10):
-        health.decide(probe(), 100 + 10 * number)
+        health.react(probe(), 100 + 10 * number)
     assert health.health_of(DeviceScope(ONE)).reaction is Reaction.DEGRADE
-    changes = health.decide(EventWatchRestored(), 300)
+    changes = health.react(EventWatchRestored(), 300)
     assert {change.after.reaction for change in changes} == {Reaction.IGNORE}
 
 
 def test_a_boot_ends_every_mark_and_what_comes_again_stays_longer() -> None:
     health = node()
-    health.decide(xid(79), 0)
-    health.decide(xid(94, gi=3), 0)
-    health.decide(NodeRebooted(), 100)
+    health.react(xid(79), 0)
+    health.react(xid(94, gi=3), 0)
+    health.react(NodeRebooted(), 100)
     assert health.faults() == ()
-    health.decide(xid(79), 200)
+    health.react(xid(79), 200)
     assert health.faults()[0].returns == 1
 
 
 def test_a_card_awaits_a_reset_until_it_had_one_or_needs_more() -> None:
     health = node()
-    health.decide(xid(94), 0)
+    health.react(xid(94), 0)
     assert not health.needs_reset(ONE)
-    health.decide(xid(48), 0)
+    health.react(xid(48), 0)
     assert (health.needs_reset(ONE), health.needs_reset(OTHER)) == (True, False)
-    health.decide(CardReset(ONE), 10)
+    health.react(CardReset(ONE), 10)
     assert not health.needs_reset(ONE)
-    health.decide(xid(48), 20)
+    health.react(xid(48), 20)
     assert health.needs_reset(ONE)
-    health.decide(xid(79), 30)
+    health.react(xid(79), 30)
     assert not health.needs_reset(ONE)
 
 
 def test_a_card_is_suspected_while_it_has_marks_or_fails() -> None:
     health = node()
     assert not health.is_suspect(ONE)
-    health.decide(probe(ProbeResult.FAILED), 0)
+    health.react(probe(ProbeResult.FAILED), 0)
     assert health.is_suspect(ONE)
-    health.decide(probe(), 10)
+    health.react(probe(), 10)
     assert not health.is_suspect(ONE)
-    health.decide(xid(94, gi=3), 20)
+    health.react(xid(94, gi=3), 20)
     assert (health.is_suspect(ONE), health.is_suspect(OTHER)) == (True, False)
 
 
 def test_an_instance_that_is_gone_takes_its_marks_along() -> None:
     health = node()
-    health.decide(xid(94, gi=3, ci=0), 0)
-    (change,) = health.decide(InstanceDestroyed(ONE, 3), 5)
+    health.react(xid(94, gi=3, ci=0), 0)
+    (change,) = health.react(InstanceDestroyed(ONE, 3), 5)
     assert change.after.healthy
     assert health.health_of(DeviceScope(ONE, 3, 0)).healthy
 
 
 def test_ecc_events_alone_take_nothing_away() -> None:
     health = node()
-    (change,) = health.decide(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
+    (change,) = health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
     assert change.after.reaction is Reaction.DEGRADE
-    assert health.decide(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
+    assert health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
 
 
 def test_marks_outlive_the_process() -> None:
     health = node()
-    health.decide(xid(48), 7)
+    health.react(xid(48), 7)
     kept = msgspec.json.decode(msgspec.json.encode(health.faults()), type=tuple[Fault, ...])
     later = HealthStateMachine(HealthPolicy(), faults=kept)
     assert later.health_of(DeviceScope(ONE)) == health.health_of(DeviceScope(ONE))
@@ -312,19 +312,19 @@ def test_whatever_happened_a_reset_and_clean_probes_bring_every_card_back(facts:
     now = 0.0
     for fact in facts:
         now += 1
-        health.decide(fact, now)
-    health.decide(EventWatchRestored(), now)
+        health.react(fact, now)
+    health.react(EventWatchRestored(), now)
     for gpu in (ONE, OTHER):
-        health.decide(CardReset(gpu), now)
+        health.react(CardReset(gpu), now)
         for number in range(4):
-            health.decide(probe(gpu=gpu), now + 2000 + number)
+            health.react(probe(gpu=gpu), now + 2000 + number)
     assert health.faults() == ()
 
 
 def test_an_error_on_an_instance_of_a_degraded_card_changes_from_degraded() -> None:
     health = node()
-    health.decide(EventWatchFailed("x"), 1)
-    (change,) = health.decide(xid(94, ONE, 1, None), 2)
+    health.react(EventWatchFailed("x"), 1)
+    (change,) = health.react(xid(94, ONE, 1, None), 2)
     assert change.scope == DeviceScope(ONE, 1)
     assert change.before.reaction is Reaction.DEGRADE
 
@@ -334,7 +334,7 @@ def test_changes_tell_every_change_of_verdict(facts: list[HealthEvent]) -> None:
     health = node()
     told: dict[DeviceScope, Reaction] = {}
     for now, fact in enumerate(facts):
-        for change in health.decide(fact, now):
+        for change in health.react(fact, now):
             assert change.before.reaction == told.get(change.scope, change.before.reaction)
             told = {scope: known for scope, known in told.items() if not change.scope.covers(scope)}
             told[change.scope] = change.after.reaction

@@ -36,7 +36,7 @@ def shares(gpu: str, uuid: str, count: int) -> list[AdvertisedDevice]:
 
 def node() -> HealthStateMachine:
     health = HealthStateMachine(HealthPolicy())
-    health.decide(CardsListed(frozenset({ONE, OTHER})), 0)
+    health.react(CardsListed(frozenset({ONE, OTHER})), 0)
     return health
 
 
@@ -54,30 +54,30 @@ def out(devices: list[AdvertisedDevice], gpus: list[GpuDescription], health: Hea
 def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:
     devices = [*shares(ONE, ONE, 4), *shares(OTHER, OTHER, 4)]
     health = node()
-    health.decide(xid(48), 1)
+    health.react(xid(48), 1)
     assert out(devices, WHOLE, health) == ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"]
 
 
 def test_a_bad_instance_takes_its_shares_along_and_nothing_else_and_comes_back() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 2)]
     health = node()
-    health.decide(xid(94, gi=3), 0)
+    health.react(xid(94, gi=3), 0)
     assert out(devices, [CUT], health) == ["MIG-3::0", "MIG-3::1"]
     for second in (10, 20, 30):
-        health.decide(CardProbed(gpu=ONE, result=ProbeResult.CLEAN), second)
+        health.react(CardProbed(gpu=ONE, result=ProbeResult.CLEAN), second)
     assert out(devices, [CUT], health) == []
 
 
 def test_a_bad_card_takes_all_its_instances_along() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 1)]
     health = node()
-    health.decide(xid(79), 0)
+    health.react(xid(79), 0)
     assert len(out(devices, [CUT], health)) == 3
 
 
 def test_an_error_of_the_program_takes_nothing() -> None:
     health = node()
-    health.decide(xid(13), 0)
+    health.react(xid(13), 0)
     assert out(shares(ONE, ONE, 4), WHOLE, health) == []
 
 

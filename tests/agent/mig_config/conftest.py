@@ -97,7 +97,7 @@ class Bench:
     def step(self) -> CardInstruction:
         """One look, one instruction, which is carried out."""
         events, self.events = [*self.events, OwnerRead(self.role), self.seen()], []
-        step = self.machine.decide(events, self.now)
+        step = self.machine.react(events, self.now)
         self.done.append(step)
         self._carry_out(step)
         return step

@@ -159,8 +159,8 @@ def test_nothing_is_destroyed_while_nobody_says_who_holds_what(bench: Benches) -
     card = bench()
     card.make(("7g.40gb", 0))
     card.aim(SEED)
-    assert card.machine.decide([*card.events, card.seen()], 0.0) == ListUsers()
-    step = card.machine.decide([UsersUnknown("kubelet does not answer", 2.0)], 0.0)
+    assert card.machine.react([*card.events, card.seen()], 0.0) == ListUsers()
+    step = card.machine.react([UsersUnknown("kubelet does not answer", 2.0)], 0.0)
     assert isinstance(step, Wait)
     assert (step.until, step.reason) == (2.0, "DeviceUsersUnknown")
 

@@ -170,14 +170,14 @@ class Scene:
         """The driver reports an error of a card, or of a compute instance on it."""
         gi_id, ci_id = (None if each < 0 else each for each in instance)
         event = GpuEvent(kind=GpuEventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
-        self.health.decide(HardwareEventReported(event), self.clock.monotonic())
+        self.health.react(HardwareEventReported(event), self.clock.monotonic())
         self.changes.notify()
 
     async def probe(self, index: int, times: int = 3, pause: float = 20.0) -> None:
         """The card answers well several times."""
         for _ in range(times):
             await self.clock.sleep(pause)
-            self.health.decide(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
+            self.health.react(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
             self.changes.notify()
 
     def live(self) -> Sequence[Pod]:
@@ -216,7 +216,7 @@ class Scene:
         if profile is not None:
             self.follow(profile)
         await self.stocktaker.refresh()
-        self.health.decide(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
+        self.health.react(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
         self.bus.start(self.kubelet.registered, self.kubelet)
         self.start()
 

@@ -10,6 +10,7 @@ from tessera.api.driver.node_status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.sharing.profile import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
+from tessera.replay.service import SOCKET
 
 
 class ValidationMode(Enum):
@@ -84,6 +85,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         validation: whether cards are advertised only after a program was run on them.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
         mps_mount: where this process sees that folder; the same unless given.
+        record: decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
+        record_socket: name of the socket through which the records are fetched.
         environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
     """
 
@@ -114,6 +117,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     validation: ValidationMode = ValidationMode.AUTO
     mps_root: Path = Path("/run/nvidia/mps")
     mps_mount: Path | None = None
+    record: int = 0
+    record_socket: str = SOCKET
     environment: Mapping[str, str] = {}
 
     @property

@@ -9,6 +9,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.replay.service import Recorders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class AgentRuntime:
         clock: the time.
         metrics: the agent's metrics.
         rng: for jitter.
+        recorders: records what deciders decide.
     """
 
     options: AgentOptions
@@ -32,3 +34,4 @@ class AgentRuntime:
     clock: Clock
     metrics: Metrics
     rng: random.Random
+    recorders: Recorders

@@ -142,7 +142,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         """The health of a device: the worst fault on it or on the card that it is a part of."""
         return _worst_of(self._faults.values(), scope)
 
-    def decide(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
+    def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes an event in and returns every change of health that follows.
 
         Args:

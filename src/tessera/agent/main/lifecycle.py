@@ -39,6 +39,7 @@ from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
+from tessera.replay.service import Recorders, serve_records
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class _Lifecycle:
             rng=rng,
         )
         self._parts: Components | None = None
+        self._recorders = Recorders(options.record)
         self._nodes.add_handler(self._node_seen)
 
     def _node_seen(self, event: WatchEvent[Node]) -> None:
@@ -123,6 +125,7 @@ class _Lifecycle:
         async with asyncio.TaskGroup() as group:
             if self._options.http_port is not None:
                 group.create_task(serve_http(self._options.http_port, self._registry, self._waits))
+            group.create_task(serve_records(self._recorders, self._options.record_socket))
             for part in (self._events.run(), self._nodes.run(), self._teller.run()):
                 group.create_task(part)
             group.create_task(_follow(self._markers.follow(self._changes.notify)))
@@ -186,6 +189,7 @@ class _Lifecycle:
             nodes=self._nodes,
             changes=self._changes,
             driver_root=self._driver.root(opened.found.home),
+            recorders=self._recorders,
         )
 
     def _node(self) -> Node | None:

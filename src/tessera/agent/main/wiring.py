@@ -62,6 +62,7 @@ from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.real.library import program_environment
+from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class Components:
         nodes: mirrors the node already, for longer than these parts.
         changes: the signal of all parts, where somebody else listens to it too.
         driver_root: where the driver's programs are, unless in the usual places.
+        recorders: records what deciders decide, where somebody wants that.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Components:
         nodes: Informer[Node] | None = None,
         changes: ChangeNotifier | None = None,
         driver_root: Path | None = None,
+        recorders: Recorders | None = None,
     ) -> None:
         self.options = options
         self._client = client
@@ -119,12 +122,14 @@ class Components:
             clock=clock,
             metrics=self.metrics,
             rng=rng,
+            recorders=recorders or Recorders(),
         )
         self.stock = InventoryReader(hardware, self.changes)
         self.roles = CardOwnership(options.state_dir / "roles.json")
         self.static_gpus = StaticGpus(self.stock, self.roles)
         self.following = self._made_following()
         self.health = self._made_health()
+        self.runtime.recorders.attach("health", self.health.state_machine)
         self.mps = self._made_mps()
         self.drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
@@ -236,7 +241,7 @@ class Components:
                 hardware=self.hardware,
                 clock=self.clock,
             )
-        return LayoutReconciler(
+        reconciler = LayoutReconciler(
             config=self.following,
             inventory=self.stock,
             ownership=self.roles,
@@ -246,6 +251,8 @@ class Components:
             changes=self.changes,
             clock=self.clock,
         )
+        reconciler.recorders = self.runtime.recorders
+        return reconciler
 
     def _make_slice_manager(self) -> SliceManager:
         return SliceManager(

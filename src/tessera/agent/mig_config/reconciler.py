@@ -25,6 +25,7 @@ from tessera.agent.mig_config.reboot import RebootRequests
 from tessera.agent.mig_config.state_machine import CardStateMachine
 from tessera.agent.mig_config.status import APPLYING, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.clock import Clock
+from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class LayoutReconciler:
         self._reboots = reboots
         self._changes = changes
         self._clock = clock
+        #: Records what the cards' deciders decide; whoever wants that sets it before :meth:`run`.
+        self.recorders = Recorders()
         #: The desired layout and the cards that :attr:`_resolved` was made of.
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None
         #: The goals in force; ``None`` before the first could be written down.
@@ -156,6 +159,7 @@ class LayoutReconciler:
             may_evict=self._users.may_evict,
             may_reboot=self._reboots is not None,
         )
+        self.recorders.attach("mig-config", machine, card.uuid)
         return CardReconciler(
             machine,
             layout=self,

@@ -125,7 +125,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         """Places on the card that a layout made or kept. Save them before every call and when there is none."""
         return self._managed
 
-    def decide(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
+    def react(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
         """Takes events in and returns the one next instruction.
 
         Args:

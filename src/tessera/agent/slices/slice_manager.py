@@ -107,6 +107,7 @@ class SliceManager:
         self._clock = runtime.clock
         self._journal = SliceJournalFile(options.journal_file)
         self._machine = SliceStateMachine(self._journal.load())
+        runtime.recorders.attach("slices", self._machine)
         ownership.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._machine.table.owned_positions()})
         self._cdi = CdiFolder(options.cdi_dir)
         runtime.metrics.registry.register(SlicesCollector(self._machine.table))

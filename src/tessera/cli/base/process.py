@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tessera.limits import LOG_LINE
+from tessera.limits import LOG_LINE, RECORDED_DECISIONS
 from tessera.text import lines, one_line
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -79,6 +79,16 @@ class EscapingFormatter(logging.Formatter):
         return "\n".join(lines(super().formatException(ei), LOG_LINE))
 
 
+record_option = click.option(
+    "--record",
+    envvar="TESSERA_RECORD",
+    type=click.IntRange(0, int(RECORDED_DECISIONS)),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Keep at least the last N decisions of each decider for tessera debug record; 0 keeps none."
+    "  [env: TESSERA_RECORD]",
+)
 log_option = click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to write to the log."
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tessera.driver.run import DriverOptions
 from tessera.provisioning.options import ProvisioningOptions
+from tessera.replay.service import SOCKET
 
 #: Receives (address, port) of a server once it listens.
 OnListening = Callable[[str, int], None]
@@ -38,6 +39,8 @@ class ControllerOptions:
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
         on_listening: called with the address and port once the port is open.
         on_leading: called when this replica begins to act.
+        record: decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
+        record_socket: name of the socket that serves the records.
         drivers: how the controller manages drivers, where a ClusterPolicy asks for that.
         registries: how the controller reaches the registries of driver images.
         provisioning: how the controller follows nodes on their way to usable cards.
@@ -51,6 +54,8 @@ class ControllerOptions:
     http_port: int | None = 8080
     on_listening: OnListening | None = None
     on_leading: Callable[[], None] | None = None
+    record: int = 0
+    record_socket: str = SOCKET
     drivers: DriverOptions = field(default_factory=DriverOptions)
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)

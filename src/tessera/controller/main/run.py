@@ -20,6 +20,7 @@ from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
+from tessera.replay.service import Recorders, serve_records
 
 
 async def run(
@@ -64,6 +65,7 @@ class Controller:
         self.metrics = ControllerMetrics()
         self.slicer: Slicer | None = None
         self._options = options
+        self._recorders = Recorders(options.record)
         self._client = client
         self._clock = clock
         self._resolver = resolver
@@ -88,6 +90,7 @@ class Controller:
                         options.on_listening,
                     )
                 )
+            group.create_task(serve_records(self._recorders, options.record_socket))
             self._starting = ""
             if options.leader_election:
                 await self._elector().run(self._lead)
@@ -129,6 +132,7 @@ class Controller:
 
     def _begin(self, slicer: Slicer) -> None:
         self.slicer = slicer
+        self._recorders.attach("slicer", slicer)
 
 
 @asynccontextmanager

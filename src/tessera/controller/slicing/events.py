@@ -170,6 +170,16 @@ class TimePassed:
     now: float
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionDue:
+    """Events have arrived; decide on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritesDue:
+    """The executor asks what to write now."""
+
+
 SlicerEvent = (
     PodSeen
     | PodGone
@@ -191,4 +201,6 @@ SlicerEvent = (
     | DenialExpired
     | RefusalTimedOut
     | TimePassed
+    | DecisionDue
+    | WritesDue
 )

@@ -20,6 +20,7 @@ from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_batch, place
 from tessera.controller.slicing.events import (
+    DecisionDue,
     DenialExpired,
     NamespaceSeen,
     NodeGone,
@@ -41,6 +42,7 @@ from tessera.controller.slicing.events import (
     WriteDone,
     WriteOutcomeUnknown,
     WriteRefused,
+    WritesDue,
 )
 from tessera.controller.slicing.instructions import (
     Evict,
@@ -63,9 +65,10 @@ from tessera.kube.resources import Node, Pod
 from tessera.limits import DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.step_budget import StepBudget
+from tessera.replay.decider import Decider
 
 
-class Slicer:
+class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     """The state machine of the whole cluster's slices.
 
     Attributes:
@@ -84,8 +87,22 @@ class Slicer:
         self.decisions = 0
         self.work = 0
 
-    def handle(self, event: SlicerEvent) -> None:
-        """Takes in an event. The next decision acts on it."""
+    def react(self, event: SlicerEvent) -> Sequence[Instruction]:
+        """Takes in an event.
+
+        Returns:
+            For :class:`WritesDue` what to write now; nothing for all other events, on which the next decision acts.
+        """
+        match event:
+            case WritesDue():
+                return self._pending.pop()
+            case DecisionDue():
+                self._decide()
+            case _:
+                self._observe(event)
+        return ()
+
+    def _observe(self, event: SlicerEvent) -> None:
         match event:
             case PodSeen(pod):
                 self._cluster.put_pod(pod)
@@ -130,7 +147,7 @@ class Slicer:
 
     def pop_writes(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""
-        return self._pending.pop()
+        return self.handle(WritesDue())
 
     # Outcomes of writes
 
@@ -226,6 +243,9 @@ class Slicer:
 
         While :attr:`has_work` is True, there is more to do; the process does other work in between.
         """
+        self.handle(DecisionDue())
+
+    def _decide(self) -> None:
         self._sweep()
         nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
         if nodes:
