@@ -59,7 +59,9 @@ def record(
         raise click.UsageError("name the FILE that the records go to")
     found = asyncio.run(_fetch(namespace, node, kubeconfig, context))
     file.write_bytes(found)
-    say(f"{len(found.splitlines())} records in {file}; replay them with: tessera debug replay {file}")
+    from tessera.phrasing import count_noun
+
+    say(f"{count_noun(len(found.splitlines()), 'record')} in {file}; replay them with: tessera debug replay {file}")
 
 
 @command.command()
