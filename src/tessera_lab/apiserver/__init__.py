@@ -2,7 +2,7 @@
 
 Folders from bottom to top; an import only points down (import-linter checks it):
 
-* root files: interfaces, Status errors, field errors, resource types, audit log;
+* files in this folder: interfaces, Status errors, field errors, resource types, audit log;
 * :mod:`storage` objects, watches and selectors; :mod:`tables` the columns of ``kubectl get``;
 * :mod:`schemas` shapes of built-in kinds; :mod:`cel` the Common Expression Language;
 * :mod:`request` one request and the server's state; :mod:`patch` JSON patch, strategic merge, server-side apply;

@@ -12,7 +12,7 @@ _READS = frozenset({"get", "list", "watch"})
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request. ``resource`` is qualified (``deployments.apps``); ``path`` only when it is no resource's."""
+    """One request. ``resource`` is qualified (``deployments.apps``); ``path`` is set only if it names no resource."""
 
     at: float
     user: str
@@ -27,12 +27,12 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_write(self) -> bool:
-        """Whether it may have changed something."""
+        """True if the request may have changed an object."""
         return self.verb not in _READS and not self.path and not self.dry_run
 
 
 class AuditLog:
-    """Every request, counted; the latest ``keep`` of them also one by one."""
+    """Counters of all requests, and the latest ``keep`` requests one by one."""
 
     def __init__(self, keep: int = 200_000) -> None:
         self._entries: deque[AuditEntry] = deque(maxlen=keep)
@@ -40,7 +40,7 @@ class AuditLog:
         self.verbs: Counter[tuple[str, str, str, str]] = Counter()
         #: Requests by HTTP status.
         self.codes: Counter[int] = Counter()
-        #: What admission policies have written, oldest first: annotations of audit events.
+        #: Annotations of audit events that admission policies have written, oldest first.
         self.annotations: deque[Mapping[str, str]] = deque(maxlen=keep)
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ class AuditLog:
         self.annotations.append(annotations)
 
     def record(self, entry: AuditEntry) -> None:
-        """Records a request; a watch when it starts."""
+        """Records a request; a watch is recorded when it starts."""
         self._entries.append(entry)
         self.verbs[entry.user, entry.verb, entry.resource, entry.subresource] += 1
         self.codes[entry.code] += 1
@@ -71,7 +71,7 @@ class AuditLog:
         ]
 
     def clear(self) -> None:
-        """Forgets everything, so that a test counts from here on."""
+        """Removes all entries and counters, so that a test counts from here on."""
         self._entries.clear()
         self.verbs.clear()
         self.codes.clear()

@@ -42,14 +42,14 @@ def wrong_type(field: str, kind: str, why: str) -> StatusCause:
 
 
 def unsupported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
-    """The value is none of an enumeration."""
+    """The value is not in the list of supported values."""
     listed = ", ".join(quoted(each) for each in supported)
     text = f"Unsupported value: {shown(value)}" + (f": supported values: {listed}" if listed else "")
     return StatusCause(field=field, reason="FieldValueNotSupported", message=text)
 
 
 def duplicate(field: str, value: Any) -> StatusCause:
-    """The value must be unique and is not."""
+    """The value must be unique, and appears twice."""
     return StatusCause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
 
 

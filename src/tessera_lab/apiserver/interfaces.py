@@ -1,8 +1,8 @@
 """Interfaces between the API server's core and its parts, in plain values.
 
 The core (routing, verbs, storage, watch) knows none of the parts' rules: schemas, tables, discovery, webhooks, quota
-and RBAC are pure modules behind these protocols. An object is a JSON value, a ``dict``; one that is handed out for
-reading must not be changed by who receives it.
+and RBAC are pure modules behind these protocols. An object is a JSON value, a ``dict``; a caller that gets one for
+reading must not change it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import msgspec
 
 #: A Kubernetes object as JSON.
 Obj = dict[str, Any]
-#: The lines that a container has printed, by namespace, pod and container; LookupError where it has not started.
+#: Returns the lines that a container has printed, by namespace, pod and container; LookupError if it has not started.
 Logs = Callable[[str, str, str], Sequence[str]]
 
 
@@ -23,7 +23,7 @@ class CommandResult(msgspec.Struct, frozen=True):
         code: its exit code.
         stdout: its standard output.
         stderr: its standard error.
-        message: why it could not be run; empty if it was.
+        message: why it could not be run; empty if it ran.
     """
 
     code: int
@@ -32,8 +32,8 @@ class CommandResult(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-#: Runs a command in a container, by namespace, pod and container; LookupError where the container does not run,
-#: NotImplementedError where nothing in the container could run it.
+#: Runs a command in a container, by namespace, pod and container; LookupError if the container does not run,
+#: NotImplementedError if the simulated container has no such command.
 RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
 
 
@@ -91,14 +91,14 @@ class StatusCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthorizationDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """An authorizer's answer; ``reason`` is shown by ``auth can-i`` and in SubjectAccessReview."""
+    """An authorizer's answer; ``auth can-i`` and SubjectAccessReview show its ``reason``."""
 
     allowed: bool
     reason: str = ""
 
 
 class ObjectReader(Protocol):
-    """Stored objects, for the parts that decide from other objects. What it returns is read-only."""
+    """Stored objects, for the parts that decide from other objects. The returned objects are read-only."""
 
     def get(self, resource: GroupResource, namespace: str, name: str) -> Mapping[str, Any] | None:
         """The object, ``namespace`` empty for a cluster-scoped one; None when there is none."""
@@ -117,13 +117,13 @@ class Schema(Protocol):
         ...
 
     def prune(self, obj: Obj) -> None:
-        """Removes, in place, what the schema does not know."""
+        """Removes, in place, the fields that the schema does not know."""
         ...
 
     def default(self, obj: Obj) -> None:
-        """Fills in the schema's defaults in place.
+        """Sets the schema's defaults in place.
 
-        Defaults of built-in kinds that depend on other fields are not the schema's business.
+        A schema does not set defaults of built-in kinds that depend on other fields.
         """
         ...
 
@@ -140,7 +140,7 @@ class Columns(Protocol):
         ...
 
     def cells(self, obj: Mapping[str, Any], now: float) -> Sequence[Any]:
-        """One row's cells, as many as definitions; ``now`` in seconds since 1970 is what ages count from."""
+        """Returns one cell for each definition; ``now``, in seconds since 1970, is the time for ages."""
         ...
 
 
@@ -149,7 +149,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         operation: ``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``.
-        kind: kind of ``obj`` in the request's version, e.g. ``Pod``; of a subresource its body's kind.
+        kind: kind of ``obj`` in the request's version, e.g. ``Pod``; for a subresource its body's kind.
         obj: the new object, None for DELETE; ``old`` None for CREATE.
         options: the verb's options object (``CreateOptions``...).
     """
@@ -171,7 +171,7 @@ class AdmissionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Webhooks(Protocol):
-    """Call-outs to admission webhooks. Refusals raise :class:`tessera_lab.apiserver.status.StatusError`."""
+    """Calls admission webhooks. Refusals raise :class:`tessera_lab.apiserver.status.StatusError`."""
 
     async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
         """Runs the mutating webhooks that match, reinvocation included; the object may be a new one."""
@@ -186,7 +186,7 @@ class Policies(Protocol):
     """Admission policies, evaluated in this process."""
 
     def validate(self, request: AdmissionRequest) -> Sequence[str]:
-        """Warnings of the policies that concern the write.
+        """Returns the warnings of the policies that match the write.
 
         Raises:
             tessera_lab.apiserver.status.StatusError: a policy refuses.
@@ -203,7 +203,7 @@ class QuotaUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(Protocol):
-    """ResourceQuota. Asked without any await before the commit, so that nothing can pass between."""
+    """ResourceQuota. There is no await between this check and the commit, so no other write comes between."""
 
     def admit(self, request: AdmissionRequest, reader: ObjectReader) -> Sequence[QuotaUpdate]:
         """Returns the updates of the namespace's quotas.
@@ -218,7 +218,7 @@ class Authorizer(Protocol):
     """Decides which requests a user may send."""
 
     def authorize(self, attributes: Attributes) -> AuthorizationDecision:
-        """Whether the request may pass."""
+        """Decides if the user may send the request."""
         ...
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
@@ -230,7 +230,7 @@ class Discovery(Protocol):
     """``/api``, ``/apis`` and below."""
 
     def answer(self, path: str, accept: str) -> tuple[str, Obj] | None:
-        """Content-Type and document of a discovery path (no trailing slash); None when there is no such path."""
+        """Returns Content-Type and document of a discovery path (no trailing slash); None if there is no such path."""
         ...
 
 

@@ -1,7 +1,7 @@
 """The resource types that the server serves: the built-in ones and those that CRDs add while it runs.
 
 One :class:`ResourceType` is one resource in one version. Versions of one resource share their storage, named by
-``storage``; ``Event`` of ``v1`` and of ``events.k8s.io/v1`` do too. The registry knows no verbs and no objects.
+``storage``; so do ``Event`` of ``v1`` and of ``events.k8s.io/v1``. The registry knows no verbs and no objects.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ import msgspec
 
 from tessera_lab.apiserver.interfaces import Columns, GroupResource, Obj, Schema
 
-#: What a resource type that stores objects can do.
+#: Verbs of a resource type that stores objects.
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -19,11 +19,11 @@ class MergeTopology(msgspec.Struct, frozen=True, kw_only=True):
     """Merge rules of lists and maps at one place of a kind: for strategic merge and for server-side apply.
 
     Attributes:
-        fields: children by field name; a field that is not named merges as a plain value.
-        items: of a list's elements, or of the values of a free map.
+        fields: rules of children, by field name; a field without rules merges as a plain value.
+        items: rules of a list's elements, or of the values of a free map.
         list_type: ``atomic``, ``set`` or ``map``.
-        keys: of an associative list, for server-side apply.
-        merge_key: ``patchMergeKey`` of strategic merge; empty when such a list is replaced.
+        keys: keys of an associative list, for server-side apply.
+        merge_key: ``patchMergeKey`` of strategic merge; empty if strategic merge replaces the list.
         merge_set: strategic merge joins the list as a set of scalars.
         retain_keys: ``patchStrategy`` has ``retainKeys``.
         atomic_map: the map is owned as a whole.
@@ -44,8 +44,8 @@ class Subresource(msgspec.Struct, frozen=True, kw_only=True):
     """One subresource as discovery shows it.
 
     Attributes:
-        kind: of its body, when it is not the object's: ``Scale``, ``Eviction``, ``Binding``, ``TokenRequest``.
-        group, version: of that kind.
+        kind: kind of its body, if that is not the object's: ``Scale``, ``Eviction``, ``Binding``, ``TokenRequest``.
+        group, version: group and version of that kind.
     """
 
     name: str
@@ -71,17 +71,17 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """One resource in one version.
 
     Attributes:
-        storage: where its objects are kept; versions of one resource share it.
+        storage: key of its objects in the store; versions of one resource share it.
         subresources: by name.
         topology: merge rules of the kind.
-        columns: how ``kubectl get`` shows it; None for name and age.
-        schema: shape of the kind; None accepts every field.
-        from_storage, to_storage: convert a copy between the stored form and this version; ``apiVersion`` and ``kind``
-            are set by the server.
+        columns: columns of ``kubectl get``; None for name and age.
+        schema: schema of the kind; None accepts every field.
+        from_storage, to_storage: convert a copy between the stored form and this version; the server sets
+            ``apiVersion`` and ``kind``.
         status_subresource: ``status`` is written through its subresource only, and ``generation`` counts the rest.
-        generation: whether the type counts ``metadata.generation``.
+        generation: true if the type counts ``metadata.generation``.
         field_labels: dotted paths that field selectors may name besides ``metadata.name`` and ``metadata.namespace``.
-        served_crd: the CRD's name, for types that one defines.
+        served_crd: name of the CRD that defines the type; empty for a built-in type.
     """
 
     group: str
@@ -123,12 +123,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status_subresource(self) -> bool:
-        """Whether ``status`` is written through its subresource only."""
+        """True if ``status`` is written through its subresource only."""
         return "status" in self.subresources
 
 
 class ResourceRegistry:
-    """Resource types by group, version and plural. Changes are counted, so that documents made from it can be kept."""
+    """Resource types by group, version and plural. It counts its changes, so that callers can cache documents."""
 
     def __init__(self, types: Iterable[ResourceType]) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
@@ -137,12 +137,12 @@ class ResourceRegistry:
             self.add(each)
 
     def add(self, resource_type: ResourceType) -> None:
-        """Serves a type, in place of one with the same group, version and plural."""
+        """Adds a type; replaces one with the same group, version and plural."""
         self._types[resource_type.group, resource_type.version, resource_type.plural] = resource_type
         self.generation += 1
 
     def remove_crd(self, crd: str) -> None:
-        """Ends serving what the CRD of that name defined."""
+        """Removes the types that the CRD of that name defined."""
         for key in [key for key, value in self._types.items() if value.served_crd == crd]:
             del self._types[key]
         self.generation += 1
@@ -152,11 +152,11 @@ class ResourceRegistry:
         return self._types.get((group, version, plural))
 
     def stored(self, storage: GroupResource) -> ResourceType | None:
-        """One of the types that share a storage, the first that was added; None when there is none."""
+        """Returns the first added of the types that share a storage; None if there is none."""
         return next((t for t in self if t.storage == storage), None)
 
     def has_group_version(self, group: str, version: str) -> bool:
-        """Whether any type of the group's version is served."""
+        """True if the registry has a type of this group and version."""
         return any(t.group == group and t.version == version for t in self)
 
     def __iter__(self) -> Iterator[ResourceType]:

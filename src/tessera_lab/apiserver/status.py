@@ -1,4 +1,4 @@
-"""Refusals in Kubernetes' own words: ``metav1.Status`` with reason, details and causes.
+"""Errors with Kubernetes' own texts: ``metav1.Status`` with reason, details and causes.
 
 Texts follow ``k8s.io/apimachinery/pkg/api/errors``; clients and people match on them.
 """
@@ -10,7 +10,7 @@ from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 
 class StatusError(Exception):
-    """An answer that is a ``Status``.
+    """A request failed; the answer is a ``Status``.
 
     Attributes:
         code: HTTP status.
@@ -69,18 +69,18 @@ def not_found(group: str, resource: str, name: str) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """404: nothing is served at the path."""
+    """404: the server serves nothing at the path."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def already_exists(group: str, resource: str, name: str) -> StatusError:
-    """409: create of a name that is taken."""
+    """409: create of a name that already exists."""
     text = f'{qualified(group, resource)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, name=name, group=group, kind=resource)
 
 
 def conflict(group: str, resource: str, name: str, why: str) -> StatusError:
-    """409: the write does not fit what is stored."""
+    """409: the write conflicts with the stored object."""
     text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {why}'
     return StatusError(409, "Conflict", text, name=name, group=group, kind=resource)
 
@@ -141,7 +141,7 @@ def not_acceptable(accepted: Sequence[str]) -> StatusError:
 
 
 def not_implemented(what: str) -> StatusError:
-    """501: Kubernetes has it, this server does not."""
+    """501: Kubernetes has the feature, this server does not."""
     return StatusError(501, "NotImplemented", f"{what} is not implemented by this API server")
 
 

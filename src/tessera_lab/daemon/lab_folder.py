@@ -211,7 +211,7 @@ def _defer_interrupt() -> Iterator[None]:
 
 
 def _wait_until_ready(reader: int) -> bool:
-    """Whether the word ``ready`` came before the lab ended or patience did."""
+    """True if the word ``ready`` came before the lab ended or patience did."""
     try:
         readable, _, _ = select.select([reader], [], [], PATIENCE)
         return bool(readable) and os.read(reader, 5) == b"ready"

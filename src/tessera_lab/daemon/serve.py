@@ -188,7 +188,7 @@ class LabProcess:
             )
 
     def _are_nodes_served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
-        """Whether each node with cards gives them to slicing on demand, or has said what it offers of them."""
+        """True if each node with cards gives them to slicing on demand, or has said what it offers of them."""
         return all(
             slices.cache.get(f"{INSTASLICE_NAMESPACE}/{spec.name}")
             or ((node := nodes.cache.get(spec.name)) is not None and OFFERS_ANNOTATION in node.metadata.annotations)

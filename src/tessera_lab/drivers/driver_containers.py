@@ -99,7 +99,7 @@ def broken_driver(message: str, *, after: float = 0.0) -> ImageProgram:
 
 
 def _is_helper(context: ProgramContext) -> bool:
-    """Whether it is one of the containers beside the driver's, of the same image (peermem, GDS, Driver Toolkit)."""
+    """True if it is one of the containers beside the driver's, of the same image (peermem, GDS, Driver Toolkit)."""
     return bool(context.argv) and "init" not in context.argv
 
 

@@ -132,7 +132,7 @@ class LabInformer(Informer[T]):
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody has asked this task to end: an error then must not keep it alive."""
+    """True if somebody has asked this task to end: an error then must not keep it alive."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

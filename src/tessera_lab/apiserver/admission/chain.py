@@ -1,8 +1,7 @@
 """Admission of a decoded write, before it is stored: built-in plugins, webhooks, policies and quota.
 
-The order is kube-apiserver's: namespace life cycle, the plugins that fill things in, mutating webhooks; after
-validation the admission policies, then the validating webhooks; quota at the very end, without an await before the
-commit.
+The order is kube-apiserver's: namespace life cycle, the plugins that set fields, mutating webhooks; after validation
+the admission policies, then the validating webhooks; quota last, without an await before the commit.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ class AdmissionPlugin(Protocol):
     """One built-in admission plugin; changes ``request.obj`` in place."""
 
     def __call__(self, request: AdmissionRequest, core: ServerState) -> None:
-        """Fills in or refuses.
+        """Sets fields of the object, or refuses it.
 
         Raises:
             StatusError: refused.
@@ -33,7 +32,7 @@ class AdmissionChain:
         self._plugins = plugins
 
     async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
-        """The object as admission leaves it.
+        """Runs plugins and mutating webhooks, and returns the object that they leave.
 
         Raises:
             StatusError: refused.
@@ -66,7 +65,7 @@ class AdmissionChain:
 
 
 def namespace_lifecycle(request: AdmissionRequest, core: ServerState) -> None:
-    """Nothing is created in a namespace that does not exist or is going away."""
+    """Refuses a create in a namespace that does not exist or is being deleted."""
     asked = request.attributes
     if request.operation != "CREATE" or not asked.namespace:
         return

@@ -1,6 +1,6 @@
-"""Built-in admission: what a cluster fills in or refuses before webhooks see an object.
+"""Built-in admission plugins: they set fields of an object, or refuse it, before webhooks see it.
 
-Each plugin is named after kube-apiserver's. Not played: LimitRanger, PodSecurity and the projected token volume of
+Each plugin is named after kube-apiserver's. Missing: LimitRanger, PodSecurity and the projected token volume of
 ServiceAccount; the simulated kubelet gives a container its account's token without it.
 """
 
@@ -14,7 +14,7 @@ from tessera_lab.apiserver.status import forbidden
 
 CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
 STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
-#: Annotation of the class that claims without one get.
+#: Annotation of the default storage class: claims that name no class get it.
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _PROTECTION = {
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
@@ -39,7 +39,7 @@ def _refuse(request: AdmissionRequest, why: str) -> Exception:
 
 
 def service_account(request: AdmissionRequest, core: ServerState) -> None:
-    """A pod runs as a service account that exists."""
+    """Sets a pod's service account and refuses a pod whose service account does not exist."""
     pod = _new_pod(request)
     if pod is None:
         return
@@ -54,7 +54,7 @@ def service_account(request: AdmissionRequest, core: ServerState) -> None:
 
 
 def default_toleration_seconds(request: AdmissionRequest, core: ServerState) -> None:
-    """A pod leaves a node that is lost after five minutes unless it says otherwise."""
+    """Lets a pod stay five minutes on a node that is not ready or unreachable, unless its tolerations differ."""
     del core
     pod = _new_pod(request)
     if pod is None:
@@ -74,7 +74,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: str) -> bool:
 
 
 def priority(request: AdmissionRequest, core: ServerState) -> None:
-    """A pod's priority is its class's; without one the default class's, or 0."""
+    """Sets a pod's priority from its class; without a class from the default class, else 0."""
     pod = _new_pod(request)
     if pod is None:
         return
@@ -108,7 +108,7 @@ def priority(request: AdmissionRequest, core: ServerState) -> None:
 
 
 def runtime_class(request: AdmissionRequest, core: ServerState) -> None:
-    """A pod's RuntimeClass exists; its overhead and its nodes become the pod's."""
+    """Copies overhead and node selection of a pod's RuntimeClass; refuses a class that does not exist."""
     pod = _new_pod(request)
     name = pod["spec"].get("runtimeClassName") if pod else None
     if pod is None or not name:
@@ -131,7 +131,7 @@ def runtime_class(request: AdmissionRequest, core: ServerState) -> None:
 
 
 def storage_in_use_protection(request: AdmissionRequest, core: ServerState) -> None:
-    """A volume or claim that is deleted stays until nobody uses it."""
+    """Adds the finalizer that keeps a deleted volume or claim until nothing uses it."""
     del core
     asked = request.attributes
     finalizer = _PROTECTION.get(asked.resource) if not asked.group and not asked.subresource else None
@@ -143,7 +143,7 @@ def storage_in_use_protection(request: AdmissionRequest, core: ServerState) -> N
 
 
 def default_storage_class(request: AdmissionRequest, core: ServerState) -> None:
-    """A claim that names no class gets the default one; of several the newest, then the first by name."""
+    """Gives a claim without a class the default one; of several defaults the newest, then the first by name."""
     asked = request.attributes
     is_claim = (asked.group, asked.resource, asked.subresource) == ("", "persistentvolumeclaims", "")
     claim = request.obj if is_claim and request.operation == "CREATE" else None
@@ -160,7 +160,7 @@ def _is_default_class(item: Mapping[str, Any]) -> bool:
     return (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
-#: In kube-apiserver's order.
+#: All plugins, in kube-apiserver's order.
 PLUGINS: Sequence[AdmissionPlugin] = (
     namespace_lifecycle,
     service_account,

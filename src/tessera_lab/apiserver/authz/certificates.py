@@ -1,6 +1,6 @@
 """The certificates of a lab cluster: its own authority, the server's certificate, client certificates.
 
-Keys are ECDSA P-256. Nothing is written here; who needs files writes them.
+Keys are ECDSA P-256. This module writes no files; its callers do.
 """
 
 import ipaddress
@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: Life of every certificate. A lab is younger; there is no renewal.
+#: Lifetime of every certificate. No lab lives that long, so there is no renewal.
 LIFE = timedelta(days=365)
-#: Certificates are good from a little before they are made, for clocks that are behind.
+#: Certificates are valid from a little before they are made, for clients whose clocks are behind.
 SLACK = timedelta(hours=1)
-#: Names under which the server is reached besides its addresses.
+#: Names of the server besides its addresses.
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 

@@ -1,7 +1,7 @@
 """Identities of clients: bearer tokens, client certificates, service-account tokens issued by this server.
 
-A token is a JWT signed with a key that lives as long as the server; a service account's token is worth nothing once
-the account (or the pod it is bound to) is gone. A token that is bound to a pod tells which one, and on which node it is
+A token is a JWT signed with a key that lives as long as the server. A service account's token is invalid once the
+account, or the pod that the token is bound to, is gone. A token that is bound to a pod names the pod and its node
 (``ServiceAccountTokenPodNodeInfo``, on by default since Kubernetes 1.30).
 """
 
@@ -22,9 +22,9 @@ SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = UserInfo(name="system:anonymous", groups=(UNAUTHENTICATED,))
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-#: What user infos say beside name and groups starts with it.
+#: Prefix of the ``extra`` keys of a UserInfo.
 EXTRA = "authentication.kubernetes.io/"
-#: Life of a token when the request does not say, and the shortest one allowed, seconds (TokenRequest).
+#: Default lifetime of a token, and the shortest one allowed, seconds (TokenRequest).
 DEFAULT_LIFE, SHORTEST_LIFE = 3600, 600
 
 
@@ -56,7 +56,7 @@ class _Claims(msgspec.Struct, frozen=True):
 def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
 ) -> UserInfo:
-    """The identity of a service account; ``extra`` tells of its token, see :func:`bound_pod_extra`."""
+    """The identity of a service account; ``extra`` describes its token, see :func:`bound_pod_extra`."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)
     return UserInfo(name=f"system:serviceaccount:{namespace}:{name}", groups=groups, uid=uid, extra=extra or {})
 
@@ -75,11 +75,11 @@ def certificate_user(common_name: str, organizations: Sequence[str]) -> UserInfo
 
 
 class TokenAuthenticator:
-    """Bearer tokens to users.
+    """Finds the user of a bearer token.
 
     Args:
-        core: where service accounts are kept, and the clock.
-        static: tokens that are always good, to their users.
+        core: stored service accounts, and the clock.
+        static: tokens that are always valid, with their users.
     """
 
     def __init__(self, core: ServerState, static: Mapping[str, UserInfo]) -> None:
@@ -110,7 +110,7 @@ class TokenAuthenticator:
     def issue_token(
         self, namespace: str, name: str, *, life: float, audiences: Sequence[str] = (), pod: Obj | None = None
     ) -> str:
-        """A token for a service account.
+        """Issues a token for a service account.
 
         Raises:
             StatusError: 404, there is no such account.
@@ -136,7 +136,7 @@ class TokenAuthenticator:
         return signed + "." + self._signature(signed)
 
     def _node(self, pod: Obj) -> BoundObject | None:
-        """The pod's node, without a UID where there is no such Node."""
+        """Returns the pod's node, without a UID if there is no such Node."""
         name = pod["spec"].get("nodeName")
         found = self._core.store.get(GroupResource("", "nodes"), "", name) if name else None
         return BoundObject(name, found["metadata"]["uid"] if found else "") if name else None
@@ -163,7 +163,7 @@ def _b64(data: bytes) -> str:
 
 
 def encode_user(user: UserInfo) -> dict[str, Any]:
-    """A user as reviews show it."""
+    """Encodes a user as in a review's status."""
     shown: dict[str, Any] = {"username": user.name, "groups": list(user.groups)}
     if user.uid:
         shown["uid"] = user.uid

@@ -1,9 +1,8 @@
 """RBAC authorization: Roles and ClusterRoles, bound to users, groups and service accounts.
 
-Rules of Kubernetes' RBAC that hold here: everything not allowed is refused; there are no denying rules; a RoleBinding
-gives its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without
-a name; ``system:masters`` may do everything. Aggregated ClusterRoles are not filled in: their rules are taken as they
-stand.
+Rules of Kubernetes' RBAC that hold here: a request that no rule allows is refused; no rule denies; a RoleBinding grants
+its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without a
+name; ``system:masters`` may do everything. The server does not aggregate ClusterRoles: it uses their stored rules.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ class RbacAuthorizer:
         self._reader = reader
 
     def authorize(self, attributes: Attributes) -> AuthorizationDecision:
-        """Whether any rule that reaches the user allows the request."""
+        """Allows the request if any rule bound to the user allows it."""
         if MASTERS in attributes.user.groups:
             return AuthorizationDecision(allowed=True)
         missing: list[str] = []
@@ -45,7 +44,7 @@ class RbacAuthorizer:
         return AuthorizationDecision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
-        """``resourceRules`` and ``nonResourceRules`` that reach the user in a namespace."""
+        """Returns the ``resourceRules`` and ``nonResourceRules`` bound to the user in a namespace."""
         found = [rule for rules, _ in self._applicable_rules(user, namespace, []) for rule in rules]
         if MASTERS in user.groups:
             found = [*EVERYTHING, *found]
@@ -58,7 +57,7 @@ class RbacAuthorizer:
     def _applicable_rules(
         self, user: UserInfo, namespace: str, missing: list[str]
     ) -> Iterator[tuple[Sequence[Rule], str]]:
-        """Rules of every binding that names the user, with the words that say which one it was."""
+        """Yields the rules of every binding that names the user, with a text that names the binding."""
         for binding in self._reader.list(CLUSTER_BINDINGS):
             who = _subject(binding, user, "")
             if who:
@@ -83,7 +82,7 @@ class RbacAuthorizer:
 
 
 def rule_allows(rule: Rule, attributes: Attributes) -> bool:
-    """Whether one PolicyRule allows the request."""
+    """True if one PolicyRule allows the request."""
     if not _in(attributes.verb, rule.get("verbs")):
         return False
     if attributes.path:
@@ -110,7 +109,7 @@ def _path(pattern: str, path: str) -> bool:
 
 
 def _subject(binding: Mapping[str, Any], user: UserInfo, namespace: str) -> str:
-    """The subject that is the user, in the reason's words; empty when none is."""
+    """Returns the binding's subject that is the user, as the reason names it; empty if none is."""
     for subject in binding.get("subjects") or ():
         kind, name = subject.get("kind"), subject.get("name", "")
         if kind == "User" and name == user.name:
@@ -139,7 +138,7 @@ EVERYTHING: Sequence[Rule] = (
 
 
 def bootstrap_roles() -> Sequence[Obj]:
-    """ClusterRoles and bindings that a new cluster has: what every user may ask, and ``cluster-admin``."""
+    """Returns the ClusterRoles and bindings of a new cluster: rights of every user, and ``cluster-admin``."""
     reviews = {
         "verbs": ["create"],
         "apiGroups": ["authorization.k8s.io"],

@@ -1,1 +1,1 @@
-"""TODO cel."""
+"""The Common Expression Language (CEL): syntax, evaluation and functions."""

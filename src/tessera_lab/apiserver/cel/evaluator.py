@@ -3,11 +3,11 @@
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
 ``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in
 :mod:`tessera_lab.apiserver.cel.functions`. :func:`compile_expression` refuses everything else by name (unsigned
-integers, bytes, timestamps, the authorizer and Kubernetes' libraries), so no expression is stored that could not be
-evaluated.
+integers, bytes, timestamps, the authorizer and Kubernetes' libraries), so the server stores no expression that it
+cannot evaluate.
 
-Semantics: ``&&`` and ``||`` ignore an error on one side if the other side decides; numbers compare across types,
-different types are unequal; a missing field is an error.
+Semantics: ``&&`` and ``||`` ignore an error on one side if the other side decides; numbers of different types can be
+equal, other values of different types never are; a missing field is an error.
 
 Why no library: cel-python is 34 times slower (measured) and has no optional fields; common-expression-language has no
 ``.?f``, reports mistakes only at evaluation and takes 21 MB.
@@ -57,7 +57,7 @@ class Program:
         self._tree = tree
 
     def evaluate(self, variables: Scope) -> Any:
-        """The value.
+        """Returns the value of the expression.
 
         Raises:
             EvaluationError: there is none.
@@ -65,10 +65,10 @@ class Program:
         return _evaluate(self._tree, variables)
 
     def holds(self, variables: Scope) -> bool:
-        """The value of a condition.
+        """Returns the value of a condition.
 
         Raises:
-            EvaluationError: there is none, or it is not a boolean.
+            EvaluationError: there is no value, or it is not a boolean.
         """
         found = self.evaluate(variables)
         if not isinstance(found, bool):
@@ -79,15 +79,15 @@ class Program:
 def compile_expression(
     text: str, variables: frozenset[str], fields: Mapping[str, frozenset[str]] | None = None
 ) -> Program:
-    """An expression over the named variables.
+    """Compiles an expression over the named variables.
 
     Args:
         text: the expression.
-        variables: the names that it may use.
-        fields: of those variables whose type is known, the fields that they have.
+        variables: names of the variables that it may use.
+        fields: fields of each variable whose type is known.
 
     Raises:
-        CelError: it is not valid, or has what is not supported.
+        CelError: it is not valid, or uses something that is not supported.
     """
     tree = parse(text)
     _check(tree, _Names(variables, fields or {}))
@@ -95,13 +95,13 @@ def compile_expression(
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """Declared names, and the fields of those whose type is known."""
+    """Declared variables, and the fields of those whose type is known."""
 
     known: frozenset[str]
     fields: Mapping[str, frozenset[str]]
 
     def with_name(self, name: str) -> "_Names":
-        """These names and one more, whose type is not known."""
+        """Returns these names and one more, whose type is not known."""
         return _Names(self.known | {name}, {key: value for key, value in self.fields.items() if key != name})
 
 
@@ -250,7 +250,7 @@ def _evaluate_macro(call: Call, scope: Scope) -> Any:
 
 
 def _evaluate_operator(parts: Sequence[Callable[[], Any]], *, decisive: bool) -> bool:
-    """``decisive`` if any part is that, whatever errors the others raise; the first error if none is."""
+    """Returns ``decisive`` if any part has that value, even if others raise errors; else raises the first error."""
     error: EvaluationError | None = None
     for part in parts:
         try:
@@ -280,7 +280,7 @@ def _evaluate_and_or(*, decisive: bool) -> Callable[[Sequence[Expression], Scope
     return lambda args, scope: _evaluate_operator([partial(_evaluate, each, scope) for each in args], decisive=decisive)
 
 
-#: Evaluate their arguments themselves: allowed numbers of arguments, function of argument trees and scope.
+#: Macros: they evaluate their arguments themselves. Allowed numbers of arguments; function of argument trees and scope.
 SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[Expression], Scope], Any]]] = {
     "has": ((1,), _has),
     "?:": ((3,), _evaluate_ternary),

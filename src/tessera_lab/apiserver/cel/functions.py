@@ -1,7 +1,7 @@
-"""Operators and functions of the Common Expression Language that are supported, on values.
+"""The supported operators and functions of the Common Expression Language, applied to values.
 
-A value is JSON's, or :class:`OptionalValue`. What does not fit raises :class:`EvaluationError`, as CEL's missing
-overloads.
+A value is a JSON value or an :class:`OptionalValue`. An argument of the wrong type raises :class:`EvaluationError`, as
+a missing overload does in CEL.
 """
 
 import math
@@ -30,7 +30,7 @@ NOTHING = OptionalValue(present=False)
 
 
 def boolean(value: Any) -> bool:
-    """The value, which must be a boolean."""
+    """Returns the value, which must be a boolean."""
     if not isinstance(value, bool):
         raise EvaluationError(f"no such overload: bool is expected, not {type_name(value)}")
     return value
@@ -135,7 +135,7 @@ def _sum(value: Any) -> Any:
 
 
 def _text(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of strings only; integers may follow."""
+    """Wraps a function whose first arguments are strings; integers may follow."""
 
     def checked(target: Any, *args: Any) -> Any:
         if not isinstance(target, str) or any(isinstance(each, (list, dict, float, type(None))) for each in args):

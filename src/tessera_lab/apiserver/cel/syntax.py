@@ -47,7 +47,7 @@ class Index(Expression, frozen=True):
 
 
 class Call(Expression, frozen=True):
-    """``name(args)`` or ``target.name(args)``; operators are calls of their sign."""
+    """``name(args)`` or ``target.name(args)``; an operator is a call whose name is its sign."""
 
     name: str
     target: Expression | None
@@ -67,7 +67,7 @@ class MapLiteral(Expression, frozen=True):
 
 
 class CelError(ValueError):
-    """The text is not an expression, or has what is not supported."""
+    """The text is not an expression, or uses something that is not supported."""
 
 
 _TOKEN = re.compile(
@@ -104,7 +104,7 @@ _RESERVED = frozenset(
         "while",
     }
 )
-#: Deepest nesting of brackets, and longest chain of operators, that is read; kube-apiserver's parser has limits too.
+#: Deepest nesting of brackets, and longest chain of operators, that the parser reads; kube-apiserver has limits too.
 MAX_DEPTH, MAX_CHAIN = 32, 100
 
 
@@ -147,10 +147,10 @@ def _string(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
-    """The tree of an expression. Trees are immutable, and each lab in a process compiles the same policies.
+    """Parses an expression. Results are cached, as all labs in a process compile the same policies.
 
     Raises:
-        CelError: the text is none.
+        CelError: the text is not an expression.
     """
     parser = _Parser(_tokens(text))
     tree = parser.expression()

@@ -1,12 +1,11 @@
-"""Rules in CEL that a CRD's schema states (``x-kubernetes-validations``): read with the definition, held of objects.
+"""CEL rules of a CRD's schema (``x-kubernetes-validations``): checks them in the definition, applies them to objects.
 
-A rule that names ``oldSelf`` is a transition rule: it is held of an update, where the field was there before and after.
-A value that an update leaves as it was is not judged again. Texts and order are those of kube-apiserver 1.36, and so is
-that no rule is held of an object that has wrong types, values or missing fields.
+A rule that names ``oldSelf`` is a transition rule: it applies to an update if the field exists before and after. A
+value that an update does not change is not checked again. An object with wrong types, wrong values or missing fields
+is not checked by any rule. All this, texts and order are as in kube-apiserver 1.36.
 
-Not known here, and refused (501) instead of stored: ``messageExpression``, ``fieldPath``, ``optionalOldSelf``, and
-transition rules in lists of type ``map``. Not looked at: what a rule costs, and whether the schema has the fields that
-it names.
+The server refuses to store (501): ``messageExpression``, ``fieldPath``, ``optionalOldSelf``, and transition rules in
+lists of type ``map``. It does not check a rule's cost, nor that the schema has the fields that the rule names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ VARIABLES = frozenset({"self", "oldSelf"})
 UNKNOWN = ("messageExpression", "fieldPath", "optionalOldSelf")
 REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 
-#: With one of these, rules are not held at all.
+#: If an object has one of these errors, no rule is applied to it.
 BLOCKING = frozenset(
     {
         "FieldValueNotSupported",
@@ -44,7 +43,7 @@ NOT_HELD = field_errors.invalid(
     " validation",
 )
 
-#: No value: the field was not there, or there is no telling which one it was.
+#: No value: the field did not exist before, or its old value cannot be found.
 _ABSENT = object()
 
 
@@ -55,12 +54,12 @@ def check_cel_rules(schema: Schema, path: str, uncorrelatable: str = "") -> Iter
     """Yields the errors of the CEL rules at one place of a schema.
 
     Args:
-        schema: the node, whose own rules are looked at.
-        path: where it is.
-        uncorrelatable: path of the list around it whose items cannot be told apart from one write to the next.
+        schema: the node, whose own rules are checked.
+        path: the node's path.
+        uncorrelatable: path of the surrounding list whose items cannot be matched between two writes.
 
     Raises:
-        tessera_lab.apiserver.status.StatusError: 501, a rule has what this server does not know.
+        tessera_lab.apiserver.status.StatusError: 501, a rule uses something that this server does not support.
     """
     for index, rule in enumerate(schema.get(RULES) or ()):
         where = f"{path}.{RULES}[{index}]"
@@ -72,7 +71,7 @@ def check_cel_rules(schema: Schema, path: str, uncorrelatable: str = "") -> Iter
 
 
 def path_below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
-    """``uncorrelatable`` of the items of a list.
+    """Returns ``uncorrelatable`` (see :func:`check_cel_rules`) for the items of a list.
 
     Raises:
         tessera_lab.apiserver.status.StatusError: 501, transition rules in a list of type ``map``.
@@ -112,7 +111,7 @@ def _check_expression(rule: Rule, where: str, uncorrelatable: str) -> Iterator[S
 
 
 def _is_transition(text: str) -> bool:
-    """Whether a rule that compiles needs ``oldSelf``: without that variable it does not compile."""
+    """True if a rule that compiles needs ``oldSelf``: without that variable it does not compile."""
     try:
         compile_expression(text, VARIABLES - {"oldSelf"})
     except CelError:
@@ -121,7 +120,7 @@ def _is_transition(text: str) -> bool:
 
 
 def _rule_expressions(schema: Schema) -> Iterator[str]:
-    """The rules of a schema and of all that is below it."""
+    """Yields the rules of a schema and of everything below it."""
     yield from (rule["rule"] for rule in schema.get(RULES) or () if rule.get("rule"))
     below = [schema.get("items"), schema.get("additionalProperties"), *schema.get("properties", {}).values()]
     for each in below:
@@ -136,7 +135,7 @@ class CelRules:
     """The rules of one version of a CRD.
 
     Args:
-        schema: its ``openAPIV3Schema``, in which :func:`check_cel_rules` found nothing wrong.
+        schema: its ``openAPIV3Schema``, in which :func:`check_cel_rules` found no errors.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -153,7 +152,7 @@ class CelRules:
         Args:
             obj: the object.
             old: the object before the update; ``None`` for a new one.
-            misfits: what else is wrong with it.
+            misfits: other errors of the object.
         """
         if not self._programs:
             return ()

@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions at work: a stored definition is served, a deleted one takes its objects with it.
+"""Serves stored CustomResourceDefinitions, and deletes the objects of a deleted one.
 
-The room follows the store: every change of a definition, whoever made it, is seen inside the write. A definition that
-goes away is held by Kubernetes' own finalizer until the last of its objects is gone.
+The controller listens to the store and handles every change of a definition inside the write. Kubernetes' own
+finalizer keeps a deleted definition until the last of its objects is gone.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from tessera_lab.apiserver.storage.store import Change, deep_copy
 from tessera_lab.apiserver.tables.other_columns import CustomColumns
 
 CRDS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
-#: Holds a definition until its objects are gone.
+#: Finalizer that keeps a definition until its objects are gone.
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 Read = Mapping[str, Any]
@@ -25,7 +25,7 @@ _GET_PATCH_UPDATE = ("get", "patch", "update")
 
 
 def default_names(crd: Obj) -> None:
-    """Defaults of ``spec.names`` and ``spec.conversion``."""
+    """Sets the defaults of ``spec.names`` and ``spec.conversion``."""
     spec = crd.setdefault("spec", {})
     names = spec.setdefault("names", {})
     kind = names.get("kind", "")
@@ -35,7 +35,7 @@ def default_names(crd: Obj) -> None:
 
 
 def mark_established(crd: Obj) -> None:
-    """The status of a definition that is served at once, as a new one is here."""
+    """Sets the status of a new definition: accepted and established, since this server serves it at once."""
     finalizers = crd["metadata"].setdefault("finalizers", [])
     if CLEANUP not in finalizers:
         finalizers.append(CLEANUP)
@@ -51,7 +51,7 @@ def mark_established(crd: Obj) -> None:
 
 
 def update_established(crd: Obj, old: Read) -> None:
-    """The status after the spec changed: names are accepted at once, versions once stored stay listed."""
+    """Sets the status after a change of the spec: accepts names at once, keeps every version ever stored listed."""
     del old
     status = crd.get("status")
     if status:
@@ -152,7 +152,7 @@ class DefinitionController:
             self._delete_objects(stored.obj["metadata"]["name"])
 
     def _delete_objects(self, name: str) -> None:
-        """Deletes a dying definition's objects; the last one gone releases it."""
+        """Deletes the objects of a definition that is being deleted; the last one's removal frees the definition."""
         stored = self._core.store.find(CRDS, "", name)
         if stored is None:
             return

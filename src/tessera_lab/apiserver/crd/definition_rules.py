@@ -1,6 +1,6 @@
-"""Whether a CustomResourceDefinition may be created, in apiextensions-apiserver's rules and words.
+"""Validation of a CustomResourceDefinition, with apiextensions-apiserver's rules and texts.
 
-What this server cannot do is refused, never stored as if it worked: conversion webhooks answer 501.
+The server refuses features that it lacks instead of storing them: conversion webhooks answer 501.
 """
 
 import re
@@ -33,10 +33,10 @@ APPROVED = "api-approved.kubernetes.io"
 
 
 def validate_definition(crd: Part) -> Sequence[StatusCause]:
-    """Everything that is wrong with a definition; defaults (listKind, singular) are filled in before.
+    """Returns the errors of a definition; the caller has set its defaults (listKind, singular).
 
     Raises:
-        tessera_lab.apiserver.status.StatusError: 501, it asks for what this server cannot do.
+        tessera_lab.apiserver.status.StatusError: 501, it uses a feature that this server lacks.
     """
     spec = crd.get("spec") or {}
     if (spec.get("conversion") or {}).get("strategy", "None") != "None":

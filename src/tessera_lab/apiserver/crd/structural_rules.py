@@ -19,14 +19,14 @@ EMBEDDED, KEEP = "x-kubernetes-embedded-resource", "x-kubernetes-preserve-unknow
 INT_OR_STRING, MAP_TYPE = "x-kubernetes-int-or-string", "x-kubernetes-map-type"
 MAP_KEYS = "x-kubernetes-list-map-keys"
 
-#: Type is required everywhere; the reason depends on the place.
+#: Reasons why ``type`` is required, by place.
 NO_TYPE = {
     "root": "must not be empty at the root",
     "item": "must not be empty for specified array items",
     "field": "must not be empty for specified object fields",
 }
 UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
-#: What may not stand inside allOf, anyOf, oneOf and not.
+#: Fields that are forbidden inside allOf, anyOf, oneOf and not.
 NESTED_FORBIDDEN = {
     "type": "must be empty to be structural",
     "additionalProperties": "must be undefined to be structural",
@@ -49,7 +49,7 @@ def check_structural(schema: Schema, path: str) -> Iterator[StatusCause]:
     """Yields the reasons why a root schema is not structural.
 
     Raises:
-        tessera_lab.apiserver.status.StatusError: 501, the schema has rules in CEL that this server does not know.
+        tessera_lab.apiserver.status.StatusError: 501, the schema has CEL rules that this server does not support.
     """
     yield from _check_node(schema, path, "root")
     if schema.get("nullable"):
@@ -213,7 +213,7 @@ def _check_default(schema: Schema, path: str) -> Iterator[StatusCause]:
 
 
 def _check_junctors(schema: Schema, structure: Schema, path: str) -> Iterator[StatusCause]:
-    """Value validations of ``schema`` must be about what ``structure`` specifies."""
+    """Yields errors of value validations in ``schema`` about fields that ``structure`` does not specify."""
     for name in ("allOf", "anyOf", "oneOf"):
         if schema.get(INT_OR_STRING) and schema.get(name) == INT_OR_STRING_PATTERN:
             continue

@@ -1,8 +1,8 @@
 """Applies a CRD's schema to custom resources: unknown fields, pruning, defaulting, validation.
 
-Order of a write in kube-apiserver: prune what the schema does not know, fill in defaults (null in a field that is not
-nullable counts as absent), validate, judge by the rules in CEL. ``apiVersion``, ``kind`` and ``metadata`` are known at
-the root and in embedded resources without being in the schema.
+Order of a write in kube-apiserver: prune unknown fields, set defaults (null in a field that is not nullable counts as
+absent), validate, apply the CEL rules. ``apiVersion``, ``kind`` and ``metadata`` are known at the root and in embedded
+resources without being in the schema.
 """
 
 import copy
@@ -37,17 +37,17 @@ class StructuralSchema:
         return self._schema
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
-        """Paths that would be pruned."""
+        """Returns the paths of unknown fields."""
         own = [path for path, _, _ in _unknown_fields(obj, self._schema, "", root=True)]
         return [*own, *_unknown_metadata_fields(obj)]
 
     def prune(self, obj: Obj) -> None:
-        """Removes them."""
+        """Removes unknown fields."""
         for _, parent, name in list(_unknown_fields(obj, self._schema, "", root=True)):
             del parent[name]
 
     def default(self, obj: Obj) -> None:
-        """Fills in defaults and drops null where it is not allowed."""
+        """Sets defaults and removes null from fields that are not nullable."""
         _default(obj, self._schema)
 
     def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[StatusCause]:
@@ -68,7 +68,7 @@ def _unknown_metadata_fields(obj: Mapping[str, Any]) -> Iterator[str]:
 def _unknown_fields(
     value: Any, schema: Mapping[str, Any], path: str, *, root: bool = False
 ) -> Iterator[tuple[str, Any, str]]:
-    """Path, parent and name of every field that the schema does not know."""
+    """Yields path, parent and name of every unknown field."""
     if isinstance(value, dict):
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
         implicit = IMPLICIT if root or schema.get(EMBEDDED) else frozenset()

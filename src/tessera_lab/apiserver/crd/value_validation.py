@@ -1,8 +1,7 @@
-"""Whether a value fits a structural schema, in the words of kube-apiserver.
+"""Validates a value against a structural schema, with kube-apiserver's texts.
 
 The texts are those of kube-openapi's validator as apiextensions turns them into field errors. A value is checked as it
-is: defaults are filled in and what is unknown is pruned before. Lists of type ``set`` and ``map`` are checked here
-too.
+is: callers set defaults and prune unknown fields before. Lists of type ``set`` and ``map`` are checked here too.
 """
 
 import re
@@ -16,14 +15,14 @@ from tessera_lab.apiserver.schemas.formats import FORMATS, go_pattern, matches_f
 
 Schema = Mapping[str, Any]
 
-#: Junctors' refusals have no field; Go prints the missing path so.
+#: Errors of allOf, anyOf, oneOf and not have no field; Go prints the missing path like this.
 NO_FIELD = "<nil>"
 
 _INTEGERS = {"int32": 2**31, "int64": 2**63, "": 2**63}
 
 
 def json_type(value: Any) -> str:
-    """The value's type in JSON schema's words."""
+    """Returns the value's type as JSON schema names it."""
     match value:
         case None:
             return "null"
@@ -42,12 +41,12 @@ def json_type(value: Any) -> str:
 
 
 def format_number(value: float) -> str:
-    """A bound as Go's ``%v`` prints a float64 of that size."""
+    """Prints a bound as Go's ``%v`` prints a float64."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e21 else repr(float(value))
 
 
 def validate_value(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
-    """Everything that is wrong with a value and below it."""
+    """Yields the errors of a value and of everything below it."""
     misfit = _check_type(value, schema, path)
     if misfit:
         yield misfit
@@ -160,7 +159,7 @@ def _check_array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[St
 
 
 def _duplicate_indexes(values: Sequence[Any]) -> Iterator[int]:
-    """Indices where a value appears for the second time."""
+    """Yields the indices of values that appeared before."""
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
         key = field_errors.shown(value)
@@ -199,7 +198,7 @@ def _check_junctors(value: Any, schema: Schema, path: str) -> Iterator[StatusCau
 
 
 def describe_pattern_error(pattern: str) -> str:
-    """Why a pattern is not valid; empty when it is."""
+    """Returns why a pattern is not valid; empty if it is valid."""
     try:
         go_pattern(pattern)
     except re.error as error:

@@ -1,8 +1,9 @@
-"""Discovery: which groups, versions and resources the server serves, as kubectl and client-go ask for it.
+"""Discovery: the documents in which kubectl and client-go read the groups, versions and resources of the server.
 
 Two forms. Aggregated (``APIGroupDiscoveryList``, v2 and v2beta1) answers ``/api`` and ``/apis`` at once and must carry
-the very Content-Type that was asked for; a client that does not name it gets ``APIVersions``, ``APIGroupList`` and one
-``APIResourceList`` per group version. Documents are made from the registry and kept until it changes.
+exactly the Content-Type that the client asked for; a client that does not name it gets ``APIVersions``,
+``APIGroupList`` and one ``APIResourceList`` per group version. Documents are made from the registry and kept until it
+changes.
 """
 
 import re
@@ -17,10 +18,10 @@ _AGGREGATED = ("v2", "v2beta1")
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 _KUBERNETES = "v1.32.4"
-#: Version of a lab on this machine's clock, and of a lab whose time leaps over waits.
+#: Version of a lab that runs on this machine's clock, and of a lab whose virtual time skips waits.
 LAB_VERSION = f"{_KUBERNETES}+tessera-lab"
 LEAPING_VERSION = f"{_KUBERNETES}{VIRTUAL_TIME_SUFFIX}"
-#: What the server behaves like, and that it is not the real one.
+#: Version of Kubernetes that the server imitates, with a suffix that says so.
 VERSION: Obj = {
     "major": "1",
     "minor": "32",
@@ -38,8 +39,8 @@ class DiscoveryDocuments:
     """Implements :class:`tessera_lab.apiserver.interfaces.Discovery` over a registry.
 
     Args:
-        registry: what is served.
-        leaps: the server's time leaps, which its version says.
+        registry: the resource types that are served.
+        leaps: the server's time is virtual and skips waits; its version says so.
     """
 
     def __init__(self, registry: ResourceRegistry, *, leaps: bool = False) -> None:
@@ -49,7 +50,7 @@ class DiscoveryDocuments:
         self._kept: dict[tuple[str, str], Obj | None] = {}
 
     def answer(self, path: str, accept: str) -> tuple[str, Obj] | None:
-        """Content-Type and document of ``/api``, ``/apis``, below them, and ``/version``."""
+        """Returns Content-Type and document of ``/api``, ``/apis``, the paths below them, and ``/version``."""
         version = aggregated_version(accept) if path in ("/api", "/apis") else ""
         media = f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" if version else JSON
         document = self._document(path, version)
@@ -151,7 +152,7 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def _kind(each: ResourceType, sub: Subresource | None = None) -> Obj:
-    """The kind entry of a resource: group and version are empty if they are those of the list."""
+    """Returns the kind entry of a resource: group and version are empty if they are those of the list."""
     if sub is not None and sub.kind:
         return {"group": sub.group, "version": sub.version, "kind": sub.kind}
     if each.served_crd:

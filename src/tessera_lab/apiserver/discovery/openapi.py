@@ -1,9 +1,9 @@
 """OpenAPI v3 documents, one for each group version.
 
-kubectl reads them for three things: whether PATCH and POST take ``fieldValidation`` (``apply`` and ``create``), how
-lists merge (``apply`` on the client's side), and ``explain``. So a document has the paths of each resource with just
-those parameters and content types, and the schemas with ``x-kubernetes-group-version-kind``. Descriptions of built-in
-fields are left out.
+kubectl reads the parameter ``fieldValidation`` of PATCH and POST there (for ``apply`` and ``create``), how lists merge
+(client-side ``apply``), and the texts for ``explain``. So a document has the paths of each resource with just those
+parameters and content types, and the schemas with ``x-kubernetes-group-version-kind``. Descriptions of built-in fields
+are left out.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class OpenApiDocuments:
         self._kept: dict[str, Obj] = {}
 
     def index(self) -> Obj:
-        """The address of each group version's document; it changes with the content of the document."""
+        """Returns the address of each group version's document; the address changes with the document's content."""
         paths = {}
         for group, version in dict.fromkeys((each.group, each.version) for each in self._registry):
             path = f"apis/{group}/{version}" if group else f"api/{version}"
@@ -106,7 +106,7 @@ def _document(types: Sequence[ResourceType]) -> Obj:
 
 
 def _schema(each: ResourceType, schemas: Obj) -> str:
-    """Adds the kind's schema and all that it refers to; returns its name, empty for a kind without one."""
+    """Adds the kind's schema and all schemas that it refers to; returns its name, empty for a kind without schema."""
     gvk = [{"group": each.group, "version": each.version, "kind": each.kind}]
     if isinstance(each.schema, StructuralSchema):
         name = ".".join([*reversed(each.group.split(".")), each.version, each.kind])
@@ -139,7 +139,7 @@ def _add(names: Iterable[str], schemas: Obj) -> None:
 
 
 def _published(schema: Mapping[str, Any], used: list[str]) -> Obj:
-    """A definition as OpenAPI v3; names that it refers to are appended to ``used``."""
+    """Returns a definition as OpenAPI v3, and appends the names that it refers to to ``used``."""
     made: Obj = {}
     for key, value in schema.items():
         match key:

@@ -1,8 +1,8 @@
 """``/openapi/v2``: kubectl reads it for kinds that it does not find in the documents of version 3.
 
 These are ``kind: List`` and kinds that the server does not have. kubectl asks for protobuf
-(``openapiv2/OpenAPIv2.proto`` of gnostic), other clients for JSON. The document has the definitions, with which clients
-validate; it has no paths, since no client reads them there.
+(``openapiv2/OpenAPIv2.proto`` of gnostic), other clients for JSON. The document has the definitions that clients
+validate with; it has no paths, since no client reads them there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ import msgspec
 from tessera_lab.apiserver.discovery.openapi import GVK, REFERENCE
 from tessera_lab.apiserver.interfaces import Obj
 
-#: As clients ask for it, and as the answer calls it.
+#: Content-Type in the request, and in the answer.
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 PROTOBUF_ANSWER = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
@@ -25,7 +25,7 @@ _TYPE, _ITEMS, _PROPERTIES, _VENDOR = 22, 23, 25, 31
 
 
 def build_document(documents: Iterable[Obj]) -> Obj:
-    """The document from those of version 3."""
+    """Builds the document from the documents of version 3."""
     definitions: Obj = {}
     for each in documents:
         for name, schema in each["components"]["schemas"].items():
@@ -36,7 +36,7 @@ def build_document(documents: Iterable[Obj]) -> Obj:
 
 
 def _schema(schema: Mapping[str, Any]) -> Obj:
-    """A schema of version 3 in the words of version 2; what these cannot say allows anything."""
+    """Converts a schema of version 3 to version 2; a part that version 2 cannot express allows anything."""
     alone = schema.get("allOf") or [schema]
     if "$ref" in alone[0]:
         return {"$ref": "#/definitions/" + alone[0]["$ref"].removeprefix(REFERENCE)}

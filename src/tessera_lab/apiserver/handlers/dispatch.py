@@ -1,4 +1,4 @@
-"""From a request for a resource to the verb that serves it, and from what the verb made to an answer."""
+"""Calls the verb that serves a request, and turns the verb's result into an answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,14 +50,14 @@ _NOT_PLAYED = frozenset(
 
 
 class OpenWatch(msgspec.Struct, frozen=True):
-    """A watch that began; ``close`` leaves its hub."""
+    """An open watch; ``close`` removes it from its hub."""
 
     watcher: Watcher
     close: Callable[[], None]
 
 
 class RequestDispatcher:
-    """Every verb on every resource."""
+    """Dispatches every verb on every resource."""
 
     def __init__(self, core: ServerState, writing: WriteHandler, identities: TokenAuthenticator) -> None:
         self._core = core
@@ -67,7 +67,7 @@ class RequestDispatcher:
         self._subresources = SubresourceHandler(core, self._reading, writing, identities)
 
     def parse_options(self, request: Request, query: Query, found: Route) -> Mapping[str, Any]:
-        """The verb's options.
+        """Returns the verb's options.
 
         Raises:
             StatusError: they are not valid.
@@ -78,10 +78,10 @@ class RequestDispatcher:
         return write_options(query, kind) if kind else {}
 
     def check_verb(self, ask: ResourceRequest) -> None:
-        """Whether the resource has the verb and the subresource.
+        """Checks that the resource has the verb and the subresource.
 
         Raises:
-            StatusError: 404 or 405.
+            StatusError: 404 or 405, it does not.
         """
         found, resource = ask.route, ask.resource
         if found.parts and found.subresource != "proxy":
@@ -194,10 +194,10 @@ class RequestDispatcher:
 
 
 def _configuration(ask: ResourceRequest) -> Obj:
-    """An apply's body: YAML, of which JSON is a part; most clients send JSON.
+    """Parses the body of an apply: YAML; most clients send JSON, which is also YAML.
 
     Raises:
-        StatusError: 400, it is no object.
+        StatusError: 400, the body is no object.
     """
     body = ask.request.body
     value = parse_json(body) if body[:1] == b"{" else parse_yaml(body)

@@ -1,7 +1,7 @@
-"""Whether a write means the object that is stored: by resourceVersion and by uid.
+"""Checks that a write is about the stored object, by resourceVersion and by uid.
 
-A PUT that names another uid is a conflict. A patch that does is not valid, since it would change what cannot change;
-through the status of a custom resource it is let pass, as there metadata are the stored ones whatever is sent.
+A PUT with another uid is a conflict. A patch with another uid is invalid, since a uid cannot change. A patch of a
+custom resource's status may have another uid: the server ignores the metadata in it.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ Read = Mapping[str, Any]
 
 
 def check_state(ask: ResourceRequest, obj: Read, old: Read, *, put: bool) -> None:
-    """Refuses a wanted object that was made from another state, or for another life, of the stored one.
+    """Refuses a wanted object whose resourceVersion or uid is not that of the stored object.
 
     Args:
         ask: the request, which names the object.
         obj: the wanted object.
         old: the stored one in the same version.
-        put: the body is a whole object, so that some kinds demand its resourceVersion.
+        put: the body is a whole object; some kinds then require its resourceVersion.
 
     Raises:
         StatusError: 409, or 422 of a patch with another uid or a PUT without resourceVersion.
@@ -42,7 +42,7 @@ def check_state(ask: ResourceRequest, obj: Read, old: Read, *, put: bool) -> Non
 
 
 def check_deletion(ask: ResourceRequest, stored: Read, name: str) -> None:
-    """Refuses a deletion whose preconditions name another object, or another state of it.
+    """Refuses a deletion whose preconditions name another uid or another resourceVersion.
 
     Raises:
         StatusError: 409.

@@ -1,8 +1,8 @@
 """get, list and watch.
 
-Version rules of a list: none or ``0`` is the present; ``Exact`` and continue tokens are past states, rebuilt from the
-store's ring; older than the ring is 410, newer than the present 504. A watch that starts too far back answers 200 with
-one ERROR event, as kube-apiserver's watch cache does.
+Rules for the resourceVersion of a list: none or ``0`` reads the present state; ``Exact`` and continue tokens read a
+past state, rebuilt from the store's ring; older than the ring is 410, newer than the present 504. A watch that starts
+before the ring answers 200 with one ERROR event, as kube-apiserver's watch cache does.
 """
 
 import base64
@@ -25,21 +25,21 @@ MIN_LIFETIME = 1800.0
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """A continue token: the state it reads and the key (namespace, name) after which it goes on."""
+    """A continue token: the version of the state to read, and the key (namespace, name) of the last object sent."""
 
     rv: int
     start: tuple[str, str]
 
     def token(self) -> str:
-        """As clients carry it."""
+        """Encodes the token for the client."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
 
 def read_token(token: str) -> ListPage:
-    """The page that a token stands for.
+    """Decodes a continue token.
 
     Raises:
-        StatusError: 400, it is none.
+        StatusError: 400, the text is no token.
     """
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(token), type=ListPage)
@@ -61,7 +61,7 @@ def parse_selection(ask: ResourceRequest) -> ObjectSelection:
 
 
 class ReadHandler:
-    """The verbs that change nothing."""
+    """Serves the verbs that change nothing."""
 
     def __init__(self, core: ServerState) -> None:
         self._core = core
@@ -155,10 +155,10 @@ class ReadHandler:
         )
 
     def watch(self, ask: ResourceRequest) -> Watcher:
-        """An open watch, joined to its hub; who reads it removes it with :meth:`unwatch`.
+        """Opens a watch and adds it to its hub; its reader must end it with :meth:`unwatch`.
 
         Raises:
-            StatusError: the parameters make no sense.
+            StatusError: the parameters are not valid.
         """
         form = self.form(ask)
         selection = parse_selection(ask)
@@ -183,7 +183,7 @@ class ReadHandler:
         return watcher
 
     def unwatch(self, ask: ResourceRequest, watcher: Watcher) -> None:
-        """Ends a watch that nobody reads any more."""
+        """Ends a watch whose reader has stopped."""
         self._core.hubs.of(ask.resource.storage).remove(watcher)
 
     def _watcher(self, ask: ResourceRequest, selection: ObjectSelection, form: ResponseForm, rv: int) -> Watcher:
@@ -200,10 +200,10 @@ class ReadHandler:
 
 
 def version_number(text: str) -> int:
-    """A resourceVersion as a number; empty is 0.
+    """Parses a resourceVersion; empty is 0.
 
     Raises:
-        ValueError: it is none, in kube-apiserver's words.
+        ValueError: the text is no version; with kube-apiserver's text.
     """
     if text and not (text.isascii() and text.isdigit()):
         quoted = msgspec.json.encode(text).decode()
@@ -213,7 +213,7 @@ def version_number(text: str) -> int:
 
 
 def _version_or_500(text: str) -> int:
-    """The same for a get or a watch, where kube-apiserver passes on what its storage says."""
+    """Parses the resourceVersion of a get or a watch, for which kube-apiserver returns its storage's error as 500."""
     try:
         return version_number(text)
     except ValueError as error:

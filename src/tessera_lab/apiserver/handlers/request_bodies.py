@@ -1,6 +1,6 @@
-"""Request bodies and options: bytes to JSON values, with Kubernetes' refusals.
+"""Decodes request bodies and options to JSON values, with Kubernetes' errors.
 
-Pure. JSON and YAML are read here, protobuf by the part behind the seam.
+Pure. JSON and YAML are decoded here, protobuf by a ``BodyDecoder``.
 """
 
 import struct
@@ -29,7 +29,7 @@ def media_type(request: Request) -> str:
 
 
 def read_body(request: Request, protobuf: BodyDecoder | None) -> Obj:
-    """The body as one object.
+    """Decodes the body as one object.
 
     Raises:
         StatusError: 400, it is not valid; 415, its type is not known.
@@ -49,7 +49,7 @@ def read_body(request: Request, protobuf: BodyDecoder | None) -> Obj:
 
 
 def parse_json(body: bytes) -> Any:
-    """A JSON value.
+    """Parses a JSON value.
 
     Raises:
         StatusError: 400, it is none.
@@ -66,7 +66,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_yaml(body: bytes) -> Any:
-    """A YAML value.
+    """Parses a YAML value.
 
     Raises:
         StatusError: 400, it is none.
@@ -82,10 +82,10 @@ def parse_yaml(body: bytes) -> Any:
 
 
 def _unfolded(value: Any) -> None:
-    """Walks a value as the rest of the server will, to see that the walk ends soon.
+    """Walks a value to check that the rest of the server can walk it quickly.
 
     Raises:
-        StatusError: 400, it is too deep, or its aliases make too much of it.
+        StatusError: 400, the value is too deep, or its aliases expand to too many values.
     """
     waiting, seen = [(value, 1)], 0
     while waiting:
@@ -102,7 +102,7 @@ def _unfolded(value: Any) -> None:
 
 
 def check_type(obj: Obj, version: str, kind: str) -> None:
-    """Checks the body's apiVersion and kind against the endpoint's and fills in what is absent.
+    """Checks the body's apiVersion and kind against the endpoint's, and sets those that are absent.
 
     Raises:
         StatusError: 400, it is another kind's object.
@@ -118,7 +118,7 @@ def check_type(obj: Obj, version: str, kind: str) -> None:
 
 
 def check_place(obj: Obj, resource: ResourceType, namespace: str, name: str) -> None:
-    """Checks the body's namespace and name against the path's and fills them in.
+    """Checks the body's namespace and name against the path's, and sets those that are absent.
 
     Raises:
         StatusError: 400, they differ.
@@ -141,7 +141,7 @@ def check_place(obj: Obj, resource: ResourceType, namespace: str, name: str) -> 
 
 
 def write_options(query: Query, kind: str) -> Mapping[str, Any]:
-    """CreateOptions, UpdateOptions or PatchOptions from the query.
+    """Reads CreateOptions, UpdateOptions or PatchOptions from the query.
 
     Raises:
         StatusError: 422, a value is not among those allowed.
@@ -161,7 +161,7 @@ def write_options(query: Query, kind: str) -> Mapping[str, Any]:
 
 
 def delete_options(request: Request, query: Query, protobuf: BodyDecoder | None) -> Mapping[str, Any]:
-    """DeleteOptions from the body, or from the query when there is none.
+    """Reads DeleteOptions from the body, or from the query if there is no body.
 
     Raises:
         StatusError: 400 or 422, they are not valid.

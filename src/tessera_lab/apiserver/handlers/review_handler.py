@@ -1,4 +1,4 @@
-"""Answers to reviews: what ``kubectl auth can-i`` and ``auth whoami`` ask, and whether a token is good.
+"""Answers reviews: the requests of ``kubectl auth can-i`` and ``auth whoami``, and TokenReviews.
 
 Nothing is stored; a review is the request's object with its status filled in. Without an authorizer everything is
 allowed.
@@ -30,26 +30,26 @@ class _Everything:
 
 
 class ReviewHandler:
-    """All review kinds."""
+    """Answers all review kinds."""
 
     def __init__(self, core: ServerState, identities: TokenAuthenticator) -> None:
         self._core = core
         self._identities = identities
 
     def covers(self, plural: str) -> bool:
-        """Whether the resource is a review."""
+        """True if the resource is a review."""
         return plural in _PLURALS
 
     def answer(self, plural: str, review: Mapping[str, Any], user: UserInfo) -> Obj:
-        """The answered review.
+        """Answers a review.
 
         Args:
             plural: which kind of review.
-            review: as sent.
-            user: who asks.
+            review: the review as sent.
+            user: sender of the review.
 
         Raises:
-            tessera_lab.apiserver.status.StatusError: 400, the spec does not ask exactly one thing.
+            tessera_lab.apiserver.status.StatusError: 400, the spec does not have exactly one question.
         """
         authorizer = self._core.parts.authorizer or _Everything()
         meta = {**(review.get("metadata") or {}), "creationTimestamp": None}
@@ -78,10 +78,10 @@ class ReviewHandler:
 
 
 def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
-    """Status of an access review about ``user``.
+    """Returns the status of an access review about ``user``.
 
     Raises:
-        tessera_lab.apiserver.status.StatusError: 400, the spec says neither or both of resource and path.
+        tessera_lab.apiserver.status.StatusError: 400, the spec has neither or both of resource and path.
     """
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if (resource is None) == (path is None):

@@ -1,8 +1,9 @@
-"""create, update, patch, delete: from a decoded body to the store.
+"""create, update, patch, delete: writes a decoded body to the store.
 
-Every write runs the same way: make the wanted object, fill in defaults, mutating admission, what the kind's strategy
-restores, validation, validating admission, quota, commit. Admission may wait for webhooks; if the stored object has
-changed meanwhile the write starts again from the new state, unless the client named a resourceVersion: then 409.
+Every write has the same steps: make the wanted object, set defaults, mutating admission, restore the fields that the
+kind's strategy protects, validation, validating admission, quota, commit. Admission may wait for webhooks; if the
+stored object changes meanwhile, the write starts again from the new state; if the client named a resourceVersion, it
+gets 409 instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ from tessera_lab.apiserver.validation.strategies import find_strategy
 QUOTAS = GroupResource("", "resourcequotas")
 #: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).
 RETRIES = 32
-#: How many generated names are tried (``rest.Create``: 8).
+#: How many generated names the server tries (``rest.Create``: 8).
 NAME_TRIES = 8
 
 #: Makes the wanted object from a private copy of the stored one.
@@ -58,7 +59,7 @@ Transform = Callable[[Obj], Obj]
 
 
 class WriteHandler:
-    """The verbs that change something."""
+    """Serves the verbs that change objects."""
 
     def __init__(self, core: ServerState, admission: AdmissionChain) -> None:
         self._core = core
@@ -125,12 +126,12 @@ class WriteHandler:
     async def update(
         self, ask: ResourceRequest, transform: Transform, *, put: bool = False, by_apply: bool = False
     ) -> StoredObject:
-        """Replaces the stored object with what ``transform`` makes of it; an equal one is not written.
+        """Replaces the stored object with the result of ``transform``; writes nothing if they are equal.
 
         Args:
             ask: the request, which names the object.
             transform: makes the wanted object from a private copy of the stored one.
-            put: the body is a whole object, so that some kinds demand its resourceVersion.
+            put: the body is a whole object; some kinds then require its resourceVersion.
             by_apply: the transform has set managedFields.
 
         Raises:
@@ -173,7 +174,7 @@ class WriteHandler:
         return self._commit(ask, obj, found, self._admission.quota(request))
 
     async def apply(self, ask: ResourceRequest, config: Obj) -> tuple[StoredObject, bool]:
-        """Server-side apply; returns the object and whether it is a new one.
+        """Server-side apply; returns the object, and True if it is a new one.
 
         Raises:
             StatusError: refused.
@@ -207,7 +208,7 @@ class WriteHandler:
         return await self.create(ask, transform(start), by_apply=True), True
 
     def _select_applied_fields(self, ask: ResourceRequest, config: Obj) -> Obj:
-        """The part of a configuration that this subresource takes."""
+        """Returns the part of a configuration that this subresource may change."""
         if not ask.resource.status_subresource:
             return config
         if ask.route.subresource == "status":
@@ -223,7 +224,7 @@ class WriteHandler:
         )
 
     def _restore_protected_fields(self, ask: ResourceRequest, obj: Obj, old: Obj) -> Obj:
-        """The object with everything put back that this subresource may not change."""
+        """Returns the object with every field restored that this subresource may not change."""
         obj.setdefault("metadata", {})
         if ask.route.subresource == "status":
             # managedFields, by far the largest part, are replaced whole and never changed in place.
@@ -246,7 +247,7 @@ class WriteHandler:
     # -- delete ---------------------------------------------------------------------------------------------------
 
     async def delete(self, ask: ResourceRequest, name: str) -> tuple[StoredObject, bool]:
-        """Deletes or marks; returns the last state and whether the object is gone.
+        """Deletes the object or sets its deletionTimestamp; returns the last state, and True if the object is gone.
 
         Raises:
             StatusError: refused.
@@ -277,7 +278,7 @@ class WriteHandler:
         raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
 
     async def admit_subresource(self, ask: ResourceRequest, kind: str, obj: Obj) -> None:
-        """Admission of a subresource whose body is an object of its own, an Eviction for one.
+        """Runs admission for a subresource whose body is an object of its own, for example an Eviction.
 
         Raises:
             StatusError: refused.
@@ -323,7 +324,7 @@ _MANAGER_REQUIRED = "Required value: is required for apply patch"
 
 
 def _starts_without_status(resource: ResourceType) -> bool:
-    """Whether a create drops ``status``; a node brings its own, as kubelet registers it."""
+    """True if a create drops ``status``; a node brings its own, as kubelet registers it."""
     return resource.status_subresource and resource.storage != GroupResource("", "nodes")
 
 

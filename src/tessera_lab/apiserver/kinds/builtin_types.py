@@ -1,4 +1,4 @@
-"""The built-in resource types: names, verbs, subresources. What is not here is answered 404.
+"""The built-in resource types: names, verbs, subresources. The server answers 404 for any other built-in type.
 
 Source: discovery documents of Kubernetes 1.32.
 """

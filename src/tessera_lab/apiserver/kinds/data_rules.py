@@ -1,6 +1,6 @@
 """Validation of ConfigMaps and Secrets: ``pkg/apis/core/validation``. Pure.
 
-The schema check has already made sure that values are texts, and base64 where they are bytes.
+The schema check has already ensured that values are texts, and base64 in fields of bytes.
 """
 
 import re
@@ -12,7 +12,7 @@ from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
 
-#: Bytes of all values of one object (``MaxSecretSize``).
+#: Limit of all values of one object, bytes (``MaxSecretSize``).
 MAX_DATA = 1 << 20
 _LONGEST_KEY = 253
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
@@ -22,7 +22,7 @@ _KEY_RULE = (
 )
 _ACCOUNT = "kubernetes.io/service-account.name"
 
-#: Keys that a Secret of a type must have.
+#: Required keys of a Secret, by its type.
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
@@ -71,7 +71,7 @@ def _secret(obj: Read) -> Iterator[StatusCause]:
 
 
 def validate_secret_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """A Secret keeps its type, and everything if it is immutable."""
+    """Refuses a change of a Secret's type, and any change of an immutable Secret."""
     found = list(validate_data_update(obj, old))
     if obj.get("type") != old.get("type"):
         found.append(invalid("type", obj.get("type"), "field is immutable"))
@@ -99,5 +99,5 @@ def _key(field: str, key: str) -> Iterator[StatusCause]:
 
 
 def _decoded(values: Mapping[str, str]) -> int:
-    """Bytes of base64 texts."""
+    """Counts the bytes that base64 texts encode."""
     return sum(3 * len(each) // 4 - each[-2:].count("=") for each in values.values())

@@ -48,7 +48,7 @@ def default_stateful_set(obj: Obj) -> None:
     _template(spec)
     _fill(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
     update = spec["updateStrategy"]
-    if not update.get("type"):  # whoever writes the type alone gets no partition
+    if not update.get("type"):  # an object that states only the type gets no default partition
         update["type"] = "RollingUpdate"
         _fill(update, rollingUpdate={})
     if update["type"] == "RollingUpdate" and update.get("rollingUpdate") is not None:
@@ -91,7 +91,7 @@ def default_job(obj: Obj) -> None:
 
 
 def prepare_new_job(obj: Obj) -> None:
-    """The selector and labels that bind a new job's pods to it."""
+    """Sets the selector and labels that bind a new job's pods to it."""
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
         return
@@ -124,7 +124,7 @@ def default_service(obj: Obj) -> None:
 
 
 def prepare_new_service(obj: Obj) -> None:
-    """The address of a new service, in 10.96.0.0/12, drawn from its uid; nothing routes it."""
+    """Sets the address of a new service, in 10.96.0.0/12, derived from its uid; nothing routes it."""
     spec = obj["spec"]
     if spec["type"] == "ExternalName" or spec.get("clusterIP"):
         return
@@ -135,7 +135,7 @@ def prepare_new_service(obj: Obj) -> None:
 
 
 def default_node(obj: Obj) -> None:
-    """Amounts of a node in their canonical form; what it has is what it gives, where nothing else is said."""
+    """Sets a node's amounts in canonical form; ``allocatable`` defaults to ``capacity``."""
     status = obj.get("status")
     if isinstance(status, dict):
         if status.get("capacity") and status.get("allocatable") is None:
@@ -144,7 +144,7 @@ def default_node(obj: Obj) -> None:
 
 
 def default_quota(obj: Obj) -> None:
-    """Amounts of a quota in their canonical form."""
+    """Sets a quota's amounts in canonical form."""
     if isinstance(obj.get("spec"), dict):
         canonicalize_quantities(obj["spec"], "hard")
 
@@ -201,7 +201,7 @@ def default_role_binding(obj: Obj) -> None:
 
 
 def default_event(obj: Obj) -> None:
-    """Times of an event, which every reader expects to be there."""
+    """Sets the times of an event, which every reader expects."""
     if obj.get("apiVersion") == "v1":
         _fill(obj, source={}, reportingComponent="", reportingInstance="")
 
@@ -216,10 +216,10 @@ def prepare_new_namespace(obj: Obj) -> None:
 
 
 def prepare_namespace_deletion(obj: Obj) -> None:
-    """The phase of a namespace that is being deleted."""
+    """Sets the phase of a namespace that is being deleted."""
     obj.setdefault("status", {})["phase"] = "Terminating"
 
 
 def prepare_namespace_update(obj: Obj, old: Mapping[str, Any]) -> None:
-    """A namespace's finalizers change through their subresource only."""
+    """Restores a namespace's finalizers, which change through their subresource only."""
     obj["spec"] = {**obj.get("spec", {}), "finalizers": (old.get("spec") or {}).get("finalizers", [])}

@@ -1,7 +1,7 @@
-"""Metadata from birth to removal: pure decisions that hold for every kind.
+"""Metadata from creation to removal: pure decisions that hold for every kind.
 
-A delete is one of: gone at once; marked (deletionTimestamp) until finalizers are empty; for pods, marked until kubelet
-confirms with grace 0. An update may complete a delete by taking the last finalizer away.
+A delete removes the object at once, or sets its deletionTimestamp until the finalizers are empty; for pods, until
+kubelet confirms with grace 0. An update that removes the last finalizer completes the delete.
 Rules: ``k8s.io/apiserver/pkg/registry/rest`` and ``generic/registry``.
 """
 
@@ -19,7 +19,7 @@ from tessera_lab.apiserver.interfaces import Obj, StatusCause
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 #: Longest name that generateName makes, suffix included.
 MAX_GENERATED = 63
-#: Bytes of all annotations of an object, keys included (``TotalAnnotationSizeLimitB``).
+#: Limit of all annotations of an object, keys included, bytes (``TotalAnnotationSizeLimitB``).
 MAX_ANNOTATIONS = 256 * 1024
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -55,7 +55,7 @@ _VALUE_RULE = (
 
 
 def set_creation_metadata(obj: Obj, *, uid: str, now: str, generation: bool) -> None:
-    """Sets what the server alone sets on a new object."""
+    """Sets the metadata that only the server sets on a new object."""
     meta = obj["metadata"]
     for key in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
         meta.pop(key, None)
@@ -66,7 +66,7 @@ def set_creation_metadata(obj: Obj, *, uid: str, now: str, generation: bool) -> 
 
 
 def restore_immutable_metadata(obj: Obj, old: Mapping[str, Any]) -> None:
-    """Restores what no update can change."""
+    """Restores the metadata that no update can change."""
     meta, was = obj["metadata"], old["metadata"]
     for key in (
         "uid",
@@ -84,7 +84,7 @@ def restore_immutable_metadata(obj: Obj, old: Mapping[str, Any]) -> None:
 
 
 def changes_generation(obj: Mapping[str, Any], old: Mapping[str, Any], *, status: bool) -> bool:
-    """Whether anything but metadata differs, which is what ``generation`` counts.
+    """True if anything but metadata differs; ``generation`` counts such changes.
 
     Args:
         obj: the new state.
@@ -166,7 +166,7 @@ def _key_causes(key: str, field: str) -> Sequence[StatusCause]:
 
 
 def validate_new_finalizers(obj: Mapping[str, Any], old: Mapping[str, Any]) -> Sequence[StatusCause]:
-    """A dying object gets no further finalizers."""
+    """Returns errors if an object that is being deleted gets further finalizers."""
     was = old["metadata"]
     if not was.get("deletionTimestamp"):
         return ()
@@ -182,7 +182,7 @@ def validate_new_finalizers(obj: Mapping[str, Any], old: Mapping[str, Any]) -> S
 
 
 def is_deletion_complete(obj: Mapping[str, Any]) -> bool:
-    """Whether an object in this state is to be removed: it dies, has no finalizers and no grace left."""
+    """True if the server must remove an object: it is being deleted, has no finalizers and no grace left."""
     meta = obj["metadata"]
     if not meta.get("deletionTimestamp") or meta.get("finalizers"):
         return False
@@ -241,7 +241,7 @@ def _is_pod(obj: Mapping[str, Any]) -> bool:
 
 
 def _grace_seconds(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
-    """Seconds that the object may live on: only pods that run on a node have any."""
+    """Returns the seconds that the object may still live: 0 for everything but pods that run on a node."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if not _is_pod(obj):
         return 0

@@ -1,4 +1,4 @@
-"""Network policies: defaults and rules. Pure; ``pkg/apis/networking/{v1,validation}``. Nothing here enforces one."""
+"""Network policies: defaults and rules. Pure; ``pkg/apis/networking/{v1,validation}``. The lab enforces none."""
 
 import ipaddress
 import re
@@ -12,7 +12,7 @@ from tessera_lab.apiserver.interfaces import Obj, StatusCause
 Read = Mapping[str, Any]
 
 _TYPES = ("Ingress", "Egress")
-#: The rules of a policy: direction, and the field of its peers.
+#: Rule lists of a policy: direction, and the field with its peers.
 _RULES = (("ingress", "from"), ("egress", "to"))
 _CIDR_RULE = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _PORT_RULE = "must be between 1 and 65535, inclusive"
@@ -20,7 +20,7 @@ _PORT_NAME_MOST = 15
 
 
 def default_network_policy(policy: Obj) -> None:
-    """A policy that does not say what it is about is about ingress, and about egress if it has rules for it."""
+    """Sets the default ``policyTypes``: Ingress, and Egress if the policy has egress rules."""
     spec = policy.setdefault("spec", {})
     if not spec.get("policyTypes"):
         spec["policyTypes"] = list(_TYPES) if spec.get("egress") else ["Ingress"]

@@ -74,12 +74,12 @@ def validate_claim_spec(spec: Read, path: str) -> Iterator[StatusCause]:
 
 
 def validate_claim_update(claim: Read, old: Read) -> Sequence[StatusCause]:
-    """A claim's spec stays, but for its size once bound and the volume that it is being bound to."""
+    """Refuses changes of a claim's spec, except its size once bound and the volume that it is being bound to."""
     new, was = _without_size(claim["spec"]), _without_size(old["spec"])
     if not was.get("volumeName"):
         new.pop("volumeName", None)
         was.pop("volumeName", None)
-    if was.get("storageClassName") is None:  # a default class may be given to it later
+    if was.get("storageClassName") is None:  # the claim may get a default class later
         new.pop("storageClassName", None)
         was.pop("storageClassName", None)
     return () if new == was else [forbidden("spec", _CLAIM_RULE)]
@@ -112,7 +112,7 @@ def _volume(spec: Read) -> Iterator[StatusCause]:
 
 
 def validate_volume_update(volume: Read, old: Read) -> Sequence[StatusCause]:
-    """A volume keeps its source; its node affinity may be set once."""
+    """Refuses a change of a volume's source; its node affinity may be set once."""
     changed = [
         key
         for key in sorted({*volume["spec"], *old["spec"]} - _NOT_A_SOURCE)
@@ -150,7 +150,7 @@ def _modes(spec: Read, path: str, why: str) -> Iterator[StatusCause]:
 
 
 def _positive(amount: Any) -> bool | None:
-    """Whether a quantity is above zero; None for one that cannot be read, which decoding refuses."""
+    """True if a quantity is above zero; None if it cannot be read, which decoding refuses."""
     try:
         return parse_quantity(str(amount)) > 0
     except ValueError:

@@ -49,7 +49,7 @@ def _workload(spec: Read) -> Iterator[StatusCause]:
 
 
 def _with_claims(pod: Read, spec: Read) -> Read:
-    """A template's pod with the volumes that a StatefulSet makes of its claim templates, which containers mount."""
+    """Returns a template's pod with the volumes that a StatefulSet adds for its claim templates."""
     claims = [(each.get("metadata") or {}).get("name") for each in spec.get("volumeClaimTemplates") or ()]
     if not claims:
         return pod
@@ -65,13 +65,13 @@ def _not_negative(spec: Read, *names: str) -> Iterator[StatusCause]:
 
 
 def validate_selector_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """A workload's selector never changes."""
+    """Refuses a change of a workload's selector."""
     new, was = obj["spec"].get("selector"), old["spec"].get("selector")
     return () if new == was else [invalid("spec.selector", new, "field is immutable")]
 
 
 def validate_stateful_set_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """Most of a StatefulSet's spec never changes."""
+    """Refuses changes of a StatefulSet's immutable fields."""
     new = {key: value for key, value in obj["spec"].items() if key not in _STATEFUL}
     was = {key: value for key, value in old["spec"].items() if key not in _STATEFUL}
     return () if new == was else [forbidden("spec", _STATEFUL_RULE)]
@@ -92,7 +92,7 @@ def validate_job(obj: Read) -> Sequence[StatusCause]:
 
 
 def validate_job_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """A job's template and selector never change, its completions only of an indexed job."""
+    """Refuses changes of a job's template and selector, and of its completions unless the job is indexed."""
     new, was = obj["spec"], old["spec"]
     changed = [key for key in ("selector", "template", "completionMode") if new.get(key) != was.get(key)]
     found = [invalid(f"spec.{key}", new.get(key), "field is immutable") for key in changed]
@@ -103,7 +103,7 @@ def validate_job_update(obj: Read, old: Read) -> Sequence[StatusCause]:
 
 
 def validate_priority_class_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """A priority class keeps its value."""
+    """Refuses a change of a priority class's value."""
     found = [] if obj.get("value") == old.get("value") else [forbidden("value", "may not be changed in an update.")]
     if obj.get("preemptionPolicy") != old.get("preemptionPolicy"):
         found.append(forbidden("preemptionPolicy", "field is immutable"))
@@ -111,6 +111,6 @@ def validate_priority_class_update(obj: Read, old: Read) -> Sequence[StatusCause
 
 
 def validate_role_binding_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """A binding keeps its role."""
+    """Refuses a change of a binding's role."""
     same = obj.get("roleRef") == old.get("roleRef")
     return () if same else [invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")]

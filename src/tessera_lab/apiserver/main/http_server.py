@@ -1,8 +1,8 @@
-"""The API server behind a socket: aiohttp, TLS with the lab's own authority, and who is asking.
+"""The API server behind a socket: aiohttp, TLS with the lab's own authority, and authentication.
 
-A client is known by its certificate or its bearer token; a token that is not good is 401, and so is no credential at
-all unless an authorizer can refuse ``system:anonymous``. ``Impersonate-User`` and ``-Group`` are honoured for who may
-impersonate. Virtual time does not reach here: sockets live in real time.
+A client is identified by its certificate or its bearer token. An invalid token is 401; so is a request without
+credentials, unless an authorizer can refuse ``system:anonymous``. ``Impersonate-User`` and ``-Group`` work for users
+who may impersonate. Sockets run in real time, so virtual time does not work here.
 """
 
 import ssl
@@ -26,7 +26,7 @@ from tessera_lab.apiserver.status import StatusError, forbidden, unauthorized
 MAX_BODY = 3 * 2**20
 #: Bytes of output in one message, as container runtimes send them.
 _EXEC_MESSAGE = 32 * 2**10
-#: How long open connections may take to end when the front closes, seconds.
+#: How long open connections may take to end when the server closes, seconds.
 SHUTDOWN = 1.0
 
 
@@ -34,9 +34,9 @@ class HttpServer:
     """Serves one API server on one address.
 
     Args:
-        server: what answers.
-        authority: signs the server's certificate and knows the clients'; None serves plain HTTP, for a proxy's or a
-            test's convenience: then only bearer tokens tell who asks.
+        server: answers the requests.
+        authority: signs the server's certificate and verifies the clients'; None serves plain HTTP, for a proxy or a
+            test: then only bearer tokens identify the client.
         host: address to listen on.
         port: 0 takes a free one; see :attr:`url`.
     """
@@ -56,10 +56,10 @@ class HttpServer:
         return f"{'https' if self._authority else 'http'}://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Listens.
+        """Starts to listen.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is not available.
         """
         handler = web.Server(self._answer, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(handler, shutdown_timeout=SHUTDOWN)
@@ -90,7 +90,7 @@ class HttpServer:
         """The user who sent the request.
 
         Raises:
-            StatusError: 401, nobody known; 403, they may not be who they want to be.
+            StatusError: 401, the user is unknown; 403, the user may not impersonate.
         """
         user = self._credential(raw)
         wanted = raw.headers.get("Impersonate-User")
@@ -154,7 +154,7 @@ def _whole(answer: Response) -> web.Response:
 
 
 async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResponse:
-    """A watch in chunks, until it ends or the client goes away."""
+    """Sends a watch in chunks, until it ends or the client goes away."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.enable_chunked_encoding()
     try:
@@ -163,14 +163,14 @@ async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResp
             await response.write(chunk)
         await response.write_eof()
     except ConnectionError:
-        pass  # the client is gone, which is how watches end
+        pass  # the client is gone; that is the normal end of a watch
     finally:
         answer.close()
     return response
 
 
 async def _exec(raw: web.BaseRequest, result: CommandResult) -> web.StreamResponse:
-    """What a command wrote, then a Status that says how it ended, each in messages of its own channel."""
+    """Sends a command's output, then a Status with its exit, each in messages of its own channel."""
     socket = web.WebSocketResponse(protocols=PROTOCOLS)
     try:
         await socket.prepare(raw)
@@ -207,7 +207,7 @@ def _tls(authority: CertificateAuthority, host: str) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, pair: CertificatePair) -> None:
-    """Python loads a key from files only; they are gone when this returns."""
+    """Loads a certificate through temporary files, since Python loads a key from files only."""
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         certificate.write_bytes(pair.certificate)
@@ -224,7 +224,7 @@ def kubeconfig(
     token: str = "",
     name: str = "lab",
 ) -> str:
-    """A kubeconfig for kubectl, as YAML (JSON is YAML)."""
+    """Returns a kubeconfig for kubectl, as YAML (JSON is YAML)."""
     cluster: dict[str, str] = {"server": url}
     if authority:
         cluster["certificate-authority-data"] = _base64(authority.certificate)

@@ -14,7 +14,7 @@ from tessera_lab.apiserver.main.server import ApiServer, WatchResponse
 
 
 class InProcessTransport:
-    """Requests of one user to one server."""
+    """Sends the requests of one user to one server."""
 
     def __init__(self, server: ApiServer, user: UserInfo) -> None:
         self._server = server
@@ -23,7 +23,7 @@ class InProcessTransport:
         self._closed = False
 
     async def request(self, request: Request) -> Response:
-        """One request, one answer; a watch is read until it ends.
+        """Sends one request and returns its answer; reads a watch until it ends.
 
         Raises:
             ConnectionError: the transport is closed.
@@ -39,7 +39,7 @@ class InProcessTransport:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
-        """A watch; leaving the context ends it.
+        """Opens a watch; leaving the context ends it.
 
         Raises:
             ConnectionError: the transport is closed.
@@ -64,14 +64,14 @@ class InProcessTransport:
     async def _handle(self, request: Request) -> Response | WatchResponse:
         if self._closed:
             raise ConnectionError("the transport is closed")
-        await asyncio.sleep(0)  # as over a network, everybody else gets a turn between any two requests
+        await asyncio.sleep(0)  # as over a network, other tasks run between any two requests
         answer = await self._server.handle(request, self._user)
         assert not isinstance(answer, CommandResult), "only a WebSocket runs commands"
         return answer
 
 
 class _Open:
-    """A watch as a stream."""
+    """An open watch, read as a stream."""
 
     def __init__(self, answer: WatchResponse) -> None:
         self._answer = answer

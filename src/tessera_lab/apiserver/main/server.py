@@ -1,7 +1,7 @@
 """The API server without I/O: a request and a user in, an answer or an open watch out.
 
-It authorizes, finds who serves a path, turns refusals into ``Status`` and keeps the audit log. What resources do is
-:mod:`dispatch` and below.
+It authorizes, finds the handler of a path, turns refusals into ``Status`` and keeps the audit log. :mod:`dispatch` and
+the modules below it serve the resources.
 """
 
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class WatchResponse:
-    """An open watch: 200 and a stream. Who reads ``chunks`` to the end or stops calls :meth:`close`."""
+    """An open watch: 200 and a stream. A reader of ``chunks`` must call :meth:`close` at the end or when it stops."""
 
     status = 200
 
@@ -55,7 +55,7 @@ class WatchResponse:
         self.headers: Mapping[str, str] = {"content-type": "application/json"}
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The stream's pieces: whole lines, several at once when they wait."""
+        """Yields the stream's pieces: whole lines, all that wait at once."""
         return self._watcher.chunks()
 
     def close(self) -> None:
@@ -68,16 +68,16 @@ class ApiServer:
     """One API server with its own state.
 
     Args:
-        clock: what timestamps and ages are read from.
-        seed: of uids, generated names and token keys.
+        clock: source of timestamps and ages.
+        seed: seed of uids, generated names and token keys.
         history: changes kept per resource for watches and past lists.
-        tokens: static bearer tokens and who they are.
-        leaps: its time leaps, which its version says.
+        tokens: static bearer tokens and their users.
+        leaps: its time is virtual and skips waits; its version says so.
 
     Attributes:
-        panics: requests that met an error of the server itself; each was answered with 500.
+        panics: requests that failed because of an error of the server itself; each was answered with 500.
 
-    Webhooks are out of reach, so that their failure policy decides, until ``parts.webhooks`` gets others.
+    Every call of a webhook fails, so that the failure policy decides, until ``parts.webhooks`` is set.
     """
 
     def __init__(
@@ -114,15 +114,15 @@ class ApiServer:
 
     @property
     def parts(self) -> ServerParts:
-        """The parts behind the seams; assign to replace one."""
+        """The exchangeable parts; assign an attribute to replace one."""
         return self.core.parts
 
     def end_watches(self) -> None:
-        """Ends every open watch, as a server does that goes down; clients connect again."""
+        """Ends every open watch, as a server does when it stops; clients connect again."""
         self.core.hubs.end_all()
 
     async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
-        """Answers one request; never raises, whatever a client sends or the server does wrong."""
+        """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
         query = Query(request)
         warnings: list[str] = []
         found: Route | None = None
@@ -185,7 +185,7 @@ class ApiServer:
             raise _not_allowed(attributes, decision.reason)
 
     def _document(self, request: Request, user: UserInfo) -> Response:
-        """A path that is no resource's: health, version, discovery, OpenAPI."""
+        """Answers a path that names no resource: health, version, discovery, OpenAPI."""
         path = request.path.rstrip("/") or "/"
         parts = self.core.parts
         if parts.authorizer:
@@ -240,7 +240,7 @@ def _not_allowed(asked: Attributes, reason: str) -> StatusError:
 
 
 def error_response(error: StatusError) -> Response:
-    """A refusal as an answer."""
+    """Makes the answer for a refusal."""
     headers = {"content-type": "application/json"}
     if error.retry_after:
         headers["retry-after"] = str(error.retry_after)
@@ -252,6 +252,6 @@ def _document(document: Obj, media: str = "application/json") -> Response:
 
 
 def _add_warnings(answer: Response, warnings: Sequence[str]) -> Response:
-    """Warnings as RFC 7234 headers with code 299, joined into one line."""
+    """Adds warnings as RFC 7234 headers with code 299, joined into one line."""
     shown = ", ".join('299 - "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in warnings)
     return msgspec.structs.replace(answer, headers={**answer.headers, "warning": shown})

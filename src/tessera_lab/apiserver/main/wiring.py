@@ -1,4 +1,4 @@
-"""Built-in types with their schemas, table columns and merge rules; and the objects that every cluster starts with.
+"""Built-in types with their schemas, table columns and merge rules; and the initial objects of every cluster.
 
 Events are served as ``v1`` and as ``events.k8s.io/v1`` over one storage; the two versions name their fields
 differently, and the conversion is here.
@@ -26,7 +26,7 @@ PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 
 
 
 def build_builtin_types() -> Iterable[ResourceType]:
-    """Every built-in type, complete."""
+    """Returns every built-in type with schema, columns and merge rules."""
     return [_complete_type(each) for each in builtin_types()]
 
 
@@ -47,9 +47,9 @@ def _complete_type(each: ResourceType) -> ResourceType:
 
 
 def create_initial_objects(core: ServerState) -> None:
-    """Stores the objects that every cluster starts with, and gives each namespace its service account.
+    """Stores the initial objects of every cluster, and gives each namespace its service account.
 
-    Kubernetes' controller does the latter a moment later, so that a pod created at once may be refused there.
+    In Kubernetes a controller creates the service account a moment later, so a pod created at once may be refused.
     """
 
     def new_namespace(change: Change) -> None:
@@ -112,10 +112,10 @@ _BACK = {core: new for new, core in _NAMES.items()}
 
 
 def to_core_event(obj: Obj) -> Obj:
-    """An ``events.k8s.io/v1`` Event as ``v1`` keeps it."""
+    """Converts an ``events.k8s.io/v1`` Event to ``v1``, the stored form."""
     return {_NAMES.get(key, key): value for key, value in obj.items()}
 
 
 def to_new_event(obj: Obj) -> Obj:
-    """A ``v1`` Event as ``events.k8s.io/v1`` shows it."""
+    """Converts a ``v1`` Event to ``events.k8s.io/v1``."""
     return {_BACK.get(key, key): value for key, value in obj.items()}

@@ -1,8 +1,8 @@
 """Sets of fields as in managedFields (``FieldsV1``), and the fields in which two objects differ.
 
 A set is a tree: ``f:name`` is a field, ``k:{...}`` an element of an associative list, ``v:...`` of a set; the key ``.``
-means that the place itself is a member. A stored leaf is ``{}``; here every member carries its ``.``. The kind's
-topology tells which lists are associative (``sigs.k8s.io/structured-merge-diff``). Pure.
+means that the place itself is a member. A stored leaf is ``{}``; in this module every member has its ``.``. The kind's
+topology says which lists are associative (``sigs.k8s.io/structured-merge-diff``). Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import msgspec
 
 from tessera_lab.apiserver.resource_types import MergeTopology
 
-#: A tree of fields; every value is one again.
+#: A tree of fields; every value is such a tree.
 Fields = dict[str, Any]
 
 SELF = "."
@@ -22,24 +22,24 @@ _MISSING = object()
 
 
 def new_leaf() -> Fields:
-    """The set with nothing but the place itself."""
+    """Returns the set whose only member is the place itself."""
     return {SELF: {}}
 
 
 def expand(stored: Mapping[str, Any]) -> Fields:
-    """A set as read from ``fieldsV1``."""
+    """Converts a set from the form of ``fieldsV1``."""
     if not stored:
         return new_leaf()
     return {key: {} if key == SELF else expand(value) for key, value in stored.items()}
 
 
 def compact(fields: Mapping[str, Any]) -> Fields:
-    """A set as ``fieldsV1`` stores it."""
+    """Converts a set to the form of ``fieldsV1``."""
     return {key: {} if value == {SELF: {}} or key == SELF else compact(value) for key, value in fields.items()}
 
 
 def remove_from_stored(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
-    """Members of a stored set that are of none of the others; the very same set when nothing goes, ``{}`` for none."""
+    """Removes the members of other sets from a stored set; the same set if none is removed, ``{}`` if all are."""
     for each in taken:
         if stored and each:
             left = _subtract(stored, each)
@@ -48,7 +48,7 @@ def remove_from_stored(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
 
 
 def _subtract(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
-    """None for no members; ``{}`` is a leaf."""
+    """Returns None if no members are left; ``{}`` is a leaf."""
     if not stored:
         return None if SELF in taken else stored
     left: Fields | None = None
@@ -68,9 +68,9 @@ def _subtract(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
 
 
 def add_to_stored(stored: Fields, added: Mapping[str, Any]) -> Fields:
-    """Members of a stored set or of a set as it is here, in the stored form; the very same set if it has them all.
+    """Adds members to a stored set, in the stored form; returns the same set if it has them all.
 
-    The stored set is a whole one, whose root is no member.
+    ``stored`` is the set of a whole object, so its root is no member.
     """
     joined: Fields | None = None
     for key, value in added.items():
@@ -104,7 +104,7 @@ def item_key(item: Any, node: MergeTopology) -> str:
 
 
 def is_associative(value: Any, node: MergeTopology) -> bool:
-    """Whether the value is a list whose elements have owners of their own."""
+    """True if the value is a list whose elements have owners of their own."""
     if not isinstance(value, list) or node.list_type == "atomic":
         return False
     return node.list_type == "set" or all(isinstance(each, dict) for each in value)
@@ -133,7 +133,7 @@ def union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
-    """Members of ``one`` that are not of ``other``."""
+    """Members of ``one`` that are not in ``other``."""
     left: Fields = {}
     for key, value in one.items():
         if key not in other:
@@ -174,7 +174,7 @@ def _describe_key(key: str) -> str:
 
 
 def changed_fields(old: Any, new: Any, node: MergeTopology) -> tuple[Fields, Fields]:
-    """Fields that differ from ``old`` to ``new``: (added or changed, removed). Equal parts are not walked."""
+    """Returns the fields that differ between ``old`` and ``new``: (added or changed, removed). Skips equal parts."""
     if old == new:
         return {}, {}
     if isinstance(old, dict) and isinstance(new, dict) and old and new and not node.atomic_map:

@@ -1,6 +1,6 @@
-"""managedFields of an object: who set which field, kept up by every write.
+"""managedFields of an object: the owner of each field, updated by every write.
 
-An Update takes the fields that it changes from everybody else. Server-side apply is :mod:`server_side_apply`.
+An Update becomes the only owner of the fields that it changes. Server-side apply is :mod:`server_side_apply`.
 Rules: ``sigs.k8s.io/structured-merge-diff/v4/merge``.
 """
 
@@ -20,7 +20,7 @@ from tessera_lab.apiserver.patch.field_sets import (
 )
 from tessera_lab.apiserver.resource_types import MergeTopology
 
-#: Of metadata, what nobody owns.
+#: Fields of metadata that have no owner.
 _SERVER_OWNED = frozenset(
     {
         "name",
@@ -47,7 +47,7 @@ class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def describe(self) -> str:
-        """As conflict texts name it."""
+        """Names the writer as conflict texts do."""
         text = msgspec.json.encode(self.manager).decode()
         if self.subresource:
             text += f' with subresource "{self.subresource}"'
@@ -55,14 +55,14 @@ class FieldWriter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagedFieldsEntry(msgspec.Struct, frozen=True):
-    """One entry: who, since when, which fields."""
+    """One entry: the writer, the time, the fields."""
 
     writer: FieldWriter
     time: str
     fields: Fields
 
     def is_by(self, writer: FieldWriter) -> bool:
-        """Whether it is that writer's; of an applier the version does not count."""
+        """True if the entry is that writer's; for an applier the version does not count."""
         if writer.operation == "Apply":
             return msgspec.structs.replace(self.writer, api_version="") == msgspec.structs.replace(
                 writer, api_version=""
@@ -71,7 +71,7 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
 
 
 def remove_system_fields(obj: Mapping[str, Any]) -> Obj:
-    """The part of an object that has owners."""
+    """Returns the object without the fields that have no owners."""
     kept = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
     meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_OWNED}
     return {**kept, "metadata": meta} if meta else kept
@@ -125,8 +125,8 @@ def update_managed_fields(
 ) -> None:
     """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
 
-    Entries stay in their stored form, so that a set that does not change is neither read nor built again. Who writes
-    the object itself may also write its entries, as kubectl does when it turns to server-side apply.
+    Entries stay in their stored form, so that a set that does not change is neither read nor built again. A client that
+    writes the object may also write its entries, as kubectl does when it changes to server-side apply.
     """
     before = _entries_after_update(obj, old, writer) if old else ()
     changed, removed = changed_fields(remove_system_fields(old) if old else {}, remove_system_fields(obj), topology)
@@ -162,9 +162,9 @@ def _is_update_by(entry: Mapping[str, Any], writer: FieldWriter) -> bool:
 
 
 def _entries_after_update(obj: Mapping[str, Any], old: Mapping[str, Any], writer: FieldWriter) -> Sequence[Obj]:
-    """The entries that an Update starts from: those that it states, else those that are stored.
+    """Returns the entries that an Update starts from: those in its object, else the stored ones.
 
-    One empty entry stands for none. Source: ``k8s.io/apimachinery/pkg/util/managedfields``, ``decodeLiveOrNew``.
+    One empty entry means no entries. Source: ``k8s.io/apimachinery/pkg/util/managedfields``, ``decodeLiveOrNew``.
     """
     stored: Sequence[Obj] = old["metadata"].get("managedFields") or ()
     stated = obj["metadata"].get("managedFields")

@@ -52,17 +52,17 @@ def apply_configuration(
     force: bool,
     now: str,
 ) -> Obj:
-    """The live object (empty but for name and namespace when there is none) with the configuration applied.
+    """Returns the live object with the configuration applied.
 
     Args:
-        live: what is stored.
-        config: what the manager states.
+        live: the stored object; only name and namespace if there is none.
+        config: the configuration that the manager sends.
         writer: the manager.
         topology: merge rules of the kind.
-        settle: brings an object into the form in which it is stored (``cpu: 0.5`` is ``"500m"``), in place, so that
-            only fields that really change can clash.
-        force: whether to take over fields from other managers.
-        now: for a new entry of managedFields.
+        settle: brings an object into its stored form in place (``cpu: 0.5`` is ``"500m"``), so that only fields that
+            really change can conflict.
+        force: true to take over fields from other managers.
+        now: time of a new entry of managedFields.
 
     Raises:
         StatusError: 409, another manager owns a field that would change.
@@ -98,7 +98,7 @@ def apply_configuration(
 
 
 def remove_nulls(value: Any) -> Any:
-    """A configuration without null fields: they state nothing."""
+    """Returns a configuration without its null fields, which state nothing."""
     if isinstance(value, Mapping):
         return {key: remove_nulls(each) for key, each in value.items() if each is not None}
     return [remove_nulls(each) for each in value] if isinstance(value, list) else value
@@ -116,7 +116,7 @@ def _merge(live: Any, config: Any, node: MergeTopology) -> Any:
 
 
 def _merge_list(live: Sequence[Any], config: Sequence[Any], node: MergeTopology) -> list[Any]:
-    """The configuration's order; live elements that it does not name stay where they stood among the others."""
+    """Merges a list in the configuration's order; live elements that it does not name keep their relative place."""
     was = {item_key(each, node): each for each in live}
     wanted = {item_key(each, node): each for each in config}
     result: list[Any] = []
@@ -131,7 +131,7 @@ def _merge_list(live: Sequence[Any], config: Sequence[Any], node: MergeTopology)
 
 
 def _remove_fields(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node: MergeTopology) -> Any:
-    """The value without the fields in ``gone``; a place that holds something owned stays."""
+    """Returns the value without the fields in ``gone``; a place that contains an owned field stays."""
     if isinstance(value, Mapping):
         kept = {}
         for key, each in value.items():

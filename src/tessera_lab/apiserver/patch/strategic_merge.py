@@ -98,7 +98,7 @@ def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: MergeTopology)
 
 
 def _sort_by_order(merged: Sequence[Any], live: Sequence[Any], order: Sequence[Any], node: MergeTopology) -> list[Any]:
-    """The merged list in the order asked for; items that it does not name keep their place among the live ones."""
+    """Sorts the merged list by ``order``; items that ``order`` does not name keep their place among the live ones."""
 
     def identity(item: Any) -> Any:
         return item.get(node.merge_key) if node.merge_key and isinstance(item, Mapping) else item
@@ -122,7 +122,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _remove_directives(value: Any) -> Any:
-    """A value of the patch as it is stored where nothing was: without directives and nulls."""
+    """Returns a value of the patch for a place that had no value: without directives and nulls."""
     if isinstance(value, Mapping):
         return {
             key: _remove_directives(each) for key, each in value.items() if not key.startswith("$") and each is not None

@@ -1,1 +1,1 @@
-"""Defaults and validation rules of pods, and what binding and eviction do to them."""
+"""Defaults and validation rules of pods, and their binding and eviction."""

@@ -1,6 +1,6 @@
-"""binding and eviction of pods: what they check and what they make of the pod. Pure.
+"""The subresources binding and eviction of pods: their checks, and their changes of the pod. Pure.
 
-Rules and words: ``k8s.io/kubernetes/pkg/registry/core/pod/storage``.
+Rules and texts: ``k8s.io/kubernetes/pkg/registry/core/pod/storage``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ Read = Mapping[str, Any]
 
 
 def bind_pod(pod: Obj, binding: Read, now: str) -> Obj:
-    """The pod on the node that the binding names.
+    """Returns the pod bound to the node that the binding names.
 
     Raises:
         StatusError: 422, the target is no node; 409, the pod cannot be bound.
@@ -61,7 +61,7 @@ def _check_bindable(pod: Read, binding: Read, name: str) -> None:
 
 
 def set_condition(pod: Obj, condition: Obj) -> None:
-    """Sets a condition by its type; the transition's time stays when the status does."""
+    """Sets a condition by its type; keeps the transition time if the status does not change."""
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
     for index, each in enumerate(conditions):
         if each.get("type") == condition["type"]:
@@ -102,7 +102,7 @@ def _budget(obj: Read) -> DisruptionBudget:
 
 
 def check_budgets(pod: Read, budgets: list[DisruptionBudget]) -> DisruptionBudget | None:
-    """The budget that the eviction uses up, None when none covers the pod.
+    """Returns the budget that the eviction counts against; None if no budget covers the pod.
 
     Raises:
         StatusError: 429, the budget allows no disruption; 500, several budgets cover the pod.
@@ -130,7 +130,7 @@ def check_budgets(pod: Read, budgets: list[DisruptionBudget]) -> DisruptionBudge
 
 
 def parse_delete_options(eviction: Read, name: str) -> Read:
-    """The eviction's DeleteOptions.
+    """Returns the eviction's DeleteOptions.
 
     Raises:
         StatusError: 400, it names another pod.
@@ -143,7 +143,7 @@ def parse_delete_options(eviction: Read, name: str) -> Read:
 
 
 def label_selector_matches(selector: Read | None, labels: Read) -> bool:
-    """Whether a LabelSelector matches; an empty one matches everything, none matches nothing."""
+    """True if a LabelSelector matches; an empty selector matches everything, None matches nothing."""
     if selector is None:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):

@@ -1,11 +1,11 @@
 """Defaults of a pod's fields: ``k8s.io/kubernetes/pkg/apis/core/v1/defaults.go``. Pure, in place.
 
 A pod and a pod template do not get the same defaults. Requests from limits, service links and host ports are set in
-pods only (``SetDefaults_Pod``); a template keeps what its author wrote, so that the next ``kubectl apply`` of another
-amount does not meet an old default.
+pods only (``SetDefaults_Pod``). A template keeps the values of its author, so that a later ``kubectl apply`` of another
+amount does not conflict with an old default.
 
-A new pod's ``matchLabelKeys`` and ``mismatchLabelKeys`` are written into its label selectors, since the scheduler reads
-the selectors alone (``applyMatchLabelKeysAndMismatchLabelKeys`` of
+The server writes a new pod's ``matchLabelKeys`` and ``mismatchLabelKeys`` into its label selectors, since the scheduler
+reads only the selectors (``applyMatchLabelKeysAndMismatchLabelKeys`` of
 ``k8s.io/kubernetes/pkg/registry/core/pod/strategy.go``).
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver.interfaces import Obj
 
-#: How long a pod may take to end, seconds.
+#: Default of ``terminationGracePeriodSeconds``.
 TERMINATION_GRACE = 30
 #: Amounts of resources are kept to a thousandth.
 _MILLI = Decimal("0.001")
@@ -91,7 +91,7 @@ def _default_container(container: Obj) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Always for a tag that moves: ``latest``, or none where there is no digest either."""
+    """Returns Always for the tag ``latest`` and for an image with neither tag nor digest, else IfNotPresent."""
     name, digest, _ = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return "Always" if name and (tag == "latest" or not (tag or digest)) else "IfNotPresent"
@@ -123,7 +123,7 @@ def _request_limits(resources: Obj) -> None:
 
 
 def canonicalize_quantities(obj: Obj, *keys: str) -> None:
-    """Quantities as Kubernetes writes them back: ``0.5`` is ``500m``, the number 1 is ``"1"``, ``1u`` is ``1m``."""
+    """Writes quantities as Kubernetes stores them: ``0.5`` is ``500m``, the number 1 is ``"1"``, ``1u`` is ``1m``."""
     for key in keys:
         amounts = obj.get(key)
         if not isinstance(amounts, dict):
@@ -135,7 +135,7 @@ def canonicalize_quantities(obj: Obj, *keys: str) -> None:
                 rounded = value.quantize(_MILLI, ROUND_UP) if value % _MILLI else value
                 amounts[name] = format_quantity(rounded, binary=text.endswith("i"))
             except ValueError:
-                continue  # validation refuses it with its place
+                continue  # validation refuses it later and names its path
 
 
 #: Fields of volumes that have a default of their own, by the kind of volume.
@@ -187,7 +187,7 @@ def prepare_new_pod(pod: Obj) -> None:
 
 
 def qos_class(spec: Obj) -> str:
-    """The pod's quality of service: Guaranteed, Burstable or BestEffort; only CPU and memory count."""
+    """Returns the pod's quality of service: Guaranteed, Burstable or BestEffort; only CPU and memory count."""
     counted = ("cpu", "memory")
     every = [each.get("resources") or {} for each in containers(spec)]
     limits = [{k: v for k, v in (r.get("limits") or {}).items() if k in counted} for r in every]
@@ -204,7 +204,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def merge_label_keys(pod: Obj) -> None:
-    """Adds one test per key that the pod has as a label, to every selector that is set."""
+    """Adds to each selector one requirement for each of its label keys that the pod has as a label."""
     labels = pod["metadata"].get("labels") or {}
     for rule in _rules(pod["spec"]):
         selector = rule.get("labelSelector")

@@ -1,7 +1,7 @@
 """Validation of pods: ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
 
-The shape (types, required fields, enumerations) is checked before. Here stand the rules between fields that pods of
-this project meet: names, mounts, resources, tolerations, scheduling gates.
+The schema check (types, required fields, enumerations) runs before. This module has the rules between fields that pods
+of this project need: names, mounts, resources, tolerations, scheduling gates.
 """
 
 import re
@@ -127,7 +127,7 @@ def _amount(name: str, amount: Any, path: str) -> Iterator[StatusCause]:
 
 
 def overcommits(name: str) -> bool:
-    """Whether requests of the resource may be less than its limits: not of extended resources and huge pages."""
+    """True if requests may be less than limits: for all resources but extended resources and huge pages."""
     prefix = name.rpartition("/")[0]
     if name.startswith("hugepages-"):
         return False

@@ -1,7 +1,7 @@
 """Validation of pod updates: ``ValidatePodUpdate`` of ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
 
-Images, an active deadline, further tolerations; scheduling gates may only go; and while a pod is gated its nodeSelector
-may be added to and its required node affinity tightened.
+An update may change images and the active deadline, add tolerations and remove scheduling gates. While a pod is gated,
+an update may also add to its nodeSelector and tighten its required node affinity.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def _deadline(new: Read, was: Read) -> Iterator[StatusCause]:
 
 
 def _tolerations(new: Read, was: Read) -> Iterator[StatusCause]:
-    """Old ones stay; of one with NoExecute the seconds may change."""
+    """Refuses removed tolerations and changed ones, except the seconds of one with NoExecute."""
     present = [_timeless(each) for each in new.get("tolerations") or ()]
     for each in was.get("tolerations") or ():
         if _timeless(each) not in present:
@@ -118,7 +118,7 @@ def _terms(spec: Read) -> Sequence[Read] | None:
 
 
 def _without_mutable(new: Read, was: Read, *, gated: bool) -> Obj:
-    """The new spec with everything that may change put back to what it was."""
+    """Returns the new spec with the old value of every field that may change."""
     left: Obj = deep_copy(new)
     for key in ("containers", "initContainers"):
         for now, then in zip(left.get(key) or (), was.get(key) or (), strict=True):

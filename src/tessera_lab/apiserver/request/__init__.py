@@ -1,1 +1,1 @@
-"""A request as the handlers read it, and the server's state that they share."""
+"""One parsed request, and the server's state that all handlers share."""

@@ -1,6 +1,6 @@
 """The format of an answer, by the ``Accept`` header: JSON, a Table, or objects reduced to their metadata.
 
-Pure. A representation turns stored objects into bytes; lists are joined from encodings that the objects keep.
+Pure. A representation turns stored objects into bytes; it joins a list from the encodings that stored objects cache.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tessera_lab.apiserver.storage.store import StoredObject
 
 JSON = "application/json"
 YAML = "application/yaml"
-#: What the server can answer with.
+#: Content types and kinds that the server can answer with.
 ACCEPTED = (JSON, YAML)
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -33,7 +33,7 @@ class AcceptedFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_accept(header: str) -> AcceptedFormat:
-    """The first clause of the header that can be satisfied.
+    """Returns the first clause of the header that the server can satisfy.
 
     Raises:
         StatusError: 406, there is none.
@@ -82,7 +82,7 @@ class ResponseForm:
     """One representation of one resource's objects, for single answers, lists and watches.
 
     Args:
-        now: seconds since 1970, what the ages in tables count from.
+        now: seconds since 1970; the time for ages in tables.
         include: ``includeObject`` of a Table: ``Metadata``, ``Object`` or ``None``.
     """
 
@@ -97,7 +97,7 @@ class ResponseForm:
 
     @property
     def key(self) -> Hashable:
-        """Names the representation: equal keys, equal bytes. A Table's rows count ages, so it shares nothing."""
+        """Identifies the representation: equal keys mean equal bytes. Tables share none, as their rows have ages."""
         return (self._resource.api_version, self._kind) if self._kind != "Table" else object()
 
     def one(self, stored: StoredObject) -> bytes:

@@ -1,6 +1,6 @@
 """Parses path, method and query of a request, as Kubernetes' ``RequestInfo`` does.
 
-Pure; whether such a resource exists is decided later, by the registry.
+Pure; the registry decides later if such a resource exists.
 """
 
 from urllib.parse import unquote
@@ -16,7 +16,7 @@ _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH
 
 
 class Query:
-    """The query's parameters; of one that repeats, the first counts."""
+    """The query's parameters; of repeated ones the first counts."""
 
     def __init__(self, request: Request) -> None:
         self._values: dict[str, str] = {}
@@ -28,7 +28,7 @@ class Query:
         return self._values.get(key, "")
 
     def flag(self, key: str) -> bool:
-        """Whether a boolean parameter is set; present without value is true, as in Kubernetes."""
+        """True if a boolean parameter is true; a parameter without a value is true, as in Kubernetes."""
         return self._values.get(key, "false").lower() not in {"false", "0"}
 
     def number(self, key: str) -> int | None:
@@ -49,7 +49,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verb: Kubernetes' verb; ``watch`` and ``deletecollection`` included.
-        parts: what follows the subresource, for proxies.
+        parts: the path after the subresource, for proxies.
     """
 
     verb: str
@@ -63,10 +63,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def route(request: Request, query: Query) -> Route | None:
-    """Reads a request for a resource; None when the path is no resource's (discovery, ``/version``).
+    """Parses a request for a resource; None if the path names no resource (discovery, ``/version``).
 
     Raises:
-        StatusError: 404, the path has no meaning; 405, the method has none.
+        StatusError: 404, the path is not valid; 405, the method is not valid.
     """
     parts = [unquote(part) for part in request.path.split("/")[1:]]
     if parts and parts[-1] == "":

@@ -36,7 +36,7 @@ PODS = GroupResource("", "pods")
 
 
 class ServerParts(msgspec.Struct, kw_only=True):
-    """The parts behind the seams; one that is absent takes no part (no quota, everything allowed)."""
+    """The exchangeable parts; an absent part checks nothing (no quota, everything allowed)."""
 
     authorizer: Authorizer | None = None
     discovery: Discovery | None = None
@@ -50,7 +50,7 @@ class ServerParts(msgspec.Struct, kw_only=True):
 
 
 class ServerState:
-    """The server's state. ``rng`` makes uids and generated names, so that a seeded server repeats itself."""
+    """The server's state. ``rng`` makes uids and generated names, so that the same seed gives the same names."""
 
     def __init__(self, clock: Clock, store: Store, registry: ResourceRegistry, rng: random.Random) -> None:
         self.clock = clock
@@ -70,12 +70,12 @@ class ServerState:
         return rfc3339(self.clock.now())
 
     def to_stored_form(self, resource: ResourceType, obj: Obj) -> Obj:
-        """An object of the resource's version as it is kept: in the version that its storage was first served in."""
+        """Converts an object to its stored form: the version that was first registered for its storage."""
         home = self.registry.stored(resource.storage) or resource
         return {**resource.to_storage(obj), "apiVersion": home.api_version, "kind": home.kind}
 
     def to_served_form(self, resource: ResourceType, stored: StoredObject) -> Obj:
-        """A private copy of a stored object in the resource's version."""
+        """Returns a private copy of a stored object in the resource's version."""
         shown: Obj = msgspec.json.decode(encode_in_version(resource, stored))
         return shown
 
@@ -85,7 +85,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         options: the verb's options: from the query, or a DeleteOptions body.
-        warnings: what goes out as ``Warning`` headers; verbs append.
+        warnings: texts for ``Warning`` headers; verbs append to them.
     """
 
     request: Request
@@ -103,7 +103,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing may be stored."""
+        """True if nothing may be stored."""
         return bool(self.options.get("dryRun"))
 
     @property

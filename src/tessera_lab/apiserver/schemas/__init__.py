@@ -1,7 +1,7 @@
-"""Shapes of the built-in kinds, from data that ``scripts/builtin_schemas.py`` generates.
+"""Schemas of the built-in kinds, from data that ``scripts/builtin_schemas.py`` generates.
 
-One definition is OpenAPI v3 in Kubernetes' dialect, with ``$ref`` to others by bare name. Nobody may change what is
-handed out. The file is read once, at the first question.
+One definition is OpenAPI v3 in Kubernetes' dialect, with ``$ref`` to others by bare name. Callers must not change a
+definition. The file is read once, at the first call.
 """
 
 from collections.abc import Mapping
@@ -38,5 +38,5 @@ class SchemaLibrary(msgspec.Struct, frozen=True):
 
 @cache
 def schema_library() -> SchemaLibrary:
-    """The definitions; reading them takes some milliseconds, once."""
+    """Returns the definitions; the first call reads them, which takes some milliseconds."""
     return msgspec.json.decode(files(__package__).joinpath("builtin.json").read_bytes(), type=SchemaLibrary)

@@ -17,7 +17,7 @@ from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, CompiledSche
 from tessera_lab.apiserver.schemas.formats import describe_base64_error
 from tessera_lab.apiserver.status import bad_request
 
-#: Definitions, by the last part of their name, whose required fields the server's validation asks for.
+#: Definitions, by the last part of their name, whose required fields the server's validation checks.
 ENFORCED = frozenset(
     {
         "ClusterRoleBinding",
@@ -56,7 +56,7 @@ ENFORCED = frozenset(
     }
 )
 
-#: Required by the definitions, but neither by the server's validation nor by its defaulting.
+#: Fields that the definitions require, but neither the server's validation nor its defaulting.
 NOT_ENFORCED = {("StatefulSetSpec", "serviceName"), ("RoleRef", "apiGroup"), ("CustomResourceDefinitionNames", "kind")}
 
 GO_KINDS = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
@@ -73,7 +73,7 @@ class BuiltinSchema:
         self._shape = _shapes().kind(definition)
 
     def is_sound(self, obj: Mapping[str, Any]) -> bool:
-        """Whether all types are right and no field is unknown, as quickly as can be told; no is not final."""
+        """True if all types are right and no field is unknown. A quick check: False needs the full checks."""
         return self._shape.sound(obj)
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
@@ -81,20 +81,20 @@ class BuiltinSchema:
         return [path for path, _, _ in self._unknown_fields(obj, {"$ref": self._name}, "")]
 
     def prune(self, obj: Obj) -> None:
-        """Removes them."""
+        """Removes unknown fields."""
         for _, parent, field in list(self._unknown_fields(obj, {"$ref": self._name}, "")):
             del parent[field]
 
     def settle(self, obj: Obj) -> None:
-        """Removes null, which is the same as absent."""
+        """Removes fields with null, which is the same as absent."""
         self._shape.settle(obj)
 
     def default(self, obj: Obj) -> None:
-        """Fills in the defaults that depend on no other field."""
+        """Sets the defaults that depend on no other field."""
         self._shape.fill(obj)
 
     def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[StatusCause]:
-        """Missing and unsupported values.
+        """Returns errors for missing and unsupported values.
 
         Raises:
             tessera_lab.apiserver.status.StatusError: 400, a value has the wrong type.
@@ -106,7 +106,7 @@ class BuiltinSchema:
         return list(self._validate_value(obj, {"$ref": self._name}, ""))
 
     def check_types(self, obj: Mapping[str, Any]) -> None:
-        """Decoding as the server does it.
+        """Checks types in the order in which the server decodes.
 
         Raises:
             tessera_lab.apiserver.status.StatusError: 400, a value has the wrong type.
@@ -114,7 +114,7 @@ class BuiltinSchema:
         self._check_types(obj, {"$ref": self._name}, "", self._kind)
 
     def _unknown_fields(self, value: Any, schema: Definition, path: str) -> Iterator[tuple[str, Any, str]]:
-        """Path, parent and name of every unknown field."""
+        """Yields path, parent and name of every unknown field."""
         node = self._library.resolve(schema)
         if isinstance(value, dict):
             properties = node.get("properties")
@@ -227,7 +227,7 @@ def _scalar_problem(value: Any, node: Definition, have: str) -> str:
 
 
 def builtin_schema(group: str, version: str, kind: str) -> BuiltinSchema | None:
-    """Shape of a built-in kind, None for one that is not."""
+    """Returns the schema of a built-in kind; None for any other kind."""
     found = schema_library()
     name = found.name(group, version, kind)
     shown = f"{group}/{version}" if group else version

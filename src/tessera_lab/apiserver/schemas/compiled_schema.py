@@ -39,14 +39,14 @@ class CompiledSchema:
     """One compiled node.
 
     Attributes:
-        fits: whether a value other than null has the node's type; what is below it does not count.
-        enum: the values that it may have, None for any.
+        fits: tests if a value other than null has the node's type, without its fields and elements.
+        enum: the allowed values, None for any.
         required: fields that may not be missing.
         defaults: fields with a default of their own.
-        defaulted: whether anything at or below this node has a default.
-        free: whether anything at all may stand here.
-        nullable: whether null stays null; elsewhere it is the same as absent, or as empty in a list or map.
-        zero: what Go makes of null in a list or map.
+        defaulted: true if this node or any node below it has a default.
+        free: true if any value is allowed here.
+        nullable: true if null stays null; elsewhere it is the same as absent, or as empty in a list or map.
+        zero: makes the value that Go decodes from null in a list or map.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class CompiledSchema:
         self.defaulted = shapes.any_default(node)
 
     def field(self, name: str) -> "CompiledSchema | None":
-        """The node of a field, None for one that is unknown."""
+        """Returns the node of a field; None for an unknown field."""
         try:
             return self._fields[name]
         except KeyError:
@@ -104,7 +104,7 @@ class CompiledSchema:
         return self._items
 
     def sound(self, value: Any) -> bool:
-        """Whether all values have the right types, none is null and no field is unknown."""
+        """True if all values have the right types, none is null and no field is unknown."""
         if value is None:
             return self.nullable
         if not self.fits(value):
@@ -124,7 +124,7 @@ class CompiledSchema:
         return True
 
     def complete(self, value: Any) -> bool:
-        """Whether all values have the right types, are among those supported, and none is missing."""
+        """True if all values have the right types and are supported, and no required field is missing."""
         if not self.fits(value):
             return False
         if self.free and self.enum is None and not self.required:
@@ -188,7 +188,7 @@ class CompiledSchemas:
 
     Args:
         library: the definitions.
-        required: from a node as it stands in its parent and as resolved, which of its fields may not be missing.
+        required: returns the required fields of a node, given as in its parent and as resolved.
     """
 
     def __init__(self, library: SchemaLibrary, required: Callable[[Definition, Definition], tuple[str, ...]]) -> None:
@@ -208,21 +208,21 @@ class CompiledSchemas:
         return found
 
     def of(self, schema: Definition) -> CompiledSchema:
-        """The node, compiled. It must be a part of the library, which keeps it alive."""
+        """Returns the compiled node. The node must be a part of the library, which keeps it alive."""
         found = self._known.get(id(schema))
         if found is None:
             found = self._known[id(schema)] = CompiledSchema(self, schema, self._library.resolve(schema))
         return found
 
     def any_default(self, node: Definition) -> bool:
-        """Whether a resolved node or anything below it has a default."""
+        """True if a resolved node or anything below it has a default."""
         seen: set[int] = set()
         found = self._any_default(node, seen)
         self._defaulted.update(dict.fromkeys((id(node),) if found else seen, found))
         return found
 
     def _any_default(self, node: Definition, seen: set[int]) -> bool:
-        """The same; ``seen`` keeps it out of circles."""
+        """Implements :meth:`any_default`; ``seen`` stops recursion in definitions that contain themselves."""
         if id(node) in self._defaulted:
             return self._defaulted[id(node)]
         if id(node) in seen:
@@ -234,13 +234,13 @@ class CompiledSchemas:
 
 
 def is_blank(value: Any) -> bool:
-    """Whether Go would see the zero value; false is one that says something."""
+    """True if Go decodes the zero value; ``false`` is not blank here."""
     return value is None or (value is not False and value in ("", [], 0))
 
 
 @lru_cache(maxsize=4096)
 def is_time(text: str) -> bool:
-    """Whether the text is a ``metav1.Time``."""
+    """True if the text is a ``metav1.Time``."""
     try:
         parse_rfc3339(text)
     except ValueError:
@@ -249,7 +249,7 @@ def is_time(text: str) -> bool:
 
 
 def _test(node: Definition) -> Callable[[Any], bool]:
-    """The check of one value's type, for values that are not null."""
+    """Makes the check of one value's type, for values that are not null."""
     kind, form = node.get("type"), node.get("format", "")
     if node.get("x-kubernetes-int-or-string"):
         return lambda value: type(value) in (str, int)

@@ -24,7 +24,7 @@ _DURATION = re.compile(
 )
 _URI = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:.+|/.*)$")
 
-#: POSIX classes inside brackets, which Python has not.
+#: POSIX classes inside brackets, which Python lacks.
 _POSIX = {
     "[:alpha:]": "A-Za-z",
     "[:digit:]": "0-9",
@@ -77,7 +77,7 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 
 
 def matches_format(kind: str, text: str) -> bool:
-    """Whether the text has the format; true for formats that Kubernetes does not check."""
+    """True if the text has the format; true for formats that Kubernetes does not check."""
     check = FORMATS.get(kind)
     return check is None or check(text)
 
@@ -98,15 +98,15 @@ def _translate(found: re.Match[str]) -> str:
 
 @cache
 def go_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern of Go's regexp, to be used with ``search``.
+    """Compiles a pattern of Go's regexp, for use with ``search``.
 
     Raises:
-        re.error: the pattern is not valid, or has something that Go refuses.
+        re.error: the pattern is not valid, or uses something that Go refuses.
     """
     return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
 
 
-#: Bytes that Go skips wherever they stand.
+#: Bytes that Go skips anywhere in base64.
 _LINES = re.compile(r"[\r\n]+")
 _GOOD = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _LETTERS = re.compile(r"[A-Za-z0-9+/\r\n]*")
@@ -114,20 +114,20 @@ _QUANTUM = 4
 
 
 def is_base64(text: str) -> bool:
-    """Whether a field of bytes may hold the text."""
+    """True if the text is valid base64 for a field of bytes."""
     return _GOOD.fullmatch(_LINES.sub("", text) if "\n" in text or "\r" in text else text) is not None
 
 
 def describe_base64_error(text: str) -> str:
-    """Go's error about a text that is not base64; empty if it is base64."""
+    """Returns Go's error about a text that is not base64; empty if it is base64."""
     return "" if is_base64(text) else f"illegal base64 data at input byte {_flaw(text)}"
 
 
 def _flaw(text: str) -> int:
-    """The byte at which Go stops."""
+    """Returns the index of the byte at which Go stops."""
     data = text.encode()
     letters = _LETTERS.match(text)
-    assert letters is not None  # the empty text matches
+    assert letters is not None  # the pattern also matches the empty text
     stop = letters.end()
     over = sum(each not in b"\r\n" for each in data[:stop]) % _QUANTUM
     if stop == len(data):

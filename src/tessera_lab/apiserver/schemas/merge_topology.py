@@ -1,8 +1,8 @@
 """Merge rules of the lists and maps of a kind, read from its schema.
 
 Strategic merge looks at ``x-kubernetes-patch-strategy`` and ``x-kubernetes-patch-merge-key``, server-side apply at
-``x-kubernetes-list-type``, ``-list-map-keys`` and ``-map-type``. What a schema does not say is the default: maps merge,
-lists are atomic. A definition that contains itself is cut at its second appearance.
+``x-kubernetes-list-type``, ``-list-map-keys`` and ``-map-type``. Defaults: maps merge, lists are atomic. A definition
+that contains itself is cut at its second appearance.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 from tessera_lab.apiserver.resource_types import MergeTopology
 from tessera_lab.apiserver.schemas import schema_library
 
-#: Merges as a plain value; such children are left out of their parent.
+#: Rules of a plain value; parents leave such children out.
 PLAIN = MergeTopology()
 
 
@@ -24,7 +24,7 @@ def _key_defaults(items: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
 def _node(
     schema: Mapping[str, Any], definitions: Mapping[str, Any], path: tuple[str, ...], done: dict[str, MergeTopology]
 ) -> MergeTopology:
-    """Merge rules at one place; those of a definition are made once and shared."""
+    """Returns the merge rules at one place; those of a definition are made once and shared."""
     name = schema.get("$ref")
     if name is None:
         return _own(schema, schema, definitions, path, done)
@@ -82,7 +82,7 @@ def builtin_topology(group: str, version: str, kind: str) -> MergeTopology:
 
 
 def crd_topology(schema: Mapping[str, Any]) -> MergeTopology:
-    """Merge rules of a custom resource with that ``openAPIV3Schema``; its metadata merges as everywhere."""
+    """Returns the merge rules of a custom resource with this ``openAPIV3Schema``; metadata merges as in every kind."""
     own = _node(schema, {}, (), {})
     metadata = builtin_topology("", "v1", "ConfigMap").fields["metadata"]
     return MergeTopology(fields={**own.fields, "metadata": metadata})

@@ -45,7 +45,7 @@ def decode_body(body: bytes) -> Obj:
     """The object as JSON.
 
     Raises:
-        ValueError: not this format, a kind or a field that the table does not have; the text says which.
+        ValueError: not this format, or a kind or field that is not in the table; the text names it.
     """
     if not body.startswith(MAGIC):
         raise ValueError(f"the body is not {MEDIA_TYPE}: it does not begin with {MAGIC!r}")
@@ -67,7 +67,7 @@ def decode_body(body: bytes) -> Obj:
 
 
 def _join_messages(message: bytes) -> dict[int, bytes]:
-    """Length-delimited fields by number; for messages that have no other ones."""
+    """Returns length-delimited fields by number, for messages that have no other fields."""
     return {number: value for number, value in read_fields(message) if isinstance(value, bytes)}
 
 
@@ -97,7 +97,7 @@ def _set(made: Obj, field: _Field, raw: int | bytes) -> None:
 
 
 def _entry(raw: int | bytes, field: _Field) -> tuple[str, Any]:
-    """Key and value of one entry of a map; a list as value is wrapped in a message of its own."""
+    """Returns key and value of one entry of a map; a value that is a list is in a message of its own."""
     parts = dict(read_fields(_bytes(raw)))
     key, value = _bytes(parts.get(1, b"")).decode(), parts.get(2, b"")
     if "l" in field.flags:
@@ -118,7 +118,7 @@ def _number(raw: int | bytes) -> int:
 
 
 def _value(raw: int | bytes, kind: str) -> Any:
-    """A value as JSON; None when it says nothing (a zero time)."""
+    """Converts a value to JSON; None for a zero time."""
     match kind:
         case "bool":
             return bool(raw)
@@ -137,7 +137,7 @@ def _value(raw: int | bytes, kind: str) -> Any:
 
 
 def _special(parts: Mapping[int, int | bytes], kind: str) -> Any:
-    """Types whose JSON form is not their message's."""
+    """Converts a type whose JSON form differs from its message."""
     match kind:
         case "time" | "microtime":
             if not parts:
@@ -156,7 +156,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: an unsigned integer, or bytes (length-delimited and fixed ones).
+    """Yields number and value of each field: an unsigned integer, or bytes (length-delimited and fixed fields).
 
     Raises:
         ValueError: the bytes are no message, or cut short.
@@ -184,10 +184,10 @@ def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The variable-length integer at a position, and the position behind it.
+    """Returns the variable-length integer at a position, and the position after it.
 
     Raises:
-        ValueError: it does not end, or is longer than 64 bits.
+        ValueError: the integer does not end, or is longer than 64 bits.
     """
     value = shift = 0
     while at < len(message) and shift < 70:

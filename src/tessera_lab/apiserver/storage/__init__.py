@@ -1,1 +1,1 @@
-"""TODO storage."""
+"""Storage: objects with their history, watches, and selectors."""

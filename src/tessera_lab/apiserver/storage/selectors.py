@@ -1,7 +1,7 @@
 """Selects the objects of a list or watch: namespace, label selector, field selector.
 
-Parsed once per request, matched against every candidate. Label grammar and refusals are those of
-``k8s.io/apimachinery/pkg/labels`` and ``fields``; which fields a kind supports is the registry's knowledge.
+A selector is parsed once per request and matched against every candidate. Label grammar and errors are those of
+``k8s.io/apimachinery/pkg/labels`` and ``fields``; the registry knows the fields that a kind supports.
 """
 
 import re
@@ -29,7 +29,7 @@ class LabelRule(msgspec.Struct, frozen=True):
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels satisfy it."""
+        """True if the labels satisfy the rule."""
         value = labels.get(self.key)
         match self.op:
             case "in":
@@ -60,7 +60,7 @@ class FieldRule(msgspec.Struct, frozen=True):
     negated: bool = False
 
     def matches(self, obj: Mapping[str, Any]) -> bool:
-        """Whether the object satisfies it."""
+        """True if the object satisfies the rule."""
         return (field_value(obj, self.path) == self.value) != self.negated
 
 
@@ -72,7 +72,7 @@ class ObjectSelection(msgspec.Struct, frozen=True):
     fields: tuple[FieldRule, ...] = ()
 
     def matches(self, obj: Mapping[str, Any]) -> bool:
-        """Whether the object is asked for."""
+        """True if the object is selected."""
         meta = obj["metadata"]
         if self.namespace is not None and meta.get("namespace") != self.namespace:
             return False
@@ -89,7 +89,7 @@ class ObjectSelection(msgspec.Struct, frozen=True):
 
 
 def field_value(obj: Mapping[str, Any], path: str) -> str:
-    """A field by dotted path as selectors see it: text, empty when absent."""
+    """Returns a field by dotted path as text for selectors; empty if absent."""
     value: Any = obj
     for step in path.split("."):
         if not isinstance(value, Mapping):
@@ -103,7 +103,7 @@ def field_value(obj: Mapping[str, Any], path: str) -> str:
 
 
 def parse_labels(text: str) -> tuple[LabelRule, ...]:
-    """A label selector as the query writes it.
+    """Parses a label selector in the syntax of the query.
 
     Raises:
         StatusError: 400, it is not one.
@@ -112,7 +112,7 @@ def parse_labels(text: str) -> tuple[LabelRule, ...]:
 
 
 def _split(text: str) -> Sequence[str]:
-    """Parts between commas that stand outside of parentheses."""
+    """Splits a text at commas outside of parentheses."""
     return re.split(r",(?![^()]*\))", text)
 
 
@@ -130,10 +130,10 @@ def _label_rule(part: str) -> LabelRule:
 
 
 def parse_fields(text: str, resource: ResourceType) -> tuple[FieldRule, ...]:
-    """A field selector as the query writes it, its fields among those that the type supports.
+    """Parses a field selector in the syntax of the query; the type must support its fields.
 
     Raises:
-        StatusError: 400, it is not one, or a field is not supported.
+        StatusError: 400, the text is no selector, or a field is not supported.
     """
     rules = tuple(_field_rule(part, text) for part in re.split(r"(?<!\\),", text) if part)
     known = {"metadata.name", "metadata.namespace", *resource.field_labels}

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A stored object never changes; a write stores a new one. What is handed out is shared and read-only.
+1. A stored object never changes; a write stores a new one. Returned objects are shared and read-only.
 2. A write names the object it replaces. If another one is stored by now, the write fails (:class:`Stale`) and
    nothing has happened. There is no await in here, so a write is atomic.
 3. Every write is one :class:`Change` with its own version, kept in a ring per resource and shown to that resource's
@@ -22,16 +22,16 @@ from tessera_lab.apiserver.interfaces import GroupResource, Obj
 
 _ENCODER = msgspec.json.Encoder()
 
-#: Changes kept per resource when nothing else is asked for.
+#: Default number of changes kept per resource.
 HISTORY = 4096
 
 
 class Stale(Exception):  # noqa: N818 - a condition that callers handle, not a fault
-    """The object that a write wanted to replace is not the stored one any more."""
+    """The stored object is no longer the one that the write wanted to replace."""
 
 
 class TooOld(Exception):  # noqa: N818 - a condition that callers handle, not a fault
-    """A version from before the recent past; ``oldest`` is the first that can still be asked for."""
+    """The history of a version is gone; ``oldest`` is the oldest version that can still be read."""
 
     def __init__(self, asked: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {asked} ({oldest})")
@@ -49,7 +49,7 @@ class StoredObject:
         self.forms: dict[Any, bytes] = {}
 
     def form(self, key: object, build: Callable[[Obj], Any]) -> bytes:
-        """The encoding that ``build`` makes of the object, kept under ``key``."""
+        """Returns the encoding that ``build`` makes of the object, cached under ``key``."""
         found = self.forms.get(key)
         if found is None:
             found = self.forms[key] = _ENCODER.encode(build(self.obj))
@@ -57,7 +57,7 @@ class StoredObject:
 
 
 class Change:
-    """One write. ``old`` is None for ADDED; of DELETED ``new`` is the last state with the deletion's version."""
+    """One write. ``old`` is None for ADDED; for DELETED ``new`` is the last state with the deletion's version."""
 
     __slots__ = ("frames", "kind", "new", "old", "rv")
 
@@ -85,10 +85,10 @@ class _ResourceHistory:
 
 
 class Store:
-    """All objects of the server. It is also the :class:`~tessera_lab.apiserver.interfaces.ObjectReader` of the parts.
+    """All objects of the server. It implements :class:`~tessera_lab.apiserver.interfaces.ObjectReader` for the parts.
 
     Args:
-        history: changes kept per resource; a watch from further back is answered 410.
+        history: changes kept per resource; a watch from an older version gets 410.
     """
 
     def __init__(self, history: int = HISTORY) -> None:
@@ -105,7 +105,7 @@ class Store:
         return shelf
 
     def _announce(self, shelf: _ResourceHistory, change: Change) -> None:
-        """Shows a change to the listeners; one that a listener makes itself waits until all have seen this one."""
+        """Calls the listeners with a change; a change that a listener makes waits until all have got this one."""
         shelf.note(change)
         self._unseen.append((shelf, change))
         if self._showing:
@@ -120,7 +120,7 @@ class Store:
             self._showing = False
 
     def listen(self, resource: GroupResource, listener: Callable[[Change], None]) -> None:
-        """Shows every later change of the resource to ``listener``, inside the write."""
+        """Calls ``listener`` with every later change of the resource, inside the write."""
         self._shelf(resource).listeners.append(listener)
 
     def find(self, resource: GroupResource, namespace: str, name: str) -> StoredObject | None:

@@ -1,16 +1,16 @@
-"""Watches: every change goes once through an index to the watchers that may want it.
+"""Watches: an index finds the watchers of each change.
 
 Rules:
 
 1. A change is encoded once per representation and event type; watchers share the bytes.
-2. Watchers that pin ``spec.nodeName``, a name or a namespace are indexed by it, so a pod's event does not cost a step
-   for each of a hundred kubelets.
-3. An object that starts or stops matching a selector is ADDED or DELETED to that watcher, whatever really happened.
-   A DELETED made so carries the last state that matched, with the change's version (``cacher.convertToWatchEvent``).
-4. A watcher that does not read is ended, never waited for. So is one that fails with a change; it is shown the change
-   when it asks again.
+2. Watchers that select one ``spec.nodeName``, name or namespace are indexed by it, so a pod's event does not cost a
+   step for each of a hundred kubelets.
+3. A watcher gets ADDED or DELETED when an object starts or stops matching its selector, also if the write was an
+   update. Such a DELETED has the last state that matched, with the change's version (``cacher.convertToWatchEvent``).
+4. The server ends a watcher that does not read, and one that fails with a change; its client gets the change when it
+   watches again.
 
-Time is the event loop's.
+Times come from the event loop.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ _log = logging.getLogger(__name__)
 
 #: How often a watcher that asked for bookmarks gets one, seconds (kube-apiserver: about a minute).
 BOOKMARK_PERIOD = 60.0
-#: A timer may come early by the loop's resolution, seconds.
+#: A timer may fire early by the loop's resolution, seconds.
 TICK = 0.001
 #: Events that a watcher may leave unread before it is ended.
 BACKLOG = 50_000
 
-#: Encodes one object of an event; the first argument is the event's type.
+#: Encodes an event from its type and its object.
 Frame = Callable[[str, StoredObject], bytes]
 
 
 def edge(change: Change, selection: ObjectSelection) -> tuple[str, StoredObject] | None:
-    """The event that a change causes for watchers of the selection: type and object; None for no event."""
+    """Returns the event of a change for watchers of the selection: type and object; None for no event."""
     is_in = change.kind != "DELETED" and selection.matches(change.new.obj)
     was_in = change.old is not None and selection.matches(change.old.obj)
     if is_in:
@@ -57,11 +57,11 @@ class Watcher:
     """One open watch.
 
     Args:
-        frame_key: names the representation; watchers with the same one share encoded events.
+        frame_key: identifies the representation; watchers with the same key share encoded events.
         frame: makes an event's bytes.
         bookmark: makes a bookmark's bytes from (version, whether it ends the initial events); None for no bookmarks.
         lifetime: seconds after which the server ends the watch.
-        after: the version that the client knows; changes up to it are not shown.
+        after: the version that the client has; the watcher gets only later changes.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Watcher:
         self._ended = False
 
     def offer(self, change: Change) -> None:
-        """Queues what the change is to this watcher."""
+        """Queues the event of a change for this watcher, if there is one."""
         seen = edge(change, self.selection) if change.rv > self._after else None
         if seen is None:
             return
@@ -108,19 +108,19 @@ class Watcher:
             self.end()
 
     def show(self, stored: Iterable[StoredObject], *, mark_end: bool) -> None:
-        """Queues the present state as ADDED events; ``mark_end`` follows them with the bookmark that ends them."""
+        """Queues the present state as ADDED events; ``mark_end`` adds the bookmark that ends them."""
         for each in stored:
             self.push(self._frame("ADDED", each))
         if mark_end and self._bookmark:
             self.push(self._bookmark(self._version(), True))
 
     def end(self) -> None:
-        """Ends the watch once what is queued has been read."""
+        """Ends the watch once the reader has read all queued events."""
         self._ended = True
         self._ring()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream's bytes until the watch ends; all that waits is one chunk. To be read once."""
+        """Yields the stream's bytes until the watch ends; each chunk has all waiting events. To be read once."""
         loop = asyncio.get_running_loop()
         last = loop.time() + self._lifetime
         timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
@@ -146,24 +146,24 @@ class Watcher:
             timer.cancel()
 
     def _ring(self, due: bool = False) -> None:
-        """Wakes the reader; ``due`` when it is a timer's turn."""
+        """Wakes the reader; ``due`` if a timer fired."""
         self._due = self._due or due
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class WatchHub:
-    """The watchers of one resource, indexed by what they pin."""
+    """The watchers of one resource, indexed by the node, name or namespace that they select."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Watcher, None]] = {}
 
     def add(self, watcher: Watcher) -> None:
-        """Shows later changes to the watcher."""
+        """Adds a watcher, which gets later changes."""
         self._by_key.setdefault(_pin(watcher.selection), {})[watcher] = None
 
     def remove(self, watcher: Watcher) -> None:
-        """Ends that."""
+        """Removes a watcher."""
         key = _pin(watcher.selection)
         watchers = self._by_key.get(key, {})
         watchers.pop(watcher, None)
@@ -174,7 +174,7 @@ class WatchHub:
         return sum(len(watchers) for watchers in self._by_key.values())
 
     def notify(self, change: Change) -> None:
-        """Offers a change to those who may want it."""
+        """Offers a change to the watchers that it may concern."""
         for key in _keys(change):
             for watcher in list(self._by_key.get(key, ())):
                 try:
@@ -184,7 +184,7 @@ class WatchHub:
                     watcher.end()
 
     def end_all(self) -> None:
-        """Ends every watch, as a server that shuts down does."""
+        """Ends every watch, as a server does when it stops."""
         for watchers in self._by_key.values():
             for watcher in watchers:
                 watcher.end()
@@ -209,7 +209,7 @@ def _keys(change: Change) -> Iterable[Hashable]:
 
 
 class WatchHubs:
-    """Hubs by resource, joined to the store as they are needed."""
+    """Hubs by resource; each listens to the store from its first use on."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -34,7 +34,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Elements for which a path gives a value that compares; ``op`` empty asks for existence."""
+    """Elements for which the value at a path satisfies a comparison; an empty ``op`` tests for existence."""
 
     path: tuple["Step", ...]
     op: str
@@ -68,7 +68,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
     """The steps of a path; braces around it are allowed.
 
     Raises:
-        ValueError: the path is not valid or beyond what is supported; the text says from where on.
+        ValueError: the path is not valid or not supported; the text says from which position on.
     """
     text = path[1:-1] if path.startswith("{") and path.endswith("}") else path
     steps: list[Step] = []
@@ -118,7 +118,7 @@ def _literal(text: str | None) -> Any:
 
 
 def find_values(steps: Sequence[Step], value: Any) -> list[Any]:
-    """All values that the path leads to, in order; missing fields lead nowhere."""
+    """Returns all values at the path, in order; a missing field gives no value."""
     values = [value]
     for step in steps:
         values = [found for each in values for found in _follow(step, each)]

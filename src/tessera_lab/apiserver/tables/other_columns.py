@@ -71,7 +71,7 @@ def _runtime(obj: Part, now: float) -> Sequence[Any]:
 
 
 def _new_event(obj: Part, now: float) -> Sequence[Any]:
-    """An Event of events.k8s.io, whose fields are called otherwise."""
+    """Cells of an events.k8s.io Event, whose fields have other names."""
     old = {
         **obj,
         "involvedObject": obj.get("regarding"),
@@ -133,7 +133,7 @@ class CustomColumns:
         return [_NAME, *(_definition(each) for each, _ in self._columns)]
 
     def cells(self, obj: Part, now: float) -> Sequence[Any]:
-        """One row; a cell whose path leads nowhere is empty."""
+        """Returns one row; a cell whose path has no value is empty."""
         found = ((each["type"], find_values(steps, obj)) for each, steps in self._columns)
         return [name_of(obj), *(_cell(kind, values[0], now) if values else None for kind, values in found)]
 
@@ -150,7 +150,7 @@ def _definition(column: Part) -> Obj:
 
 
 def _cell(kind: str, value: Any, now: float) -> Any:
-    """A value as its column's type shows it, None when it does not fit."""
+    """Converts a value to its column's type; None if it does not fit."""
     if kind == "date":
         return format_age(value, now) if isinstance(value, str) else None
     if kind == "string":

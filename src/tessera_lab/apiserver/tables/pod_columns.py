@@ -1,7 +1,7 @@
 """The READY, STATUS and RESTARTS that ``kubectl get pods`` shows.
 
-STATUS is not a field: it is computed from phase, reason, conditions and container states, in the order in which
-Kubernetes' printers do it (pkg/printers/internalversion, ``printPod``).
+STATUS is not a field: it is computed from phase, reason, conditions and container states, in the order of Kubernetes'
+printers (pkg/printers/internalversion, ``printPod``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ class PodSummary(msgspec.Struct, frozen=True):
 
 
 class _Count(msgspec.Struct):
-    """Containers so far, and the last time that one of them ended."""
+    """Counts of the containers seen so far, and the last time that one of them ended."""
 
     ready: int = 0
     restarts: int = 0
@@ -85,7 +85,7 @@ def _initialized(status: Part) -> bool:
 
 
 def _init_reason(status: Part, sidecars: set[Any], total: int, count: _Count) -> str:
-    """``Init:...`` while an init container is not done, else empty."""
+    """Returns ``Init:...`` while an init container is not done, else empty."""
     for index, each in enumerate(status.get("initContainerStatuses") or ()):
         count.add(each)
         state = each.get("state") or {}
@@ -110,7 +110,7 @@ def _ending(ended: Part) -> str:
 
 
 def _main_reason(status: Part, reason: str, count: _Count) -> str:
-    """The first container that has something to say, looked at from the last one on."""
+    """Returns the reason of the first container that has one, else ``reason``; counts from the last container on."""
     any_running = False
     for each in _backwards(status.get("containerStatuses") or ()):
         count.add(each)

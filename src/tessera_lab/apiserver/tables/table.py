@@ -1,7 +1,7 @@
 """Table columns of built-in kinds: headers, and for each kind one function that computes the cells.
 
-Names, order and wide columns (priority 1) are those of Kubernetes 1.32's printers. How rows become a Table document
-(``includeObject``, watch frames) is not known here.
+Names, order and wide columns (priority 1) are those of Kubernetes 1.32's printers. :mod:`request.negotiation` builds
+the Table document from the rows (``includeObject``, watch frames).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ class BuiltinColumns:
     """Implements :class:`tessera_lab.apiserver.interfaces.Columns`.
 
     Args:
-        headers: names; ``+`` in front marks a wide column, ``:integer`` behind one gives another type than string.
-        cells: from an object and the seconds since 1970.
+        headers: names; ``+`` before a name means a wide column, ``:integer`` after it a type other than string.
+        cells: computes the cells from an object and the seconds since 1970.
     """
 
     def __init__(self, headers: Sequence[str], cells: Cells) -> None:
@@ -51,7 +51,7 @@ def _plain(obj: Mapping[str, Any], now: float) -> Sequence[Any]:
 
 
 def builtin_columns(group: str, kind: str) -> Columns:
-    """Columns of a built-in kind; name and age for one that Kubernetes has no columns for."""
+    """Returns the columns of a built-in kind; name and age if Kubernetes has no columns for it."""
     for module in (core_columns, workload_columns, storage_columns, other_columns):
         found = module.COLUMNS.get((group, kind))
         if found:

@@ -19,7 +19,7 @@ def _pods(obj: Part) -> tuple[str, str]:
 
 
 def selector(found: Part | None) -> str:
-    """A LabelSelector as kubectl prints it: ``a=b,c in (d,e)``."""
+    """Prints a LabelSelector as kubectl does: ``a=b,c in (d,e)``."""
     if found is None:
         return NONE
     terms = [f"{key}={value}" for key, value in (found.get("matchLabels") or {}).items()]

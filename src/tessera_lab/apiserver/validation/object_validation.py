@@ -1,7 +1,8 @@
-"""An object against its kind: unknown fields, defaults, and everything that is wrong with it.
+"""Checks an object against its kind: unknown fields, defaults, and errors.
 
-Of an update of a built-in kind only what changed is looked at, two levels deep: a pod that is bound or whose status is
-written does not walk its containers again. Custom resources are always seen whole, since their rules may reach across.
+For an update of a built-in kind it checks only the changed fields, two levels deep: a binding or a status write of a
+pod does not check its containers again. It always checks custom resources whole, since their rules may relate several
+fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,12 @@ from tessera_lab.apiserver.validation.strategies import find_name_rule, find_str
 
 Read = Mapping[str, Any]
 
-#: Subresources that change an object by the server's own rules, not by the client's wish.
+#: Subresources that change an object by the server's own rules, not by the client's values.
 _SERVER_MADE = frozenset({"binding", "eviction"})
 
 
 def _changed_part(ask: ResourceRequest, obj: Obj, old: Read | None) -> Obj:
-    """The part that the schema must check: changed top-level fields, and in changed objects the changed fields."""
+    """Returns the part that the schema must check: changed top-level fields; of changed objects, the changed fields."""
     if old is None or not isinstance(ask.resource.schema, BuiltinSchema):
         return dict(obj)
     return {
@@ -36,7 +37,7 @@ def _changed_fields(value: Any, was: Any) -> Any:
 
 
 def _copy_schema_changes(obj: Obj, part: Obj, looked_at: Mapping[str, Any]) -> None:
-    """Carries over what the schema removed from the part and what it added to it."""
+    """Copies to the object the fields that the schema removed from the part and added to it."""
     for key in looked_at.keys() - part.keys():
         del obj[key]
     for key, value in part.items():
@@ -52,7 +53,7 @@ def _list_seen_fields(part: Read) -> dict[str, Any]:
 
 
 def _unseen_paths(obj: Obj, part: Read) -> set[str]:
-    """Paths of the fields that the schema did not see, so that it may not miss them."""
+    """Returns the paths of fields that the part omits, so that the schema does not report them as missing."""
     missed = set(obj.keys() - part.keys())
     for key, value in part.items():
         whole = obj.get(key)
@@ -62,12 +63,12 @@ def _unseen_paths(obj: Obj, part: Read) -> set[str]:
 
 
 def conform_to_schema(ask: ResourceRequest, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
-    """Brings the object into its schema's shape in place: unknown fields go, defaults come.
+    """Removes unknown fields from the object and sets its defaults, in place.
 
     Args:
-        ask: the request, which says what to do about unknown fields.
+        ask: the request, which says how to treat unknown fields.
         obj: the object.
-        old: what is stored, when it is an update.
+        old: the stored object, if this is an update.
         quiet: unknown fields were reported before.
 
     Raises:
@@ -95,7 +96,7 @@ def conform_to_schema(ask: ResourceRequest, obj: Obj, old: Read | None, *, quiet
 
 
 def report_unknown_fields(ask: ResourceRequest, unknown: Sequence[str]) -> None:
-    """Ignores, warns of, or refuses unknown fields, as the request wants; without a wish it warns.
+    """Ignores, warns of, or refuses unknown fields, as the request says; by default it warns.
 
     Raises:
         StatusError: 400, there are unknown fields and ``fieldValidation=Strict``.
@@ -146,7 +147,7 @@ def validate_update(ask: ResourceRequest, obj: Obj, old: Read) -> Sequence[Statu
 
 
 def raise_invalid(ask: ResourceRequest, obj: Obj, causes: Sequence[StatusCause]) -> None:
-    """Refuses an object that anything is wrong with.
+    """Refuses an object that has errors.
 
     Raises:
         StatusError: 422.

@@ -1,8 +1,8 @@
-"""The strategy of each kind: what happens to its objects on their way in, beyond what happens to every kind.
+"""The strategy of each kind: how its objects are treated before they are stored, beyond the rules for every kind.
 
 A :class:`Strategy` is a set of pure functions over JSON values; the write handler calls them in the order of the
-attributes. A kind without one behaves plainly: ``status`` changes only through its subresource, everything else is
-stored as sent.
+attributes. For a kind without a strategy ``status`` changes only through its subresource, and everything else is stored
+as sent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,13 +62,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """Hooks of one kind.
 
     Attributes:
-        default: fills in defaults, on every write but those of the status subresource.
+        default: sets defaults, on every write but those of the status subresource.
         default_status: the same for the status subresource.
-        prepare_create: sets what a new object of the kind starts with; ``status`` is empty already.
-        prepare_update: restores what an update of the main resource must not touch, besides ``status``.
-        validate, validate_update, validate_status: what is wrong; an update is checked by both of the first.
-        prepare_delete: changes the state in which a dying object stays.
-        unconditional: whether an update may leave the resourceVersion out.
+        prepare_create: sets the initial fields of a new object; ``status`` is already empty.
+        prepare_update: restores fields, besides ``status``, that an update of the main resource must not change.
+        validate, validate_update, validate_status: return errors; an update is checked by the first two.
+        prepare_delete: changes an object that stays while it is being deleted.
+        unconditional: true if an update may omit the resourceVersion.
         returns_deleted: an immediate delete answers with the object, not with a Status.
     """
 
@@ -181,12 +181,12 @@ _NAME_RULES = {"namespaces": "label", "services": "rfc1035"}
 
 
 def find_strategy(resource: ResourceType) -> Strategy:
-    """The kind's strategy; custom resources have none of their own."""
+    """Returns the kind's strategy; all custom resources share the default one."""
     return _CONDITIONAL if resource.served_crd else _BY_KIND.get(resource.storage, _PLAIN)
 
 
 def find_name_rule(resource: ResourceType) -> str:
-    """The rule for names of the kind, one of those of :func:`metadata.validate_metadata`."""
+    """Returns the rule for names of the kind: a ``name_rule`` of :func:`metadata.validate_metadata`."""
     if resource.group == _RBAC:
         return "path"
     return _NAME_RULES.get(resource.plural, "subdomain") if not resource.group else "subdomain"

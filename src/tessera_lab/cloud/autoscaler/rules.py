@@ -157,7 +157,7 @@ def scan(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: Autosca
 
 
 def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> bool:
-    """Whether time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
+    """True if time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
     young = any(pod.cards and snapshot.now - pod.created < timers.gpu_buffer for pod in snapshot.pending)
     spare = {view.group.name for view in snapshot.groups if view.target > view.group.minimum}
     idle = {*memory.unneeded, *memory.unready}
@@ -165,12 +165,12 @@ def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: 
 
 
 def is_started(node: NodeView) -> bool:
-    """Whether a node is taken for ready: with the label only once it offers a card."""
+    """True if a node is taken for ready: with the label only once it offers a card."""
     return node.ready and not (node.labelled and node.cards == 0)
 
 
 def is_starting(node: NodeView, now: float, timers: AutoscalerTimers) -> bool:
-    """Whether a node is on its way, for not too long."""
+    """True if a node is on its way, for not too long."""
     return not is_started(node) and now - node.created < timers.max_node_startup
 
 

@@ -180,7 +180,7 @@ class PodContainers:
             record.restarts += 1
 
     def _may_start(self, record: ContainerRecord) -> bool:
-        """Whether the container is started at all; one that ran before the node's boot counts as restarted."""
+        """True if the container is started at all; one that ran before the node's boot counts as restarted."""
         if isinstance(record.state, Terminated) and not self._restarts(record, record.state.exit_code):
             return False
         record.restarts += bool(record.container_id)

@@ -119,7 +119,7 @@ OWN_COMMANDS = frozenset({"agent", "controller", "webhook"})
 
 
 def runs_tessera(argv: Sequence[str]) -> bool:
-    """Whether the container is one of Tessera's processes."""
+    """True if the container is one of Tessera's processes."""
     return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] in OWN_COMMANDS
 
 

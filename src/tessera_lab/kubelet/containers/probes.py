@@ -113,7 +113,7 @@ class ProbeRunner:
         await asyncio.Event().wait()
 
     async def _starts(self, probe: Probe) -> bool:
-        """Whether the startup probe succeeds before it has failed too often."""
+        """True if the startup probe succeeds before it has failed too often."""
         first = probe.tick(self._pod_began, self._began + probe.delay)
         last = first + (probe.failures - 1) * probe.period
         told = False

@@ -48,7 +48,7 @@ class PodResourcesSource(Protocol):
 
 
 def is_extended_resource_name(name: str) -> bool:
-    """Whether kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
+    """True if kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
 
     Kubernetes' ``IsExtendedResourceName``: a name whose quota form ``requests.<name>`` is a qualified name too.
     """

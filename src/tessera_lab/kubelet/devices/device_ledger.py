@@ -168,7 +168,7 @@ class DeviceLedger:
         return tuple(self._pods.values())
 
     def has(self, resource: str) -> bool:
-        """Whether a plugin registered the resource on this node and it has not been forgotten."""
+        """True if a plugin registered the resource on this node and it has not been forgotten."""
         return resource in self._healthy
 
     # Restart

@@ -76,7 +76,7 @@ class NodeImages:
         self._turn = asyncio.Lock()
 
     def has(self, image: str, policy: str) -> bool:
-        """Whether the image need not be pulled."""
+        """True if the image need not be pulled."""
         return policy == "Never" or (policy != "Always" and image in self._digests)
 
     def image(self, reference: str) -> SimulatedImage | None:

@@ -98,7 +98,7 @@ class NodePods:
             del self._workers[uid]
 
     async def _on_worker_end(self, worker: PodWorker) -> bool:
-        """Whether the pod's life went to its end; after a failure this waits as kubelet does."""
+        """True if the pod's life went to its end; after a failure this waits as kubelet does."""
         error = await collect_result(worker.run())
         if error is None:
             return True

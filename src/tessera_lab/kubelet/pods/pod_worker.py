@@ -84,7 +84,7 @@ class PodWorker:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no API object any more."""
+        """True if there is no API object any more."""
         return self._gone
 
     # What the API tells

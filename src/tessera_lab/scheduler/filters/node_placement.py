@@ -26,7 +26,7 @@ Json = Mapping[str, Any]
 
 
 def selector_matches(spec: Json, labels: Mapping[str, str], name: str) -> bool:
-    """Whether ``spec.nodeSelector`` and the required node affinity both admit a node with these labels."""
+    """True if ``spec.nodeSelector`` and the required node affinity both admit a node with these labels."""
     wanted = spec.get("nodeSelector")
     if wanted and any(labels.get(key) != value for key, value in wanted.items()):
         return False
@@ -66,7 +66,7 @@ def pinned_names(spec: Json) -> frozenset[str] | None:
 
 
 def term_matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
-    """Whether one node selector term admits the node: all its requirements hold. A term without any matches nothing."""
+    """True if one node selector term admits the node: all its requirements hold. A term without any matches nothing."""
     expressions = term.get("matchExpressions") or ()
     fields = term.get("matchFields") or ()
     if not expressions and not fields:
@@ -117,7 +117,7 @@ SCHEDULING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def tolerates(toleration: Json, taint: Json) -> bool:
-    """Whether one toleration covers one taint. An empty key with Exists covers all, an empty effect covers each."""
+    """True if one toleration covers one taint. An empty key with Exists covers all, an empty effect covers each."""
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
         return False
     if toleration.get("key") and toleration["key"] != taint.get("key"):

@@ -65,7 +65,7 @@ def required_terms(pod: PodInfo, kind: str) -> Sequence[Json]:
 
 
 def term_matches(term: Json, owner: PodInfo, other: PodInfo, cluster: NodeCache) -> bool:
-    """Whether a term of ``owner`` is about the pod ``other``."""
+    """True if a term of ``owner`` is about the pod ``other``."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     if not names and selector is None:
         names = (owner.namespace,)

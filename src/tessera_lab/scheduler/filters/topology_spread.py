@@ -76,7 +76,7 @@ def _selector(rule: Json, pod: PodInfo) -> Json | None:
 
 
 def _included(rule: Json, pod: PodInfo, node: CachedNode) -> bool:
-    """Whether a node's domain and pods count: by default if the pod's selector and affinity admit it."""
+    """True if a node's domain and pods count: by default if the pod's selector and affinity admit it."""
     if rule.get("nodeAffinityPolicy") != "Ignore" and not selector_matches(pod.spec, node.labels, node.name):
         return False
     honors_taints = rule.get("nodeTaintsPolicy") == "Honor"

@@ -109,7 +109,7 @@ def _unusable(storage: StorageCache, key: str, *, ephemeral: bool) -> str:
 
 
 def reaches(volume: Json, node: CachedNode) -> bool:
-    """Whether a volume's node affinity admits the node."""
+    """True if a volume's node affinity admits the node."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
     terms = (required or {}).get("nodeSelectorTerms") or ()
     return required is None or any(term_matches(term, node.labels, node.name) for term in terms)
@@ -188,7 +188,7 @@ def _name(volume: Json) -> str:
 
 
 def _exclusive_conflict(claims: Iterable[Json], pod: PodInfo, cluster: NodeCache) -> bool:
-    """Whether another pod uses a claim that only one pod may use."""
+    """True if another pod uses a claim that only one pod may use."""
     names = {each["metadata"]["name"] for each in claims if each["spec"].get("accessModes") == ["ReadWriteOncePod"]}
     keys = {f"{pod.namespace}/{name}" for name in names}
     return bool(keys) and any(
@@ -204,7 +204,7 @@ def _own_claims(pod: PodInfo) -> str:
 
 
 def _exceeds_limit(claims: Iterable[Json], node: CachedNode, storage: StorageCache) -> bool:
-    """Whether a CSI driver could not attach so many volumes to the node."""
+    """True if a CSI driver could not attach so many volumes to the node."""
     drivers = (storage.csi_nodes.get(node.name, {}).get("spec") or {}).get("drivers") or ()
     limits = {each["name"]: (each.get("allocatable") or {}).get("count") for each in drivers}
     new = {found for each in claims if (found := _attached_volumes(each, storage))}

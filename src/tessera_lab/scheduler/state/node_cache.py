@@ -56,7 +56,7 @@ class PodInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether it keeps other pods away from itself."""
+        """True if it keeps other pods away from itself."""
         rule = (self.spec.get("affinity") or {}).get("podAntiAffinity") or {}
         return bool(rule.get("requiredDuringSchedulingIgnoredDuringExecution"))
 
@@ -104,7 +104,7 @@ class CachedNode:
         return [each for each in requests.items() if each[1] > allocatable.get(each[0], 0) - used.get(each[0], 0)]
 
     def ports_taken(self, ports: frozenset[HostPort]) -> bool:
-        """Whether another pod of the node holds one of the host ports."""
+        """True if another pod of the node holds one of the host ports."""
         return bool(ports) and any(ports_conflict(ports, pod.ports) for pod in self.pods.values())
 
     def hold(self, pod: PodInfo) -> None:
@@ -217,7 +217,7 @@ class NodeCache:
         return self._nominations.get(uid)
 
     def has_below(self, priority: int) -> bool:
-        """Whether a placed pod is less important."""
+        """True if a placed pod is less important."""
         return any(count and each < priority for each, count in self._priorities.items())
 
     def placed(self, uid: str) -> PodInfo | None:
@@ -226,7 +226,7 @@ class NodeCache:
         return found[1] if found is not None else None
 
     def is_placed(self, uid: str) -> bool:
-        """Whether the pod counts on a node."""
+        """True if the pod counts on a node."""
         return uid in self._placed
 
     def with_hostname(self, hostname: str) -> Iterable[CachedNode]:

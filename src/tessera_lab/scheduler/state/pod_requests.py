@@ -71,7 +71,7 @@ def host_ports(spec: Json) -> frozenset[HostPort]:
 
 
 def ports_conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> bool:
-    """Whether two pods cannot have their host ports on one node."""
+    """True if two pods cannot have their host ports on one node."""
     return any(
         (protocol, number) == (theirs, taken) and (address == at or ANY_ADDRESS in {address, at})
         for protocol, address, number in ports

@@ -30,11 +30,11 @@ class StorageCache:
         self.csi_nodes: dict[str, Json] = {}
 
     def is_bound(self, claim: Json) -> bool:
-        """Whether a claim has its volume for good."""
+        """True if a claim has its volume for good."""
         return bool(claim["spec"].get("volumeName")) and BIND_COMPLETED in annotations(claim)
 
     def waits_for_consumer(self, claim: Json) -> bool:
-        """Whether a claim is bound only once a pod that uses it has a node."""
+        """True if a claim is bound only once a pod that uses it has a node."""
         found = self.classes.get(claim["spec"].get("storageClassName") or "")
         return found is not None and found.get("volumeBindingMode") == "WaitForFirstConsumer"
 

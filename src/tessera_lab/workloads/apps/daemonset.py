@@ -193,13 +193,13 @@ def pinned(affinity: Json, node: str) -> dict[str, Any]:
 
 
 def should_run(spec: Json, node: Json) -> bool:
-    """Whether a new pod of this template belongs on the node."""
+    """True if a new pod of this template belongs on the node."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or ()) is None
 
 
 def may_stay(spec: Json, node: Json) -> bool:
-    """Whether a pod that is on the node may go on running there."""
+    """True if a pod that is on the node may go on running there."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or (), ("NoExecute",)) is None
 

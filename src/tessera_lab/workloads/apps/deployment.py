@@ -249,7 +249,7 @@ def _progressing(
 
 
 def _is_rolling(deployment: Json, counts: Mapping[str, int]) -> bool:
-    """Whether a new template is on its way; a pod that is lost later is no rollout."""
+    """True if a new template is on its way; a pod that is lost later is no rollout."""
     return counts["updatedReplicas"] != rollout.replicas(deployment) or counts["replicas"] != counts["updatedReplicas"]
 
 

@@ -49,7 +49,7 @@ def template_hash(template: Json, collisions: int) -> str:
 
 
 def same_template(template: Json, replicaset: Json) -> bool:
-    """Whether the ReplicaSet's template is this one, but for the hash label."""
+    """True if the ReplicaSet's template is this one, but for the hash label."""
     own = replicaset["spec"]["template"]
     labels = {name: value for name, value in labels_of(own).items() if name != HASH_LABEL} if "metadata" in own else {}
     return (
@@ -174,7 +174,7 @@ def old_to_forget(deployment: Json, old: Sequence[Json]) -> list[Json]:
 
 
 def is_complete(deployment: Json, new: Json | None, everything: Sequence[Json]) -> bool:
-    """Whether all replicas are of the newest template, and available."""
+    """True if all replicas are of the newest template, and available."""
     wanted = replicas(deployment)
     updated = count_present(new) if new is not None else 0
     return updated == wanted == sum(map(count_present, everything)) and sum(map(available, everything)) == wanted

@@ -36,7 +36,7 @@ class Expectations:
         self._expected: dict[str, _Expected] = {}
 
     def are_met(self, key: str) -> bool:
-        """Whether nothing is expected (any more)."""
+        """True if nothing is expected (any more)."""
         expected = self._expected.get(key)
         if expected is None:
             return True

@@ -32,7 +32,7 @@ def controller_of(item: Json) -> Json | None:
 
 
 def controlled_by(item: Json, uid: str) -> bool:
-    """Whether the object's controller has this UID."""
+    """True if the object's controller has this UID."""
     owner = controller_of(item)
     return owner is not None and owner["uid"] == uid
 
@@ -62,7 +62,7 @@ def selector_of(owner: Json) -> Selector:
 
 
 def is_being_deleted(item: Json) -> bool:
-    """Whether the object's deletion was asked for."""
+    """True if the object's deletion was asked for."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 

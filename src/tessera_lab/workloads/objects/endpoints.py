@@ -83,7 +83,7 @@ class EndpointsController:
 
 
 def service_selects(service: Json, pod: Json) -> bool:
-    """Whether the Service's selector matches the pod's labels; an empty selector matches none."""
+    """True if the Service's selector matches the pod's labels; an empty selector matches none."""
     selector = service["spec"].get("selector") or {}
     labels = labels_of(pod)
     return bool(selector) and all(labels.get(name) == value for name, value in selector.items())

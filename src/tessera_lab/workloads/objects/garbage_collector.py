@@ -122,7 +122,7 @@ class GarbageCollector:
         return solid, dangling, waiting
 
     async def _lives(self, item: _Item, reference: OwnerReference) -> bool:
-        """Whether an owner that is not in the mirror is there all the same; of an unknown kind nobody knows."""
+        """True if an owner that is not in the mirror is there all the same; of an unknown kind nobody knows."""
         kind = self._inventory.find(reference.api_version, reference.kind)
         if kind is None:
             return True

@@ -1,8 +1,8 @@
-"""Validating admission policies: which of them concern a write, and what their expressions say of it.
+"""Validating admission policies: selects those that match a write, and evaluates their expressions.
 
 A policy does nothing without a binding. Its match conditions come first; then every validation must be true. An
-expression that cannot be evaluated counts by the policy's ``failurePolicy``. What becomes of a failure is said by the
-binding: the write is refused, the client is warned, or the audit log has it.
+expression that cannot be evaluated counts by the policy's ``failurePolicy``. The binding decides the effect of a
+failure: the server refuses the write, warns the client, or writes to the audit log.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,10 +50,10 @@ class AdmissionPolicies:
     """Evaluates the stored policies.
 
     Args:
-        reader: where policies, bindings and namespaces are.
+        reader: reads policies, bindings and namespaces.
         registry: versions of resources, for ``matchPolicy: Equivalent``.
-        audit: takes the failures whose binding says ``Audit``.
-        new_uid: names a question.
+        audit: called with the failures whose binding says ``Audit``.
+        new_uid: makes the UID of an admission request.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AdmissionPolicies:
         self._programs: dict[tuple[str, frozenset[str] | None], Program] = {}
 
     def validate(self, request: AdmissionRequest) -> Sequence[str]:
-        """The warnings of the policies that concern the write.
+        """Returns the warnings of the policies that match the write.
 
         Raises:
             StatusError: a policy refuses.
@@ -140,7 +140,7 @@ class AdmissionPolicies:
     # -- expressions --------------------------------------------------------------------------------------------------
 
     def _failures(self, spec: Part, scope: dict[str, Any]) -> Sequence[ValidationFailure]:
-        """Validations that are not true; an expression without a value counts unless the policy ignores failures."""
+        """Returns the failed validations; an expression without a value fails unless the policy ignores failures."""
         lenient = spec.get("failurePolicy", "Fail") == "Ignore"
         errors: list[str] = []
         for condition in spec.get("matchConditions") or ():
@@ -182,7 +182,7 @@ class AdmissionPolicies:
         return stated or f"failed expression: {validation['expression'].strip()}"
 
     def _program(self, expression: str, variables: frozenset[str] | None) -> Program:
-        """The compiled expression; a match condition's has no variables of the policy."""
+        """Returns the compiled expression; a match condition cannot use the policy's variables."""
         key = (expression, variables)
         if key not in self._programs:
             self._programs[key] = (
@@ -214,7 +214,7 @@ _EVERYTHING = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "r
 
 
 def _hook(resources: Part, rules: str) -> dict[str, Any]:
-    """MatchResources in the form in which webhooks say the same."""
+    """Returns MatchResources in the form that webhook configurations use."""
     kept = {key: resources[key] for key in ("matchPolicy", "namespaceSelector", "objectSelector") if key in resources}
     return {**kept, "rules": resources.get(rules) or []}
 

@@ -1,4 +1,4 @@
-"""Whether a ValidatingAdmissionPolicy or its binding may be stored, in kube-apiserver's rules and words.
+"""Validation of a ValidatingAdmissionPolicy and its binding, with kube-apiserver's rules and texts.
 
 Every expression must compile here, in the part of CEL that this server evaluates. Parameters, audit annotations and
 the authorizer are not evaluated here, so a policy that uses them is refused when it is written.
@@ -20,7 +20,7 @@ from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
 
-#: What an expression of a policy may speak of; match conditions know neither the namespace nor the policy's variables.
+#: Variables of a policy's expressions; match conditions have neither the namespace nor the policy's variables.
 VARIABLES = CONDITION_VARIABLES | {"namespaceObject", "variables"}
 ACTIONS = ("Audit", "Deny", "Warn")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
@@ -28,17 +28,21 @@ _ABSENT = "this API server does not evaluate"
 
 
 def validate_policy(policy: Part) -> Sequence[StatusCause]:
-    """Everything that is wrong with a ValidatingAdmissionPolicy; defaults are filled in before."""
+    """Returns the errors of a ValidatingAdmissionPolicy; the caller has set its defaults."""
     return list(_check_policy(policy.get("spec") or {}))
 
 
 def validate_policy_binding(binding: Part) -> Sequence[StatusCause]:
-    """Everything that is wrong with a ValidatingAdmissionPolicyBinding; defaults are filled in before."""
+    """Returns the errors of a ValidatingAdmissionPolicyBinding; the caller has set its defaults."""
     return list(_check_binding(binding.get("spec") or {}))
 
 
 def declared_variables(variables: frozenset[str]) -> Mapping[str, frozenset[str]]:
-    """Fields of the variables of a policy's expressions, where the policy declares these variables of its own."""
+    """Returns the known fields of each variable of a policy's expressions.
+
+    Args:
+        variables: names of the variables that the policy itself declares.
+    """
     return {**FIELDS, "variables": variables}
 
 

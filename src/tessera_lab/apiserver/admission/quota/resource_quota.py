@@ -1,10 +1,9 @@
-"""ResourceQuota: refuses what exceeds one, and keeps ``status.used`` in step with the store.
+"""ResourceQuota: refuses writes that exceed a quota, and keeps ``status.used`` in step with the store.
 
 Two halves. :meth:`QuotaAdmission.admit` compares a new object with ``status.hard`` and ``status.used`` and changes
-nothing; it is asked without an await before the commit. :class:`QuotaTracker` follows the store and applies every
-change of a counted object to ``status.used`` inside the write, however the object came, changed or went; a new or
-changed quota is counted from all objects. So a quota is exact at any moment, where kube-apiserver's lags until its
-controller recounts.
+nothing; between this call and the commit there is no await. :class:`QuotaTracker` follows the store and applies every
+change of a counted object to ``status.used`` inside the write, whoever made the change; it counts a new or changed
+quota from all objects. So a quota is exact at any moment, while kube-apiserver's lags until its controller recounts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from tessera_lab.apiserver.storage.store import Change, Store, deep_copy
 Part = Mapping[str, Any]
 
 QUOTAS = GroupResource("", "resourcequotas")
-#: Compute resources that every container must name where a quota limits them.
+#: Compute resources that every container must state if a quota limits them.
 DEMANDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 
 
@@ -39,7 +38,7 @@ class QuotaAdmission:
         """Checks a create, or an update that asks for more, against every quota of the namespace.
 
         Returns:
-            Nothing: :class:`QuotaTracker` does the bookkeeping.
+            No updates: :class:`QuotaTracker` keeps ``status.used``.
 
         Raises:
             tessera_lab.apiserver.status.StatusError: 403, in Kubernetes' words.
@@ -57,7 +56,7 @@ class QuotaAdmission:
 
 
 def quota_exceeded_error(quota: Part, resource: GroupResource, obj: Part, old: Part | None) -> str:
-    """Why the quota does not let the object be written; empty when it does."""
+    """Returns why the quota refuses the object; empty if it admits the object."""
     if not quota_selects(quota, resource, obj):
         return ""
     hard = hard_limits(quota)
@@ -82,13 +81,13 @@ def quota_exceeded_error(quota: Part, resource: GroupResource, obj: Part, old: P
 
 
 def hard_limits(quota: Part) -> Mapping[str, str]:
-    """The limits in force."""
+    """Returns the limits in force."""
     limits = (quota.get("spec") or {}).get("hard") or {}
     return {name: str(value) for name, value in limits.items()}
 
 
 def _unset_resources(hard: Part, pod: Part) -> str:
-    """Containers that do not name what the quota limits: ``limits.cpu for: a,b; memory for: a``."""
+    """Returns the containers that omit a limited resource: ``limits.cpu for: a,b; memory for: a``."""
     spec = pod.get("spec") or {}
     found = []
     for name in sorted(set(DEMANDED) & set(hard)):
@@ -109,7 +108,7 @@ def _limits(container: Part) -> Part:
 
 
 def quota_selects(quota: Part, resource: GroupResource, obj: Part) -> bool:
-    """Whether the quota's scopes select the object; scopes select pods only."""
+    """True if the quota's scopes select the object; scopes select pods only."""
     spec = quota.get("spec") or {}
     tests: list[Part] = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
     tests += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
@@ -203,7 +202,7 @@ class QuotaTracker:
 
 
 def _is_usage_change(resource: GroupResource, change: Change, hard: Iterable[str]) -> bool:
-    """Whether a change can move a quota: most updates of pods only touch their status."""
+    """True if a change can alter a quota's usage: most updates of pods only touch their status."""
     if change.kind == "MODIFIED" and change.old is not None and resource == PODS:
         same = change.old.obj.get("spec") == change.new.obj.get("spec")
         if same and counts_for_quota(change.old.obj) == counts_for_quota(change.new.obj):

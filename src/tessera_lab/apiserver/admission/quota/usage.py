@@ -1,8 +1,8 @@
 """Usage of one object in a ResourceQuota: requests and limits of a pod, the number 1 of any other object.
 
-Arithmetic of a pod is the scheduler's (``k8s.io/component-helpers/resource``): app containers add up; an init container
-counts against what runs beside it, the sidecars started before it; sidecars add to everything after them; overhead
-comes on top. A request that is missing is the limit. A pod that has ended counts as an object (``count/pods``) only.
+A pod's requests are summed as in the scheduler (``k8s.io/component-helpers/resource``): app containers add up; an init
+container adds to the sidecars started before it; sidecars add to everything after them; overhead is added last. A
+missing request equals the limit. A pod that has ended counts as an object (``count/pods``) only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ def object_usage(resource: GroupResource, obj: Part) -> Usage:
 
 
 def counts_for_quota(pod: Part) -> bool:
-    """Whether a pod still holds resources: it has not ended."""
+    """True if a pod still holds resources: it has not ended."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
@@ -82,7 +82,7 @@ def _request_names(name: str) -> Iterator[str]:
 
 
 def requests_of(container: Part) -> Mapping[str, str]:
-    """A container's requests, limits standing in for those that are missing."""
+    """Returns a container's requests; a missing request equals the limit."""
     resources = container.get("resources") or {}
     return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
 
@@ -122,5 +122,5 @@ def _max_amounts(one: Usage, other: Usage) -> Usage:
 
 
 def format_amount(value: Decimal, like: str) -> str:
-    """A quantity in the form of another one: with binary suffixes where that one has them."""
+    """Prints a quantity in the form of ``like``: with binary suffixes if ``like`` has them."""
     return format_quantity(value, binary=like.endswith("i"))

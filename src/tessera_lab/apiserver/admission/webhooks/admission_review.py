@@ -1,4 +1,4 @@
-"""AdmissionReview v1: the request as kube-apiserver sends it, the response as it must be.
+"""AdmissionReview v1: builds the request as kube-apiserver sends it, and checks the response.
 
 Pure: values in, values out.
 """
@@ -30,17 +30,17 @@ class ReviewResponse(msgspec.Struct, frozen=True):
 
 
 class BadResponse(Exception):  # noqa: N818 - a condition that the failure policy decides on
-    """The webhook's answer is not an AdmissionReview response to the question."""
+    """The webhook's answer is not an AdmissionReview response to the request."""
 
 
 def build_review(request: AdmissionRequest, uid: str, own: ResourceType | None, other: ResourceType | None) -> Obj:
-    """The ``request`` of a review.
+    """Builds the ``request`` of a review.
 
     Args:
         request: the write.
-        uid: of this question.
-        own: the type in which the write was sent, None for one that is not registered.
-        other: the type in which the webhook wants it, when that is another version.
+        uid: UID of this review.
+        own: resource type of the write, None if it is not registered.
+        other: resource type of the version that the webhook wants, if that is another one.
     """
     asked = request.attributes
     meant = other or own
@@ -84,7 +84,7 @@ def _options(request: AdmissionRequest) -> Obj | None:
 
 
 def convert_version(obj: Mapping[str, Any] | None, own: ResourceType | None, other: ResourceType | None) -> Obj | None:
-    """The object in another version of its resource; as it is when there is none."""
+    """Converts the object to the version ``other`` of its resource; unchanged if ``other`` is None."""
     if obj is None or own is None or other is None:
         return None if obj is None else dict(obj)
     shown = other.from_storage(own.to_storage(dict(obj)))
@@ -92,15 +92,15 @@ def convert_version(obj: Mapping[str, Any] | None, own: ResourceType | None, oth
 
 
 def encode_review(review: Obj) -> bytes:
-    """The whole AdmissionReview."""
+    """Encodes the whole AdmissionReview."""
     return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": review})
 
 
 def parse_response(answer: bytes, uid: str, *, mutating: bool) -> ReviewResponse:
-    """The verdict in an answer.
+    """Reads the webhook's response from its answer.
 
     Raises:
-        BadResponse: it is not one.
+        BadResponse: the answer is not a response to this review.
     """
     try:
         review = msgspec.json.decode(answer)
@@ -149,7 +149,7 @@ def _patch(response: Mapping[str, Any], *, mutating: bool) -> Sequence[Any]:
 
 
 def apply_response_patch(obj: Obj | None, verdict: ReviewResponse, hook: str) -> Obj | None:
-    """The object with the verdict's patch.
+    """Returns the object with the response's patch applied.
 
     Raises:
         StatusError: 500, the patch does not fit or there is nothing to patch.
@@ -166,7 +166,7 @@ def apply_response_patch(obj: Obj | None, verdict: ReviewResponse, hook: str) ->
 
 
 def internal_error(text: str) -> StatusError:
-    """500, as kube-apiserver words its own failures."""
+    """500, with the text that kube-apiserver uses for its own failures."""
     return StatusError(500, "InternalError", f"Internal error occurred: {text}")
 
 

@@ -1,9 +1,9 @@
-"""Admission webhooks: who is asked, in which order, and what becomes of the answers.
+"""Admission webhooks: selects them, calls them in order, and applies their answers.
 
-Mutating webhooks are asked one after the other, by name of configuration and place in it, each seeing what the former
-made. If a later one changes the object, those before it with ``reinvocationPolicy: IfNeeded`` are asked once more.
-Validating webhooks are asked at the same time; the first refusal in their order counts. A webhook that cannot be asked
-refuses or is passed over by its failure policy.
+The server calls mutating webhooks one after the other, by name of configuration and place in it; each gets the object
+that the one before returned. If a later one changes the object, those before it with ``reinvocationPolicy: IfNeeded``
+are called once more. Validating webhooks are called at the same time; the first refusal in their order counts. If a
+call fails, the webhook's failure policy decides: refuse the write, or ignore the webhook.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ class AdmissionWebhooks:
     """Implements :class:`tessera_lab.apiserver.interfaces.Webhooks` over stored configurations.
 
     Args:
-        reader: where configurations and namespaces are.
+        reader: reads configurations and namespaces.
         registry: versions of resources, for ``matchPolicy: Equivalent``.
-        caller: reaches the webhooks.
-        new_uid: names a review.
+        caller: calls the webhooks.
+        new_uid: makes the UID of a review.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AdmissionWebhooks:
         return self._registry.get(asked.group, asked.version, asked.resource)
 
     def _match_hook(self, hook: Mapping[str, Any], request: AdmissionRequest) -> tuple[WebhookInvocation, Obj] | None:
-        """The webhook and its question, None when it is not concerned."""
+        """Returns the webhook's invocation and its review; None if the webhook does not match."""
         found = match_webhook(hook, request, self._registry, self._reader)
         if found is None:
             return None
@@ -124,7 +124,7 @@ class AdmissionWebhooks:
     async def _mutate_with(
         self, hook: Mapping[str, Any], request: AdmissionRequest, warnings: list[str]
     ) -> tuple[bool, Obj | None]:
-        """Whether the webhook was asked, and the object after it."""
+        """Returns True if the webhook was called, and the object after the call."""
         relevant = self._match_hook(hook, request)
         if relevant is None:
             return False, request.obj
@@ -145,7 +145,7 @@ class AdmissionWebhooks:
     async def _validate_with(
         self, found: WebhookInvocation, review: Obj, request: AdmissionRequest
     ) -> Sequence[str] | StatusError:
-        """Warnings, or the refusal as a value, so that all of them are known."""
+        """Returns the warnings, or the refusal as a value, so that the caller gets the result of every webhook."""
         try:
             verdict = await self._call_hook(found, review, request, mutating=False)
         except StatusError as error:
@@ -157,10 +157,10 @@ class AdmissionWebhooks:
     async def _call_hook(
         self, found: WebhookInvocation, review: Obj, request: AdmissionRequest, *, mutating: bool
     ) -> ReviewResponse | None:
-        """The verdict; None when the webhook failed and may.
+        """Returns the webhook's response; None if the call failed and the failure policy is Ignore.
 
         Raises:
-            StatusError: 500, it failed and may not; 400, it does not support dry run.
+            StatusError: 500, the call failed and the failure policy is Fail; 400, the webhook does not support dry run.
         """
         hook = found.hook
         if request.dry_run and hook.get("sideEffects") not in ("None", "NoneOnDryRun"):

@@ -1,7 +1,7 @@
 """Calls webhooks: over HTTPS as a real API server does, or in the same process without sockets.
 
 The HTTPS caller trusts exactly the authorities of the configuration's ``caBundle`` and checks the certificate against
-``<service>.<namespace>.svc`` (or the URL's host); where a service is, only the given resolver knows.
+``<service>.<namespace>.svc`` (or the URL's host). A resolver gives it the address of a service.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     import aiohttp
 
-#: Where a service's port is reached: namespace, name and port to host and port; None when there is no such service.
+#: Resolves a service: from namespace, name and port to host and port; None if there is no such service.
 Resolver = Callable[[str, str, int], "tuple[str, int] | None"]
-#: A webhook in this process: a review in, a review out.
+#: A webhook in this process: takes a review and returns a review.
 Reviewer = Callable[[bytes], "bytes | Awaitable[bytes]"]
 
 
 class CallFailed(Exception):  # noqa: N818 - a condition that the failure policy decides on
-    """No usable answer came; the text says why, as Go's HTTP client would."""
+    """The webhook gave no usable answer; the text gives the reason in the words of Go's HTTP client."""
 
 
 class WebhookCaller(Protocol):
     """Carries one review to one webhook."""
 
     async def call(self, client_config: Mapping[str, Any], review: bytes, seconds: float) -> bytes:
-        """The answer's body.
+        """Posts the review and returns the answer's body.
 
         Args:
-            client_config: of the webhook's configuration.
+            client_config: ``clientConfig`` of the webhook.
             review: the AdmissionReview.
-            seconds: how long it may take.
+            seconds: timeout.
 
         Raises:
             CallFailed: no answer with status 200 within the timeout.
@@ -44,7 +44,7 @@ class WebhookCaller(Protocol):
 
 
 class InProcessCaller:
-    """Webhooks in this process, by namespace and name of their service; a URL cannot be reached."""
+    """Calls webhooks in this process, by namespace and name of their service; it cannot call a URL."""
 
     def __init__(self, reviewers: Mapping[tuple[str, str], Reviewer]) -> None:
         self._reviewers = reviewers
@@ -68,7 +68,7 @@ class InProcessCaller:
 
 
 class HttpCaller:
-    """Webhooks over HTTPS."""
+    """Calls webhooks over HTTPS."""
 
     def __init__(self, resolve: Resolver) -> None:
         self._resolve = resolve
@@ -116,7 +116,7 @@ class HttpCaller:
             self._session = None
 
     def _target(self, config: Mapping[str, Any], timeout: float) -> tuple[str, str]:
-        """Address to post to, and the name that the certificate must bear."""
+        """Returns the address to post to, and the name that the certificate must have."""
         service = config.get("service")
         if service is None:
             return _with_timeout(config["url"], timeout), str(urlsplit(config["url"]).hostname)
@@ -136,7 +136,7 @@ class HttpCaller:
 
 
 def _build_ssl_context(bundle: str) -> ssl.SSLContext:
-    """A TLS context that trusts the authorities of a ``caBundle`` and no others; the system's when it is empty."""
+    """Makes a TLS context that trusts only the authorities of a ``caBundle``; if it is empty, those of the system."""
     if not bundle:
         return ssl.create_default_context()
     try:

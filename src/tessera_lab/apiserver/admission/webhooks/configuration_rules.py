@@ -1,7 +1,7 @@
-"""Whether a webhook configuration may be stored, in kube-apiserver's rules and words.
+"""Validation of webhook configurations, with kube-apiserver's rules and texts.
 
-A match condition must compile here, in the part of CEL that this server evaluates; one that does not is refused when it
-is written, never skipped when it should decide.
+A match condition must compile here, in the part of CEL that this server evaluates. The server refuses to store one
+that does not compile, so it never has to skip one later.
 """
 
 import re
@@ -15,9 +15,9 @@ from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
 
-#: What a match condition may speak of.
+#: Variables of a match condition.
 VARIABLES = frozenset({"object", "oldObject", "request"})
-#: What an admission request tells (``AdmissionRequest`` without object, oldObject and uid).
+#: Fields of an admission request (``AdmissionRequest`` without object, oldObject and uid).
 FIELDS = {
     "request": frozenset(
         {
@@ -44,7 +44,7 @@ _FORM = "; desired format: https://host[/path]"
 
 
 def validate_webhooks(configuration: Part) -> Sequence[StatusCause]:
-    """Everything that is wrong with a Mutating- or ValidatingWebhookConfiguration; defaults are filled in before."""
+    """Returns the errors of a Mutating- or ValidatingWebhookConfiguration; the caller has set its defaults."""
     found: list[StatusCause] = []
     names: set[str] = set()
     for index, hook in enumerate(configuration.get("webhooks") or ()):

@@ -1,7 +1,7 @@
 """Matches writes with webhooks: rules, selectors, equivalent versions, match conditions.
 
-Pure. What is asked of a webhook is an :class:`WebhookInvocation`: the request as that webhook's rules name it, which
-may be in another version of the same resource than the one that was sent (``matchPolicy: Equivalent``).
+Pure. A :class:`WebhookInvocation` is one call of a webhook. Its resource may be another version than the client sent,
+if the webhook's rules name that version (``matchPolicy: Equivalent``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ NAMESPACES = GroupResource("", "namespaces")
 
 
 class WebhookInvocation(msgspec.Struct, frozen=True, kw_only=True):
-    """One webhook that is to be asked.
+    """One call of a webhook.
 
     Attributes:
-        hook: its configuration.
-        resource: the version that its rules match, None when it is the request's own.
+        hook: the webhook's configuration.
+        resource: the version that the webhook's rules match, None if it is the request's own.
     """
 
     hook: Part
@@ -35,7 +35,7 @@ class WebhookInvocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_interceptable(attributes: Attributes) -> bool:
-    """Whether webhooks see the request at all: never those about webhooks, nor reviews, which store nothing."""
+    """True if webhooks may see the request: not a request about webhooks, nor a review, which stores nothing."""
     return attributes.group not in (ADMISSION, "authorization.k8s.io", "authentication.k8s.io")
 
 
@@ -58,7 +58,7 @@ def match_webhook(
 
 
 def _may_match(rule: Part, request: AdmissionRequest) -> bool:
-    """Whether the rule names the operation and the resource, in whatever group and version."""
+    """True if the rule names the operation and the resource, in whatever group and version."""
     asked = request.attributes
     names = rule.get("resourceNames")  # in rules of policies only
     return (
@@ -99,7 +99,7 @@ def _resource_matches(pattern: str, resource: str, subresource: str) -> bool:
 
 
 def build_selector(spec: Part | None) -> Selector:
-    """A LabelSelector as JSON; one that is missing or empty matches everything."""
+    """Parses a LabelSelector given as JSON; a missing or empty one matches everything."""
     found = spec or {}
     equal = [Test(key, "In", (value,)) for key, value in (found.get("matchLabels") or {}).items()]
     others = [
@@ -139,9 +139,9 @@ def cel_variables(review: Obj) -> dict[str, Any]:
 
 
 def match_conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, request: AdmissionRequest) -> bool:
-    """Whether all match conditions hold for the ``request`` part of the review.
+    """True if all match conditions hold for the ``request`` part of the review.
 
-    A condition that is false decides, whatever errors the others raise.
+    If one condition is false, the result is False, even if others raise errors.
 
     Raises:
         StatusError: 403, a condition cannot be evaluated and the webhook's failure policy is Fail.
