@@ -1,18 +1,18 @@
-"""Reading files that people write: YAML or JSON, strictly, every mistake with its path.
+"""Reads files that people write: YAML or JSON, strictly; reports every mistake with its path.
 
-NVIDIA's tools ignore what they do not know, so ``replica: 4`` there means no sharing and no message. Rules here:
+NVIDIA's tools ignore unknown keys, so ``replica: 4`` there means no sharing and no message. Rules here:
 
-- a key that is not part of the format is refused, with its path and what was probably meant;
-- a key that stands twice is refused: YAML would keep the last one silently;
+- a key that is not part of the format is refused, with its path and the probable key;
+- a duplicate key is refused: YAML would keep the last one silently;
 - all mistakes of a file are found in one reading, not one per attempt;
-- a file stands for about what is written in it: names for parts that are repeated (``&a``, ``*a``) may add a megabyte,
-  and no part may hold itself, so whoever reads a document may look at all of it;
-- what is quoted of a file in a message is short;
+- the loaded document is about as large as the file: aliases for repeated parts (``&a``, ``*a``) may add a megabyte, and
+  no part may contain itself, so any reader may walk the whole document;
+- a quotation of the file in a message is short;
 - ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1; so is a number of more than 20
   characters.
 
-What a path looks like: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it stands in quotes. What a
-format means is not known here.
+A path looks like this: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it is quoted. This module
+does not know the meaning of any format.
 """
 
 import json
@@ -41,8 +41,8 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     """One mistake.
 
     Attributes:
-        path: where it stands; empty for the whole file.
-        text: what is wrong, the rule, and what to write.
+        path: its place in the file; empty for the whole file.
+        text: the mistake, the rule, and the right content.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class FileRefused(ValueError):  # noqa: N818 - says what happened to the file
-    """A file with mistakes.
+    """Raised for a file with mistakes.
 
     Attributes:
         problems: all of them, in the order of the file.
@@ -65,7 +65,7 @@ class FileRefused(ValueError):  # noqa: N818 - says what happened to the file
 
 
 class Notice(msgspec.Struct, frozen=True, order=True):
-    """Something in a good file that its author should know: a setting that has no effect here, and why."""
+    """Something in a valid file that its author should know, for instance a setting without effect, and the reason."""
 
     path: str
     text: str
@@ -82,7 +82,7 @@ class ProblemCollector:
         self._unlisted = 0
 
     def add(self, path: str, text: str) -> None:
-        """Notes a mistake; reading goes on."""
+        """Adds a mistake; reading goes on."""
         if len(self.problems) < SETTINGS_MISTAKES:
             self.problems.append(Problem(path, text))
         else:
@@ -100,7 +100,7 @@ class ProblemCollector:
             raise FileRefused(self.problems)
 
     def mapping(self, value: Any, path: str, known: Collection[str]) -> dict[str, Any]:
-        """A mapping with known keys; null counts as empty, unknown keys are noted and left out."""
+        """Returns a mapping with known keys; null counts as empty; notes unknown keys and leaves them out."""
         found = self.free_mapping(value, path)
         for key in [key for key in found if key not in known]:
             self.add(join_path(path, key), f"unknown; {suggest(key, known)}")
@@ -108,7 +108,7 @@ class ProblemCollector:
         return found
 
     def free_mapping(self, value: Any, path: str) -> dict[str, Any]:
-        """A mapping whose keys are names that people chose."""
+        """Returns a mapping whose keys are names that people chose."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -123,7 +123,7 @@ class ProblemCollector:
         return found
 
     def items(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
-        """The items of a list with their paths."""
+        """Yields the items of a list with their paths."""
         if value is None:
             return
         if not isinstance(value, list):
@@ -133,21 +133,21 @@ class ProblemCollector:
             yield item, f"{path}[{number}]"
 
     def text(self, value: Any, path: str) -> str:
-        """A text; empty and noted if it is something else."""
+        """Returns a text; for any other value, notes the mistake and returns an empty text."""
         if isinstance(value, str):
             return value
         self.add(path, f"must be text, not {quote_value(value)}")
         return ""
 
     def boolean(self, value: Any, path: str) -> bool:
-        """True or false."""
+        """Returns true or false."""
         if isinstance(value, bool):
             return value
         self.add(path, f"must be true or false, not {quote_value(value)}")
         return False
 
     def integer(self, value: Any, path: str, least: int) -> int | None:
-        """A whole number of at least ``least``; ``None`` and noted if it is not."""
+        """Returns a whole number of at least ``least``; for any other value, notes the mistake and returns ``None``."""
         if isinstance(value, int) and not isinstance(value, bool):
             if value >= least:
                 return value
@@ -157,7 +157,7 @@ class ProblemCollector:
         return None
 
     def choice(self, value: Any, path: str, allowed: Sequence[str]) -> str:
-        """One of a few words; the first of them if it is none of them."""
+        """Returns one of a few words; for any other value, notes the mistake and returns the first word."""
         if isinstance(value, str) and value in allowed:
             return value
         close = _closest(value, allowed) if isinstance(value, str) else None
@@ -167,14 +167,14 @@ class ProblemCollector:
 
 
 def load_document(text: str, *, limited: bool = True) -> Any:
-    """The document in a file; ``None`` for an empty one.
+    """Returns the document in a file; ``None`` for an empty file.
 
     Args:
-        text: its content.
-        limited: it is a file of settings, which others may write; False for a user's own measurements.
+        text: the file's content.
+        limited: True for a file of settings, which others may write; False for a user's own measurements.
 
     Raises:
-        FileRefused: neither YAML nor JSON, more than one document, a key that stands twice, or over a limit.
+        FileRefused: neither YAML nor JSON, more than one document, a duplicate key, or over a limit.
     """
     documents = load_documents(text, limited=limited)
     if len(documents) > 1:
@@ -183,14 +183,14 @@ def load_document(text: str, *, limited: bool = True) -> Any:
 
 
 def load_documents(text: str, *, limited: bool = True) -> list[Any]:
-    """The documents in a file, separated by ``---``; empty ones are left out.
+    """Returns the documents in a file, separated by ``---``; leaves out empty ones.
 
     Args:
-        text: its content.
-        limited: as for :func:`load`.
+        text: the file's content.
+        limited: as for :func:`load_document`.
 
     Raises:
-        FileRefused: neither YAML nor JSON, a key that stands twice, or over a limit.
+        FileRefused: neither YAML nor JSON, a duplicate key, or over a limit.
     """
     if limited and len(text) > SETTINGS_TEXT:
         raise FileRefused([Problem("", f"has {len(text):,} characters; a file of settings has {SETTINGS_TEXT}")])
@@ -200,13 +200,13 @@ def load_documents(text: str, *, limited: bool = True) -> list[Any]:
         raise
     except RecursionError as error:
         raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
-    except (ValueError, OverflowError) as error:  # what Python cannot make, such as the number 0x_
+    except (ValueError, OverflowError) as error:  # values that Python cannot make, such as the number 0x_
         raise FileRefused([Problem("", f"not YAML: {_shorten(str(error), YAML_FAULT_SHOWN)}")]) from error
 
 
 def _documents(text: str, most: int | None) -> list[Any]:
     if text.lstrip().startswith("{"):
-        with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and tells the line
+        with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and its errors name the line
             document = json.loads(text, object_pairs_hook=_unique)
             if most is not None and _more_than(most, document):
                 raise _too_many()
@@ -222,7 +222,7 @@ def _documents(text: str, most: int | None) -> list[Any]:
 
 
 def _more_than(most: int, document: Any) -> bool:
-    """Tells if a document has more keys and values than ``most``."""
+    """True if a document has more keys and values than ``most``."""
     count, waiting = 0, [document]
     while waiting and count <= most:
         value = waiting.pop()
@@ -240,20 +240,20 @@ def _too_many() -> FileRefused:
 
 
 def join_path(path: str, key: str) -> str:
-    """The path of a key below a path; keys that are more than a word stand in quotes."""
+    """Returns the path of a key below a path; quotes a key that is more than a word."""
     key = _shorten(key, KEY_SHOWN)
     plain = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
     return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
 
 
 def suggest(key: str, known: Collection[str]) -> str:
-    """``did you mean replicas?`` or, when nothing is close, what there is."""
+    """Returns ``did you mean replicas?`` or, if no key is close, the known keys."""
     close = _closest(key, known)
     return f"did you mean {close}?" if close else f"the keys here are {', '.join(sorted(known))}"
 
 
 def quote_value(value: Any) -> str:
-    """A value as it stands in a file, shortened."""
+    """Returns a value as the file has it, shortened."""
     if value is None:
         return "nothing"
     text = ""
@@ -289,17 +289,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _loader(most: int | None) -> Any:
-    """A YAML reader without sixties and without silent repetitions (PyYAML is slow to import, so it waits).
+    """Returns a YAML reader without base-60 numbers and silent duplicates; imports PyYAML late, as it is slow.
 
     Args:
-        most: keys and values that it reads; None for any number.
+        most: limit on keys and values; None for no limit.
     """
     import yaml
 
     class Strict(yaml.SafeLoader):
         """Plain values only, whole numbers in decimal, octal and hexadecimal."""
 
-        # PyYAML's table of patterns by first character, without those for dates and for base-60 numbers.
+        # PyYAML's table of patterns by first character, without those for dates and base-60 numbers.
         yaml_implicit_resolvers = {  # noqa: RUF012 - the name and shape are PyYAML's
             first: [
                 (tag, _WHOLE if tag.endswith(":int") else _FLOAT if tag.endswith(":float") else pattern)
@@ -317,7 +317,7 @@ def _loader(most: int | None) -> Any:
             self._parts = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            """One part of the file; measured, before anything is made of it."""
+            """Measures one part of the file before a value is made of it."""
             self._parts += 1
             if most is not None and self._parts > most:
                 raise _too_many()
@@ -353,7 +353,7 @@ def _loader(most: int | None) -> Any:
 
 
 def _check_keys(node: Any) -> None:
-    """Refuses a key that stands twice; at once, since ``<<`` later adds keys that may stand here too."""
+    """Refuses a duplicate key; checked early, since ``<<`` later adds keys that may also be present."""
     seen = set()
     for key, _ in node.value:
         if not isinstance(key.value, str):
@@ -368,7 +368,7 @@ def _at(place: Any, text: str) -> FileRefused:
 
 
 _YAMLS = "tag:yaml.org,2002:"
-#: Tags that may be written. Others would have PyYAML make numbers and dates of what is none, or are somebody's own.
+#: Allowed tags. With others PyYAML would make numbers and dates of other texts, or they are application-specific.
 _TAGS = frozenset([None, *(f"{_YAMLS}{each}" for each in ("str", "binary", "map", "seq"))])
 #: Short, since Python keeps all whole numbers that are alike modulo 2^61 - 1 in one place of a mapping.
 _WHOLE = re.compile(r"^(?=.{1,20}$)(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")

@@ -1,10 +1,10 @@
 """The Instaslice object, one per node, in which controller and agent agree on slices.
 
-Keys and states are those of the dynamic accelerator slicer, ``inference.redhat.com/v1alpha1`` (v0.0.2), so that what
-users read and script stays true. The extra keys are ours: ``slices`` for pods of several slices, ``foreign`` for
-positions that somebody else occupies, ``migPlacement`` beside a card whose model differs from the node's first one.
+Keys and states are those of the dynamic accelerator slicer, ``inference.redhat.com/v1alpha1`` (v0.0.2), so that users'
+scripts keep working. The extra keys are ours: ``slices`` for pods of several slices, ``foreign`` for positions that
+others occupy, ``migPlacement`` for a card whose model differs from the node's first one.
 
-Who writes what:
+Writers:
 
 ===========================================  ==========
 ``spec.podAllocationRequests``               controller
@@ -13,12 +13,12 @@ Who writes what:
 ``status.nodeResources``                     agent
 ===========================================  ==========
 
-Both maps are keyed by pod UID. All writes are JSON merge patches of one's own keys, so that neither side can undo the
-other's. These structs are partial: a key that is not declared here is kept by the server and not read by us.
+Both maps are keyed by pod UID. All writes are JSON merge patches of the writer's own keys, so that neither side can
+undo the other's. These structs are partial: the server keeps a key that is not declared here, and we do not read it.
 
-Nodes are hostile at times, and an older schema took any number. So numbers, texts and counts are bounded where they
-are read (:mod:`tessera.limits`): an object beyond that does not decode, and its node has no part in placement until it
-does. The schema in ``deploy/crds`` has the same bounds; :func:`misfit` has what neither can say.
+A node may be hostile, and an older schema allowed any number. So readers bound numbers, texts and counts
+(:mod:`tessera.limits`): an object beyond the bounds does not decode, and its node gets no placements until it does. The
+schema in ``deploy/crds`` has the same bounds; :func:`find_misfit` checks the rules that neither can express.
 """
 
 from collections.abc import Iterator, Sequence
@@ -154,15 +154,15 @@ class NodeGpu(Wire, frozen=True, kw_only=True):
 
 
 class ForeignSlice(Wire, frozen=True, kw_only=True):
-    """A position taken by an instance that no promise of ours explains.
+    """A position taken by an instance without an allocation of ours.
 
     Attributes:
         gpu_uuid: the card.
         start: first memory slot.
         size: memory slots.
         profile: NVIDIA's name; empty if it is not known.
-        pod_uid: the running pod that the agent made it for, and whose promise is gone; empty if the agent did not make
-            it. The controller records the former anew. The latter is never destroyed and never promised.
+        pod_uid: the running pod for which the agent made it, and whose allocation is gone; empty if the agent did not
+            make it. The controller records the former again. The latter is never destroyed and never promised.
     """
 
     gpu_uuid: Name = msgspec.field(name="gpuUUID")
@@ -181,12 +181,12 @@ class NodeResources(Wire, frozen=True, kw_only=True):
     foreign: Annotated[tuple[ForeignSlice, ...], msgspec.Meta(max_length=int(NODE_SLICES))] = ()
 
     def placements_of(self, gpu: NodeGpu) -> dict[str, ProfilePlacements]:
-        """The placements of a card: its own table, or the node's where it has none."""
+        """Returns the placements of a card: its own table, or the node's if it has none."""
         return self.mig_placement if gpu.mig_placement is None else gpu.mig_placement
 
     @property
     def profiles(self) -> frozenset[str]:
-        """The profiles of the node's cards, in the resource's spelling; the node's model counts if no card answers."""
+        """Returns the profiles of the node's cards, in the resource's spelling; of its model if no card answers."""
         tables = [*(self.placements_of(gpu) for gpu in self.node_gpus), self.mig_placement]
         return frozenset(resource_spelling(profile) for table in tables for profile in table)
 
@@ -219,11 +219,11 @@ class Instaslice(Wire, frozen=True, kw_only=True):
 def recorded_slices(
     request: AllocationRequest | None, result: AllocationResult | None, profile: str = ""
 ) -> Sequence[Slice]:
-    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none.
+    """Returns the positions of a record, also of an older slicer's without ``slices``; empty if it names none.
 
     Args:
-        request: what the spec says of a pod.
-        result: what the status says of it.
+        request: the pod's entry in the spec.
+        result: the pod's entry in the status.
         profile: of the pod's slice, for a result without a request: the five keys do not name it.
     """
     if request is not None and request.slices:
@@ -244,7 +244,7 @@ def recorded_slices(
 
 
 def find_misfit(item: Instaslice) -> str:
-    """The first position of an object that leaves its card, with field, value and rule; empty if none does."""
+    """Returns the first position of an object that leaves its card, with field, value and rule; empty if none does."""
     for field, at in _positions(item):
         if at.start + at.size > CARD_SLOTS:
             end = at.start + at.size - 1

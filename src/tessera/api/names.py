@@ -1,4 +1,4 @@
-"""The names that pods, nodes and our objects carry.
+"""The names of resources, labels and annotations on pods, nodes and our objects.
 
 The ``instaslice.redhat.com`` names are those of the dynamic accelerator slicer (v0.0.2), so that manifests, quotas and
 scripts written for it work unchanged; ``nvidia.com`` names are those of NVIDIA's device plugin and MIG manager. Our own
@@ -17,7 +17,7 @@ GATE = "instaslice.redhat.com/accelerator"
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
-#: Where the Instaslice objects live; fixed by the format that users read.
+#: Namespace of the Instaslice objects; fixed by the format that users read.
 INSTASLICE_NAMESPACE = "instaslice-system"
 
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
@@ -30,22 +30,22 @@ GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"
 MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
 MIG_CONFIG_DYNAMIC = "dynamic"
-#: Value of the state label of a node that does not have the layout it was asked for.
+#: Value of the state label of a node that does not have its requested layout.
 MIG_CONFIG_FAILED = "failed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 
-#: Scheme of a simulated kubelet's container runtime: by it a lab's nodes say what they are.
+#: URI scheme of a simulated kubelet's container runtime, by which a lab's node is recognised.
 SIMULATED_RUNTIME = "simulated://"
-#: End of the ``gitVersion`` of an API server whose time leaps over waits; only a lab has one.
+#: End of the ``gitVersion`` of an API server with virtual time; only a lab has one.
 VIRTUAL_TIME_SUFFIX = "+tessera-lab.virtual-time"
 
 #: The devices that NVIDIA's container runtime gives to a container.
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-#: Environment through which a container would choose its devices itself, past the device plugin.
+#: Environment by which a container would choose its devices itself, bypassing the device plugin.
 DEVICE_ENV = (VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES")
 
 #: The admission policy of pods that use GPUs without a request (``deploy/policies/pods.yaml``), and the label with its
-#: value by which an administrator leaves a namespace out of it.
+#: value by which an administrator exempts a namespace from it.
 DEVICE_ACCESS_POLICY = "tessera-device-access"
 DEVICE_ACCESS_LABEL, DEVICE_ACCESS_ALLOWED = "tessera.dev/device-access", "allowed"
 
@@ -54,22 +54,22 @@ CDI_KIND = "tessera.dev/mig"
 
 
 def is_on_demand(layout: str) -> bool:
-    """Whether a layout gives cards to on-demand slicing: ``dynamic`` all, ``dynamic-<name>`` those it leaves uncut."""
+    """True if a layout gives cards to on-demand slicing: ``dynamic`` all, ``dynamic-<name>`` those it leaves uncut."""
     return layout == MIG_CONFIG_DYNAMIC or layout.startswith(MIG_CONFIG_DYNAMIC + "-")
 
 
 def resource_of(profile: str) -> str:
-    """The extended resource of a profile: ``1g.5gb+me`` is asked for as ``nvidia.com/mig-1g.5gb.me``."""
+    """Returns the extended resource of a profile: ``nvidia.com/mig-1g.5gb.me`` for ``1g.5gb+me``."""
     return MIG_RESOURCE_PREFIX + profile.replace("+", ".")
 
 
 def profile_of(resource: str) -> str:
-    """The profile of a MIG resource in the resource's spelling (``1g.5gb.me``); empty if it is no MIG resource."""
+    """Returns the profile of a MIG resource in the resource's spelling (``1g.5gb.me``); empty for any other."""
     return resource.removeprefix(MIG_RESOURCE_PREFIX) if resource.startswith(MIG_RESOURCE_PREFIX) else ""
 
 
 def suggest_resource(resource: str) -> str:
-    """The name here of another slicer's resource, ``nvidia.com/mig-1g.5gb`` for ``mig.das.com/1g.5gb``; else empty."""
+    """Returns our name (``nvidia.com/mig-1g.5gb``) of another slicer's (``mig.das.com/1g.5gb``); else empty."""
     for prefix in OTHER_PREFIXES:
         if resource.startswith(prefix):
             name = resource.removeprefix(prefix).removeprefix("mig-").replace("-plus-", "+")
@@ -78,5 +78,5 @@ def suggest_resource(resource: str) -> str:
 
 
 def device_id(gpu: str, profile: str, start: int) -> str:
-    """The device plugin's ID of a position: card, profile in the resource's spelling, first memory slot."""
+    """Returns the device plugin's ID of a position: card, profile in the resource's spelling, first memory slot."""
     return f"{gpu}:{profile.replace('+', '.')}:{start}"

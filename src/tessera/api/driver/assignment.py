@@ -1,10 +1,10 @@
-"""The objects that say which drivers a cluster has, and which of several counts.
+"""Decides which ClusterPolicy counts, and which NVIDIADriver each node has.
 
-- Of ClusterPolicies the oldest counts, by name where two are of the same second; the others are ignored.
-- An NVIDIADriver is for the nodes that its selector and its affinity mean; one without either is for all.
-- The default one is for the nodes that no other means. Of several default ones the oldest counts.
-- A node that several mean stays with the one that it has (label :data:`OWNER_LABEL`), or has none: nobody guesses, and
-  no other node is held up. NVIDIA's operator stops all of them instead.
+- The oldest ClusterPolicy counts; of two from the same second, the first by name. The others are ignored.
+- An NVIDIADriver is for the nodes that its selector and affinity select; without either, for all nodes.
+- The default NVIDIADriver is for the nodes that no other selects. Of several default ones the oldest counts.
+- A node that several select stays with its present one (label :data:`OWNER_LABEL`), or has none: Tessera does not
+  guess, and no other node is delayed. NVIDIA's operator stops all of them instead.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,17 +24,17 @@ from tessera.phrasing import list_names
 CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", cluster_policy.KIND, False, dict[str, Any])
 NVIDIA_DRIVERS = Resource("nvidia.com", "v1alpha1", "nvidiadrivers", nvidia_driver.KIND, False, dict[str, Any])
 
-#: Names in one message; more are counted.
+#: Most names in one message; further ones are only counted.
 _NAMED = 10
 
 
 class DriverConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """NVIDIADrivers that cannot all be followed.
+    """NVIDIADrivers that cannot all be applied.
 
     Attributes:
         drivers: their names.
-        nodes: the nodes that all of them mean; none where the objects contradict each other by themselves.
-        text: what is wrong, and what to do.
+        nodes: the nodes that all of them select; empty if the objects contradict each other without a node.
+        text: the contradiction and the remedy.
     """
 
     drivers: tuple[str, ...]
@@ -46,26 +46,26 @@ class DriverAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The NVIDIADriver of each node.
 
     Attributes:
-        nodes: by name of the node; a node that is missing is meant by none, or by several.
-        conflicts: why some are missing.
+        nodes: the NVIDIADriver by node name; a missing node is selected by none, or by several.
+        conflicts: why nodes are missing.
     """
 
     nodes: Mapping[str, DriverPolicy] = {}
     conflicts: tuple[DriverConflict, ...] = ()
 
     def of(self, driver: str) -> tuple[str, ...]:
-        """The nodes of an NVIDIADriver, by name."""
+        """Returns the nodes of an NVIDIADriver, by name."""
         return tuple(sorted(node for node, policy in self.nodes.items() if policy.name == driver))
 
     def conflict_of(self, driver: str) -> DriverConflict | None:
-        """The first conflict that an NVIDIADriver is part of."""
+        """Returns the first conflict that an NVIDIADriver is part of."""
         return next((each for each in self.conflicts if driver in each.drivers), None)
 
 
 def find_governing_policy(
     policies: Sequence[Mapping[str, Any]],
 ) -> tuple[Mapping[str, Any] | None, Sequence[Mapping[str, Any]]]:
-    """The ClusterPolicy that counts, and the others; ones that are being deleted count last."""
+    """Returns the ClusterPolicy that counts, and the others; those that are being deleted count last."""
     order = sorted(policies, key=_creation_order)
     return (order[0], order[1:]) if order else (None, [])
 
@@ -79,7 +79,7 @@ def assign_drivers(drivers: Sequence[DriverPolicy], nodes: Mapping[str, Mapping[
     """Divides nodes among NVIDIADrivers.
 
     Args:
-        drivers: those that could be read, in any order.
+        drivers: the readable NVIDIADrivers, in any order.
         nodes: labels of the nodes with cards, by name.
     """
     ordered = sorted(drivers, key=lambda each: (each.created or "~", each.name))
@@ -103,9 +103,9 @@ def _selects(driver: DriverPolicy, node: str, labels: Mapping[str, str]) -> bool
 
 
 def _matches_affinity(affinity: Mapping[str, Any], node: str, labels: Mapping[str, str]) -> bool:
-    """Whether what node affinity requires holds; what it prefers excludes no node.
+    """True if required node affinity holds; preferred affinity excludes no node.
 
-    Terms that Kubernetes would refuse hold nowhere.
+    A term that Kubernetes would refuse matches no node.
     """
     try:
         required = msgspec.convert(affinity, NodeAffinity).required

@@ -1,8 +1,8 @@
 """Driver defaults of NVIDIA's Helm chart v26.7.0.
 
-The chart renders them into the ``ClusterPolicy``, so they count wherever values do. An object that somebody wrote by
-hand has none of them; there the images alone are taken from here, since Tessera has no images of its own for these
-parts.
+The chart renders them into the ``ClusterPolicy``, so they count for every installation by values. An object that a user
+wrote by hand has none of them; for such an object Tessera takes only the images from here, since it has no images of
+its own for these parts.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ INSTALL_DIR = "/usr/local/nvidia"
 DRIVER_ROOT = "/run/nvidia/driver"
 PRIORITY_CLASS = "system-node-critical"
 
-#: Of the driver container: 60 s before the first look, then one every 10 s, 20 minutes long.
+#: Startup probe of the driver container: first check after 60 s, then one every 10 s, for 20 minutes.
 STARTUP_PROBE: Mapping[str, int] = MappingProxyType(
     {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120}
 )
@@ -31,7 +31,7 @@ def _image(source: ImageSource) -> dict[str, Any]:
     return {**named, "imagePullPolicy": source.pull_policy}
 
 
-#: The chart's values, as far as its ``ClusterPolicy`` takes drivers from them.
+#: The chart's values that its ``ClusterPolicy`` template uses for drivers.
 VALUES: Mapping[str, Any] = MappingProxyType(
     {
         "daemonsets": {

@@ -1,11 +1,11 @@
 """Reads ``ClusterPolicy`` (``nvidia.com/v1``) objects: the driver settings, and notices on fields without effect.
 
-An object is in force already, so what upstream would pass over does not refuse it: unknown keys, and mistakes in parts
-that are about something else, are notices. Mistakes in the parts about drivers refuse it as a whole, all at once; half
-a driver policy is none.
+An object is in force already. So unknown keys, and mistakes in parts that are not about drivers, are notices and do not
+refuse it: upstream would ignore them. Mistakes in the parts about drivers refuse the whole object, all reported at
+once; half a driver policy is never applied.
 
-Defaults are those of NVIDIA's operator for a key that an object leaves out, which are not those of its chart: drivers
-are enabled, and not upgraded by themselves.
+The defaults for missing keys are those of NVIDIA's operator, not those of its chart: drivers are enabled, and not
+upgraded automatically.
 """
 
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ KIND = "ClusterPolicy"
 PARTS = ("driver", "toolkit", "daemonsets", "hostPaths")
 _MATTERING = ("metadata", "spec.gds.enabled", "spec.gdrcopy.enabled", *(f"spec.{part}" for part in PARTS))
 
-#: Beginnings of the names under which no other operator writes a status: Tessera itself, and people.
+#: Prefixes of the field managers that are no other operator: Tessera itself, and people.
 _NOT_OPERATORS = ("tessera", "kubectl")
 
-#: Variable of the toolkit: whether NVIDIA_VISIBLE_DEVICES counts in containers that are not privileged.
+#: Variable of the toolkit: sets if NVIDIA_VISIBLE_DEVICES counts in containers that are not privileged.
 VARIABLE_COUNTS = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 
-#: Keys of ``driver`` that count where NVIDIADriver objects say what is installed.
+#: Keys of ``driver`` that count when NVIDIADriver objects select the drivers.
 _BESIDE_OBJECTS = ("enabled", "useNvidiaDriverCRD", "upgradePolicy")
 
 
@@ -57,7 +57,7 @@ def read_cluster_policy(obj: Mapping[str, Any]) -> ReadPolicy:
         obj: the object, as the API server gives it.
 
     Raises:
-        FileRefused: its part about drivers has mistakes; all of them are listed.
+        FileRefused: the parts about drivers have mistakes; all of them are listed.
     """
     metadata = identity(obj)
     reading = FieldReader()
@@ -84,7 +84,7 @@ class _ClusterPolicyReader:
         self.by_objects = self.enabled and self.driver.get("useNvidiaDriverCRD", False)
 
     def on(self, start: DriverPolicy) -> DriverPolicy:
-        """The policy, with everything that counts."""
+        """Returns the policy with all settings that count."""
         if not self.enabled:
             if is_set(self.toolkit) and self.toolkit.get("enabled") is not False:
                 self.reading.add_notice(
@@ -151,7 +151,7 @@ class _ClusterPolicyReader:
         return read_operand(self.reading, manager, written.get("manager"), at, otherwise=chart.MANAGER_SOURCE)
 
     def _cluster(self) -> dict[str, Any]:
-        """Settings that hold for all drivers of the cluster."""
+        """Returns the settings that hold for all drivers of the cluster."""
         reading = self.reading
         reading.without_effect(self.pods, "spec.daemonsets", DAEMONSETS)
         if (self.pods.get("updateStrategy") or "RollingUpdate") != "RollingUpdate":
@@ -203,7 +203,7 @@ class _ClusterPolicyReader:
 
 
 def asks_for_drivers(spec: Mapping[str, Any]) -> bool:
-    """Whether a policy, or a file of values, names a driver, instead of leaving it to the defaults."""
+    """True if a policy, or a file of values, names a driver instead of leaving it to the defaults."""
     driver = spec.get("driver")
     if not isinstance(driver, Mapping) or driver.get("enabled") is False:
         return False
@@ -214,11 +214,11 @@ def asks_for_drivers(spec: Mapping[str, Any]) -> bool:
 
 
 def find_other_manager(obj: Mapping[str, Any]) -> str:
-    """Who else manages drivers by this object, so that Tessera does not: the name under which it writes the status.
+    """Returns the field manager of another operator that manages drivers by this object; empty if there is none.
 
-    NVIDIA's operator writes the status of the policy that it follows. Two who install drivers on one node break both;
-    so an object with a foreign status is left to its writer, unless :data:`DRIVERS_ANNOTATION` says otherwise. Empty if
-    nobody else does.
+    NVIDIA's operator writes the status of the policy that it follows. Two operators that install drivers on one node
+    break both; so Tessera leaves an object with a foreign status to its writer, unless :data:`DRIVERS_ANNOTATION` says
+    otherwise.
     """
     metadata = obj.get("metadata", {})
     if (metadata.get("annotations") or {}).get(DRIVERS_ANNOTATION) == DRIVERS_MANAGED:

@@ -15,9 +15,9 @@ FAILURE_BUDGET_ANNOTATION = "tessera.dev/driver-failure-budget"
 #: With the value ``managed`` on a ClusterPolicy: Tessera installs drivers although another operator wrote its status.
 DRIVERS_ANNOTATION = "tessera.dev/drivers"
 DRIVERS_MANAGED = "managed"
-#: Repositories, with commas, that are asked after the policy's own: ``registry.local/nvidia``.
+#: Repositories, separated by commas, that are asked after the policy's own: ``registry.local/nvidia``.
 MIRRORS_ANNOTATION = "tessera.dev/driver-mirrors"
-#: Where images that are built in the cluster are pushed to, and the Secret (kubernetes.io/dockerconfigjson) for it.
+#: Repository for images that are built in the cluster, and its Secret (kubernetes.io/dockerconfigjson).
 BUILD_REPOSITORY_ANNOTATION = "tessera.dev/driver-build-repository"
 BUILD_SECRET_ANNOTATION = "tessera.dev/driver-build-secret"  # noqa: S105 - the name of an annotation
 
@@ -26,10 +26,10 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
     """The source of an image, in the three parts that NVIDIA's operator knows.
 
     Attributes:
-        repository: registry and path, ``nvcr.io/nvidia``; empty with an empty version: ``image`` is taken as it is.
+        repository: registry and path, ``nvcr.io/nvidia``; if it and the version are empty, ``image`` is used unchanged.
         image: the image's name; a whole reference where repository and version are empty.
         version: a version (``525.125.06``), a branch (``525``) or a digest (``sha256:…``).
-        pull_policy: as of a container.
+        pull_policy: as in a container.
         pull_secrets: names of Secrets in Tessera's namespace.
     """
 
@@ -41,7 +41,7 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verbatim(self) -> bool:
-        """Whether ``image`` is a whole reference to which nothing is added."""
+        """True if ``image`` is a whole reference to which nothing is added."""
         return not self.repository and not self.version
 
 
@@ -54,7 +54,7 @@ class PodDeletionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The drain of a node where the removal of GPU pods was not enough."""
+    """The drain of a node if the removal of GPU pods was not enough."""
 
     enable: bool = False
     force: bool = False
@@ -64,7 +64,7 @@ class DrainSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitForCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods whose end is awaited first; an empty selector is none, a timeout of 0 is for ever."""
+    """Pods whose end Tessera waits for first; an empty selector selects none, a timeout of 0 means for ever."""
 
     pod_selector: str = ""
     timeout_seconds: int = 0
@@ -74,11 +74,11 @@ class UpgradePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The rollout of a new driver to nodes that already serve.
 
     Attributes:
-        auto_upgrade: without it, nothing that serves is replaced.
+        auto_upgrade: if False, no running driver is replaced.
         max_parallel: nodes in upgrade at a time; 0 for no limit.
-        max_unavailable: nodes with cards that may be out of service at a time: a number or ``25%``, rounded up.
+        max_unavailable: limit on nodes with cards out of service at a time: a number or ``25%``, rounded up.
         canary: nodes that take the new driver first, alone; 0 for none.
-        failure_budget: failed nodes with which the rollout stops and rolls back.
+        failure_budget: number of failed nodes at which the rollout stops and rolls back.
     """
 
     auto_upgrade: bool = True
@@ -92,10 +92,10 @@ class UpgradePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperandSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the stack that runs in an image of its own: the toolkit, the driver manager.
+    """A part of the stack with its own image: the toolkit, the driver manager.
 
     Attributes:
-        enabled: whether Tessera runs it; otherwise the hosts have it.
+        enabled: True if Tessera runs it; otherwise the hosts provide it.
         source: its image.
         env: its environment, values only.
         install_dir: where the toolkit is put on the host.
@@ -115,36 +115,36 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
         name: the object's.
         uid: the object's.
         created: its creationTimestamp; the oldest ClusterPolicy counts.
-        enabled: drivers are managed; otherwise nodes have them pre-installed.
+        enabled: Tessera manages drivers; otherwise they are pre-installed on nodes.
         use_precompiled: images with finished kernel modules are wanted; others are built.
         kernel_module_type: auto, open or proprietary.
         source: the driver's image.
-        startup_probe: upstream's fields of it that were written (``periodSeconds`` …).
+        startup_probe: the fields of upstream's probe that the object has (``periodSeconds`` …).
         rdma: GPUDirect RDMA modules are loaded; with ``rdma_host_mofed`` against the host's MOFED.
-        env: environment of the driver container, ``EnvVar`` objects as they stand.
+        env: environment of the driver container, ``EnvVar`` objects unchanged.
         args: its arguments.
-        resources: its resources as they stand.
-        host_network: None where it was not written.
-        config_maps: ConfigMaps that are mounted by purpose: repoConfig, certConfig, licensingConfig, virtualTopology,
+        resources: its resources, unchanged.
+        host_network: None if the object does not set it.
+        config_maps: mounted ConfigMaps by purpose: repoConfig, certConfig, licensingConfig, virtualTopology,
             kernelModuleConfig.
         licensing_secret: the Secret with the settings of vGPU licences, instead of a ConfigMap of that purpose.
         secret_env: the Secret of environment variables.
         manager: the driver manager that runs before the driver container.
         toolkit: NVIDIA's container toolkit.
-        nri_plugin: it hands devices over as a plugin of the container runtime, ``cdi.nriPluginEnabled``.
+        nri_plugin: the toolkit passes devices as a plugin of the container runtime, ``cdi.nriPluginEnabled``.
         upgrade: see :class:`UpgradePolicy`.
         node_selector: nodes that an NVIDIADriver is for; empty for all.
-        node_affinity: likewise, as it stands.
+        node_affinity: likewise, unchanged.
         labels: added to the driver pods.
         annotations: likewise.
-        tolerations: of the driver pods, as they stand.
+        tolerations: of the driver pods, unchanged.
         priority_class: of the driver pods.
-        driver_root: where the driver's files lie on the host, ``hostPaths.driverInstallDir``.
-        use_driver_crd: of a ClusterPolicy: NVIDIADriver objects say what is installed where.
+        driver_root: host folder of the driver's files, ``hostPaths.driverInstallDir``.
+        use_driver_crd: of a ClusterPolicy: NVIDIADriver objects select the driver of each node.
         default: of an NVIDIADriver: it is for the nodes that no other one selects.
         mirrors: repositories that are asked after the source's own.
-        build_repository: where images that are built in the cluster are pushed to; empty: nodes build for themselves.
-        build_secret: the Secret with which they are pushed.
+        build_repository: repository for images that are built in the cluster; if empty, nodes build for themselves.
+        build_secret: the Secret for pushing them.
     """
 
     kind: str

@@ -1,7 +1,8 @@
-"""The small parts of a ClusterPolicy or NVIDIADriver, read with every mistake and every notice under its path.
+"""Reads the fields of a ClusterPolicy or NVIDIADriver, and collects mistakes and notices, each with its path.
 
-A mistake is what cannot be carried out as written; it refuses the object. A notice is what is carried out otherwise, or
-not at all. Keys are known already (:func:`tessera.api.operator_fields.keys.checked`); here their values are judged.
+A mistake is a setting that Tessera cannot carry out; it refuses the object. A notice is about a setting that Tessera
+carries out differently, or not at all. :func:`tessera.api.operator_fields.keys.check_keys` has checked the keys; this
+module checks their values.
 """
 
 import re
@@ -22,11 +23,11 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
 class ReadPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was read.
+    """The policy of an object, with notices.
 
     Attributes:
-        policy: what it asks for.
-        notices: what of it has no effect, or another one than written; sorted by path.
+        policy: the policy that the object asks for.
+        notices: settings without effect, or with another effect than written; sorted by path.
     """
 
     policy: DriverPolicy
@@ -34,18 +35,18 @@ class ReadPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldReader:
-    """One object being read: its mistakes and its notices, wherever they are met."""
+    """Collects mistakes and notices of one object while it is read."""
 
     def __init__(self) -> None:
         self.found = ProblemCollector()
         self.notices: list[Notice] = []
 
     def add_problem(self, path: str, text: str) -> None:
-        """Notes a mistake."""
+        """Adds a mistake."""
         self.found.add(path, text)
 
     def add_notice(self, path: str, text: str) -> None:
-        """Notes what the author should know."""
+        """Adds a notice for the author."""
         self.notices.append(Notice(path, text))
 
     def finish(self, policy: DriverPolicy) -> ReadPolicy:
@@ -58,14 +59,14 @@ class FieldReader:
         return ReadPolicy(policy=policy, notices=tuple(sorted(set(self.notices))))
 
     def set_aside(self, mattering: tuple[str, ...]) -> None:
-        """Makes notices of the mistakes that lie below no path that matters."""
+        """Turns mistakes below none of these paths into notices."""
         for problem in self.found.problems:
             if not concerns_drivers(problem, mattering):
                 self.add_notice(problem.path, f"no effect: {problem.text}")
         self.found.problems = [each for each in self.found.problems if concerns_drivers(each, mattering)]
 
     def without_effect(self, fields: Mapping[str, Any], path: str, reasons: Mapping[str, str]) -> None:
-        """Notes those of the keys that ask for something."""
+        """Adds a notice for each of the keys that is set."""
         for key, reason in reasons.items():
             if is_set(fields.get(key)):
                 self.add_notice(join_path(path, key), f"no effect: {reason}")
@@ -73,7 +74,7 @@ class FieldReader:
     # Values
 
     def text(self, fields: Mapping[str, Any], key: str, path: str) -> str:
-        """A text of bounded length; empty where nothing stands."""
+        """Returns a text of bounded length; empty if the key is missing."""
         value = fields.get(key, "")
         found = self.found.text(value, join_path(path, key))
         if len(found) > POLICY_TEXT:
@@ -82,12 +83,12 @@ class FieldReader:
         return found
 
     def name(self, fields: Mapping[str, Any], key: str, path: str) -> str:
-        """The name of a ConfigMap, Secret or class; empty where none is written."""
+        """Returns the name of a ConfigMap, Secret or class; empty if the key is missing."""
         value = fields.get(key, "")
         return "" if value == "" else self._name(value, join_path(path, key))
 
     def names(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
-        """A list of names of objects."""
+        """Returns a list of names of objects."""
         return tuple(self._name(item, at) for item, at in self.found.items(fields.get(key), join_path(path, key)))
 
     def _name(self, value: Any, path: str) -> str:
@@ -98,12 +99,12 @@ class FieldReader:
         return ""
 
     def boolean(self, fields: Mapping[str, Any], key: str, path: str, *, otherwise: bool = False) -> bool:
-        """True or false."""
+        """Returns true or false."""
         value = fields.get(key)
         return otherwise if value is None else self.found.boolean(value, join_path(path, key))
 
     def integer(self, fields: Mapping[str, Any], key: str, path: str, otherwise: int, *, least: int = 0) -> int:
-        """A whole number of at least ``least`` that fits a Kubernetes int32."""
+        """Returns a whole number of at least ``least`` that fits a Kubernetes int32."""
         value = fields.get(key)
         if value is None:
             return otherwise
@@ -114,11 +115,11 @@ class FieldReader:
         return otherwise if found is None else found
 
     def texts(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
-        """A list of texts."""
+        """Returns a list of texts."""
         return tuple(self.found.text(item, at) for item, at in self.found.items(fields.get(key), join_path(path, key)))
 
     def labels(self, fields: Mapping[str, Any], key: str, path: str) -> dict[str, str]:
-        """A mapping of texts to texts."""
+        """Returns a mapping of texts to texts."""
         at = join_path(path, key)
         return {
             name: self.found.text(value, join_path(at, name))
@@ -126,7 +127,7 @@ class FieldReader:
         }
 
     def selector(self, fields: Mapping[str, Any], key: str, path: str) -> str:
-        """A label selector as kubectl takes it; empty where none is written."""
+        """Returns a label selector in kubectl's syntax; empty if the key is missing."""
         found = self.text(fields, key, path)
         try:
             parse_selector(found)
@@ -135,12 +136,12 @@ class FieldReader:
         return found
 
     def objects(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[Mapping[str, Any], ...]:
-        """A list of objects of Kubernetes' own kinds, as they stand; the API server judges them where they are used."""
+        """Returns a list of Kubernetes objects, unchanged; the API server checks them where they are used."""
         items = self.found.items(fields.get(key), join_path(path, key))
         return tuple(self.found.free_mapping(item, at) for item, at in items)
 
     def resources(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-        """Requests and limits of a container."""
+        """Returns requests and limits of a container."""
         at = join_path(path, "resources")
         found = self.found.mapping(fields.get("resources"), at, ("limits", "requests", "claims"))
         for part in ("limits", "requests"):
@@ -158,9 +159,9 @@ class FieldReader:
             self.add_problem(path, f"{quote_value(amount)} is no amount; write one such as 500m or 2Gi")
 
     def environment(self, value: Any, path: str) -> tuple[Mapping[str, Any], ...]:
-        """Environment variables as they stand, each with a name; what is wrong with them is noted elsewhere.
+        """Returns environment variables unchanged, each with a name; other code notes mistakes in them.
 
-        The list was judged by :func:`~tessera.api.operator_fields.keys.checked`, which keeps names and values alone.
+        :func:`~tessera.api.operator_fields.keys.check_keys` has checked the list and keeps only names and values.
         """
         return tuple(self._variables(value, path))
 
@@ -173,7 +174,7 @@ class FieldReader:
                 yield dict(item)
 
     def values_of(self, variables: Mapping[str, str], raw: Any, path: str) -> dict[str, str]:
-        """Environment variables by name, for a part whose variables are values only."""
+        """Returns environment variables by name, for a part whose variables have only values."""
         for number, item in enumerate(raw if isinstance(raw, list) else ()):
             if isinstance(item, Mapping) and item.get("valueFrom"):
                 self.add_notice(f"{path}[{number}].valueFrom", "no effect: only values are handed on")
@@ -181,12 +182,12 @@ class FieldReader:
 
 
 def concerns_drivers(problem: Problem, paths: tuple[str, ...]) -> bool:
-    """Whether a mistake lies at one of the paths, below it, or above all."""
+    """True if a mistake lies at one of the paths, below it, or above all of them."""
     return any(problem.path == each or problem.path.startswith((f"{each}.", f"{each}[")) for each in paths)
 
 
 def identity(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``metadata`` of an object.
+    """Returns ``metadata`` of an object.
 
     Raises:
         FileRefused: it has none, or no name.

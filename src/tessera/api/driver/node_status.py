@@ -1,6 +1,6 @@
 """The driver status of a node: the annotation ``tessera.dev/driver``, its labels and marker files.
 
-Written by the controller, read by ``tessera driver status``, ``tessera why node/…`` and the records of provisioning.
+The controller writes them; ``tessera driver status``, ``tessera why node/…`` and the provisioning records read them.
 """
 
 from enum import Enum
@@ -9,15 +9,15 @@ import msgspec
 
 #: Annotation of a node: a :class:`DriverStatus` as JSON.
 DRIVER_ANNOTATION = "tessera.dev/driver"
-#: Condition of a node: its driver is what it should be and answers.
+#: Condition of a node: its driver is the wanted one and answers.
 DRIVER_CONDITION = "GpuDriverReady"
-#: Condition of a node, by its agent: the node's allocatable shows the cards; False while the agent waits for a driver
-#: or lets go of one.
+#: Condition of a node, set by its agent: the node's allocatable shows the cards; False while the agent waits for a
+#: driver or releases one.
 ADVERTISED_CONDITION = "GpuNodeReady"
-#: Its reason while kubelet has the cards, and its status does not show them yet; the agent has the driver open.
+#: Reason while kubelet has the cards and its status does not show them yet; the agent has the driver open.
 WAITING_FOR_KUBELET = "WaitingForKubelet"
-#: Seconds that nodes wait for the one build of their kernel's image before they build for themselves, and for which a
-#: startup deadline stands still at most. NVIDIA's CI takes about 19 min for a build.
+#: Seconds for which nodes wait for the one build of their kernel's image before they build for themselves; also the
+#: longest time for which a startup deadline is suspended. NVIDIA's CI takes about 19 min for a build.
 BUILD_PATIENCE = 2400.0
 #: Label of a node: the driver set whose DaemonSet runs on it.
 DRIVER_SET_LABEL = "tessera.dev/driver-set"
@@ -28,7 +28,7 @@ DRIVER_APP = "tessera-driver"
 TOOLKIT_APP = "tessera-container-toolkit"
 VALIDATION_APP = "tessera-validation"
 
-#: Label of a node that NVIDIA's operator and driver manager set while a driver is replaced; whoever uses cards lets go.
+#: Label of a node that NVIDIA's operator and driver manager set during a driver replacement; GPU users must stop.
 PAUSE_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 PAUSED = "paused-for-driver-upgrade"
 
@@ -37,7 +37,7 @@ UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADE_SKIP_LABEL = "nvidia.com/gpu-driver-upgrade.skip"
 DRAIN_SKIP_LABEL = "nvidia.com/gpu-driver-upgrade-drain.skip"
 
-#: Where parts of the stack tell each other on the node that they are ready; the folder and names are upstream's.
+#: Folder on the node in which parts of the stack show that they are ready; folder and names are upstream's.
 MARKER_FOLDER = "/run/nvidia/validations"
 DRIVER_CONTAINER_READY = ".driver-ctr-ready"
 DRIVER_READY = "driver-ready"
@@ -60,7 +60,7 @@ class DriverStrategy(Enum):
 class DriverPhase(Enum):
     """Progress of a node's driver."""
 
-    WAITING = "waiting"  # for facts about the node, or for an answer of a registry
+    WAITING = "waiting"  # for facts about the node, or a registry's answer
     PULLING = "pulling"
     STARTING = "starting"  # loads, or builds and loads
     READY = "ready"
@@ -70,7 +70,7 @@ class DriverPhase(Enum):
 
 
 class RejectedStrategy(msgspec.Struct, frozen=True, kw_only=True):
-    """A better strategy that was not taken, and why."""
+    """A better strategy that was rejected, and the reason."""
 
     strategy: DriverStrategy
     reason: str
@@ -80,19 +80,19 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """One node's driver.
 
     Attributes:
-        strategy: how it comes.
+        strategy: the way in which the node gets it.
         image: the image by digest; empty if there is none.
         tag: the tag that was found.
-        version: the driver's version or branch, as asked for.
+        version: the requested version or branch of the driver.
         pool: the node's pool, as text.
         set: the driver set's id.
-        phase: how far it is.
+        phase: its progress.
         since: RFC 3339, when the phase began.
-        reason: one sentence: why this strategy, or what is awaited.
+        reason: one sentence: why this strategy, or the awaited event.
         rejected: better strategies, best first.
-        leaving: nobody asks for the driver any more; it goes when the pods that use it have ended.
-        offered: a better strategy that has become possible and is taken when the node is idle or reboots.
-        boot: the boot of the node in which all this was found.
+        leaving: no policy asks for the driver any more; it is removed when the pods that use it have ended.
+        offered: a better strategy that has become possible; taken when the node is idle or reboots.
+        boot: the node's boot in which Tessera found all this.
         proven: the boot in which a driver was last proven to work; empty if none ever was.
     """
 
@@ -113,10 +113,10 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def shared(self) -> bool:
-        """Whether another node in this one's place would be told the same: it is said of the pool, not of the node."""
+        """True if the status is about the pool: another node of the pool would get the same."""
         return self.strategy is DriverStrategy.BLOCKED and bool(self.pool)
 
     @property
     def awaits_shared(self) -> bool:
-        """Whether it waits for what another node would wait for, too: the one build, an answer of a registry."""
+        """True if it waits for an event that the whole pool waits for: the one build, a registry's answer."""
         return self.shared and self.phase is DriverPhase.WAITING

@@ -1,10 +1,10 @@
 """``NVIDIADriver`` (``nvidia.com/v1alpha1``): a driver for a part of the nodes.
 
-Such objects count only where the governing ClusterPolicy has ``driver.useNvidiaDriverCRD``. What holds for the whole
-cluster (toolkit, the driver's folder on the host) comes from that policy.
+Such objects count only if the governing ClusterPolicy has ``driver.useNvidiaDriverCRD``. Settings of the whole cluster
+(toolkit, the driver's folder on the host) come from that policy.
 
-``driverType`` and ``usePrecompiled`` are immutable: the definitions of the kind, NVIDIA's and Tessera's, refuse a
-change. They let ``usePrecompiled`` come and go, and a change that passes is another driver set like any other.
+``driverType`` and ``usePrecompiled`` are immutable: the CRDs of NVIDIA and Tessera refuse a change. They allow
+``usePrecompiled`` to be added and removed; such a change gives another driver set, like any other change.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from tessera.api.operator_fields.without_effect import NVIDIA_DRIVER as UNFOLLOW
 API_VERSION = "nvidia.com/v1alpha1"
 KIND = "NVIDIADriver"
 
-#: Label of a node: the NVIDIADriver that it has its driver from; set by NVIDIA's operator and by Tessera.
+#: Label of a node: the NVIDIADriver that gives it its driver; set by NVIDIA's operator and by Tessera.
 OWNER_LABEL = "nvidia.com/gpu-operator.driver.owner"
 
 _DEFAULT_IMAGE = "nvcr.io/nvidia/driver"
@@ -45,7 +45,7 @@ def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = No
 
     Args:
         obj: the object, as the API server gives it.
-        cluster: the governing ClusterPolicy's, for what an NVIDIADriver does not say.
+        cluster: the governing ClusterPolicy's settings, for fields that an NVIDIADriver does not have.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
@@ -68,7 +68,7 @@ def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = No
 
 
 def _where(reading: FieldReader, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads which nodes the driver is for."""
+    """Reads the nodes that the driver is for."""
     default = fields.get("default", False)
     selector = reading.labels(fields, "nodeSelector", "spec")
     if default and selector:
@@ -119,10 +119,10 @@ def _what(reading: FieldReader, fields: Mapping[str, Any], raw: Mapping[str, Any
 
 
 def _undefaulted(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields without the image that NVIDIA's definition writes where nobody named one.
+    """Returns the fields without the default image that NVIDIA's CRD writes.
 
-    It is registry, path and name in one, and without a tag: by itself it names nothing, beside a version the driver of
-    NVIDIA's registry.
+    That image has registry, path and name in one, without a tag: alone it names nothing; with a version it names the
+    driver of NVIDIA's registry.
     """
     if fields.get("image") != _DEFAULT_IMAGE or fields.get("repository"):
         return fields
@@ -132,7 +132,7 @@ def _undefaulted(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _if_on(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without the parts that are not enabled, which ask for nothing."""
+    """Returns the fields without parts that are not enabled, which ask for nothing."""
     parts = ("gds", "gdrcopy")
     return {k: v for k, v in fields.items() if k not in parts or v.get("enabled") is True}
 

@@ -1,12 +1,12 @@
-"""The status of a ClusterPolicy, and of an NVIDIADriver: whether the nodes have their drivers, and what has no effect.
+"""The status of a ClusterPolicy or NVIDIADriver: whether its nodes have their drivers, and fields without effect.
 
 States and the conditions Ready and Error, with their reasons, are those of NVIDIA's operator. Two differences: a driver
-that is on its way is no error, so Error is true only where somebody has to do something; and Ready says itself what is
-awaited. Two conditions are Tessera's: ``FieldsIgnored`` and ``NodesWithoutDriver``, which names nodes. Texts are
-bounded, whatever the number of nodes.
+that is being installed is no error, so Error is true only if a person must act; and Ready itself says what is awaited.
+Two conditions are Tessera's: ``FieldsIgnored`` and ``NodesWithoutDriver``, which names nodes. Texts are bounded,
+whatever the number of nodes.
 
-Everything is a value: the time is passed in, and a condition whose status stays keeps its time. Conditions of other
-types are left as they are. There is nothing to write where nothing has changed.
+All functions are pure: the time is passed in, and a condition whose status stays keeps its time. Conditions of other
+types are left alone. If nothing has changed, nothing is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _LIST_MOST = 20
 #: Most names before one text.
 _NAMES_MOST = 10
 
-#: How a notice begins on a field that has no effect; others are on defaults.
+#: Beginning of a notice about a field without effect; other notices are about defaults.
 NO_EFFECT = "no effect"
 
 _STUCK = (DriverPhase.FAILED, DriverPhase.BLOCKED)
@@ -39,11 +39,11 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: ignored, ready, notReady, or disabled for an NVIDIADriver that does not count.
-        reason: of Ready, and of Error where that is true.
-        message: in a sentence.
-        error: whether somebody has to do something.
-        waiting: per node that has no driver yet: what it waits for.
-        notices: on the object's fields; those count that have no effect.
+        reason: reason of Ready, and of Error if that is true.
+        message: one sentence.
+        error: True if a person must act.
+        waiting: by node without a driver: the event that it waits for.
+        notices: notices on the object's fields; only those on fields without effect are used.
     """
 
     state: str
@@ -60,12 +60,12 @@ def summarize_nodes(
     *,
     nobody: str = "no node has a card",
 ) -> PolicyStatus:
-    """The verdict on an object that is followed.
+    """Returns the status of an object that Tessera follows.
 
     Args:
-        nodes: its nodes with cards; None for one whose driver is not decided yet.
-        notices: what of the object has no effect.
-        nobody: what to say where it has no nodes.
+        nodes: its nodes with cards; None for a node whose driver is not decided yet.
+        notices: notices on its fields.
+        nobody: the message if it has no nodes.
     """
     told = tuple(notices)
     waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
@@ -84,31 +84,31 @@ def summarize_nodes(
 
 
 def unmanaged_status(notices: Iterable[Notice] = ()) -> PolicyStatus:
-    """The verdict on a ClusterPolicy whose ``driver.enabled`` is false."""
+    """Returns the status of a ClusterPolicy whose ``driver.enabled`` is false."""
     text = "driver.enabled is false: nodes have their drivers pre-installed"
     return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=tuple(notices))
 
 
 def invalid_status(problems: Sequence[Problem]) -> PolicyStatus:
-    """The verdict on an object with mistakes: nothing of it is followed, what was followed before stays."""
+    """Returns the status of an object with mistakes: it is not applied; its last valid version stays in force."""
     text = f"{count_noun(len(problems), 'mistake')}: {_join_within_limit(map(str, problems))}"
     return PolicyStatus(state="notReady", reason="ReconcileFailed", message=text, error=True)
 
 
 def ignored_status(winner: str) -> PolicyStatus:
-    """The verdict on a ClusterPolicy beside an older one."""
+    """Returns the status of a ClusterPolicy beside an older one."""
     text = f"{winner} is older and counts; delete one of the two"
     return PolicyStatus(state="ignored", reason="Ignored", message=text)
 
 
 def disabled_status() -> PolicyStatus:
-    """The verdict on an NVIDIADriver that no ClusterPolicy calls for."""
+    """Returns the status of an NVIDIADriver that no ClusterPolicy asks for."""
     text = "no effect: no ClusterPolicy in force has driver.useNvidiaDriverCRD"
     return PolicyStatus(state="disabled", reason="Reconciled", message=text)
 
 
 def conflict_status(conflict: DriverConflict, rest: PolicyStatus) -> PolicyStatus:
-    """The verdict on an NVIDIADriver that contradicts others; its other nodes are as ``rest`` has them."""
+    """Returns the status of an NVIDIADriver that contradicts others; ``rest`` is about its other nodes."""
     return msgspec.structs.replace(
         rest, state="notReady", reason="ConflictingNodeSelector", message=conflict.text, error=True
     )
@@ -117,12 +117,12 @@ def conflict_status(conflict: DriverConflict, rest: PolicyStatus) -> PolicyStatu
 def make_status_patch(
     obj: Mapping[str, Any], verdict: PolicyStatus, *, namespace: str, now: str
 ) -> dict[str, Any] | None:
-    """The JSON merge patch of an object's status, or None if it says all this already.
+    """Returns the JSON merge patch of an object's status, or None if the status is right already.
 
     Args:
         obj: the object as it is.
-        verdict: what is to be told.
-        namespace: where Tessera runs.
+        verdict: the status to write.
+        namespace: Tessera's namespace.
         now: RFC 3339.
     """
     before = obj.get("status") or {}
@@ -190,7 +190,7 @@ def _all_have(nodes: int) -> str:
 
 
 def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
-    """One line for each text, with the names of which it is told."""
+    """Returns one line for each text, with the names that it is about."""
     by_text: dict[str, list[str]] = {}
     for name, text in told:
         by_text.setdefault(text, []).append(name)
@@ -198,7 +198,7 @@ def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _join_within_limit(lines: Iterable[str]) -> str:
-    """Lines as one text; as many as there is room for, the others counted."""
+    """Joins lines up to the limit, and counts the others."""
     every = list(lines)
     taken: list[str] = []
     for line in every[:_LIST_MOST]:

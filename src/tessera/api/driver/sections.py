@@ -33,7 +33,7 @@ from tessera.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 
-#: As distribution's reference grammar has them: a registry with its port, path components, a tag, a digest.
+#: Parts of distribution's reference grammar: a registry with its port, path components, a tag, a digest.
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
 _REPOSITORY = re.compile(rf"{_HOST}(?:/{_PART})*")
@@ -43,17 +43,17 @@ _REFERENCE = re.compile(
 )
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: Where the image of a reference of one word lies.
+#: The registry path of a reference of one word.
 _DOCKER_HUB = "docker.io/library"
 
-#: Seconds between two looks at a driver that starts, where nobody wrote another number.
+#: Default seconds between two checks of a starting driver.
 _PERIOD = 1
 
 
 def read_image_source(
     reading: FieldReader, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource
 ) -> ImageSource:
-    """The image of a part; the chart's where the object names none, which is noted."""
+    """Returns the image of a part; the chart's, with a notice, if the object names none."""
     before = len(reading.found.problems)
     named = {key: reading.text(fields, key, path) for key in ("repository", "image")}
     named["version"] = read_version(reading, fields, path)
@@ -78,10 +78,10 @@ def read_image_source(
 
 
 def read_driver_source(reading: FieldReader, fields: Mapping[str, Any], path: str) -> ImageSource:
-    """A driver's image; one reference with a tag is taken apart, so that kernel and system complete the tag.
+    """Returns a driver's image; splits a reference with a tag, so that kernel and system complete the tag.
 
-    NVIDIA's operator appends ``-ubuntu22.04`` to it as to a version. A digest is one image, and stays as it is; so does
-    a reference without a tag, to which nothing can be appended.
+    NVIDIA's operator appends ``-ubuntu22.04`` to the tag as to a version. A digest names one image and stays as it is;
+    so does a reference without a tag, to which nothing can be appended.
     """
     source = read_image_source(reading, fields, path, otherwise=chart.DRIVER_SOURCE)
     name, _, tag = source.image.rpartition(":")
@@ -123,7 +123,7 @@ def _hint(text: str) -> str:
 
 
 def read_version(reading: FieldReader, fields: Mapping[str, Any], path: str) -> str:
-    """A version as text. A whole number is a branch (``525``); one with a point has lost its zeros in YAML."""
+    """Returns a version as text. An integer is a branch (``525``); a decimal number has lost its zeros in YAML."""
     value = fields.get("version")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -154,11 +154,11 @@ def judge_precompiled(reading: FieldReader, source: ImageSource, path: str, *, g
 
 
 def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: str) -> dict[str, int]:
-    """Reads the driver's startup probe: how long a start may take, and how often it is checked.
+    """Reads the driver's startup probe: the longest start time, and the seconds between two checks.
 
-    The chart's delay (60 s) and period (10 s) are in every object that it renders, nobody asked for them, and each
-    start of a driver waits for them. They become no delay and one second; the time until a start counts as failed
-    stays the same. Any other number is followed.
+    The chart writes its delay (60 s) and period (10 s) into every object, so no user chose them, and each start of a
+    driver would wait for them. Tessera uses no delay and one second instead; the time until a start counts as failed
+    stays the same. Any other number is used as written.
     """
     at = join_path(path, "startupProbe")
     written = fields.get("startupProbe")
@@ -189,7 +189,7 @@ def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: st
 def read_upgrade_policy(
     reading: FieldReader, fields: Mapping[str, Any], path: str, marks: Mapping[str, str]
 ) -> UpgradePolicy:
-    """Reads how a running driver is replaced. Without ``autoUpgrade`` it is not, as with NVIDIA's operator."""
+    """Reads how a running driver is replaced. Without ``autoUpgrade`` it stays, as with NVIDIA's operator."""
     at = join_path(path, "upgradePolicy")
     written = fields.get("upgradePolicy") or {}
     waiting, deletion, drain = (written.get(key) or {} for key in ("waitForCompletion", "podDeletion", "drain"))
@@ -228,7 +228,7 @@ def _eviction(reading: FieldReader, fields: Mapping[str, Any], path: str) -> dic
 
 
 def _part(reading: FieldReader, value: Any, path: str) -> int | str:
-    """A number of nodes, or a percentage as it stands."""
+    """Returns a number of nodes, or a percentage unchanged."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
         return value
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
@@ -244,7 +244,7 @@ def _part(reading: FieldReader, value: Any, path: str) -> int | str:
 def read_operand(
     reading: FieldReader, fields: Mapping[str, Any], raw: Any, path: str, *, otherwise: ImageSource
 ) -> OperandSettings:
-    """A part with an image of its own; its image is not judged where it is off. The folder is the toolkit's."""
+    """Returns a part with its own image; does not check the image if the part is off. The folder is the toolkit's."""
     enabled = reading.boolean(fields, "enabled", path, otherwise=True)
     variables = raw.get("env") if isinstance(raw, Mapping) else None
     return OperandSettings(
@@ -256,7 +256,7 @@ def read_operand(
 
 
 def read_folder(reading: FieldReader, fields: Mapping[str, Any], key: str, path: str, otherwise: str = "") -> str:
-    """A folder of the host."""
+    """Returns a folder of the host."""
     found = reading.text(fields, key, path) or otherwise
     if found and (not found.startswith("/") or ".." in found.split("/")):
         reading.add_problem(
@@ -269,12 +269,12 @@ def read_folder(reading: FieldReader, fields: Mapping[str, Any], key: str, path:
 
 
 def read_annotations(reading: FieldReader, metadata: Mapping[str, Any]) -> Mapping[str, str]:
-    """Annotations of an object."""
+    """Returns the annotations of an object."""
     return reading.labels(metadata, "annotations", "metadata")
 
 
 def apply_annotations(reading: FieldReader, policy: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a policy with those that annotations hold."""
+    """Returns the fields of a policy including those from annotations."""
     build = marks.get(BUILD_REPOSITORY_ANNOTATION, "").strip()
     if build and not _fits(_REPOSITORY, build):
         reading.add_problem(_mark(BUILD_REPOSITORY_ANNOTATION), f"{quote_value(build)} is no repository{_hint(build)}")
@@ -318,7 +318,7 @@ def _mark(name: str) -> str:
 
 
 def read_identity(metadata: Mapping[str, Any], kind: str) -> DriverPolicy:
-    """A policy that knows whose it is."""
+    """Returns a policy with the object's name and UID."""
     texts = {key: metadata.get(key) for key in ("uid", "creationTimestamp")}
     uid, created = (value if isinstance(value, str) else "" for value in texts.values())
     return DriverPolicy(kind=kind, name=metadata["name"], uid=uid, created=created)

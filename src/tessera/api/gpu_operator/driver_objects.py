@@ -1,15 +1,15 @@
-"""The objects by which an installation has drivers: what NVIDIA's chart would render of values, or a ClusterPolicy.
+"""The driver objects of an installation: those that NVIDIA's chart would render from values, or a ClusterPolicy.
 
-When there are any:
+There are such objects if:
 
 - ``driver.enabled`` is not false, and the file names a driver: ``version``, ``repository``, ``image`` or
-  ``usePrecompiled``. Values that say nothing of drivers leave those of the hosts alone, though the chart's default is
+  ``usePrecompiled``. Values without a word about drivers leave the hosts' drivers alone, though the chart's default is
   to install one;
-- or the user asks for drivers, whatever the file names. Nobody gets any who asks for none.
+- or the user asks for drivers, whatever the file names. Without either, Tessera installs none.
 
-What values leave out is the chart's (:mod:`tessera.api.driver.chart_defaults`). The components that are Tessera's own
-are rendered as switched off, so that the object is whole for NVIDIA's definition of the kind, and asks NVIDIA's
-operator for nothing that Tessera does.
+The chart's defaults (:mod:`tessera.api.driver.chart_defaults`) fill in missing values. Components that Tessera itself
+provides are rendered as switched off. So the object satisfies NVIDIA's CRD, and asks NVIDIA's operator for nothing that
+Tessera does.
 """
 
 import copy
@@ -38,7 +38,7 @@ LABELS = {"app.kubernetes.io/part-of": "tessera"}
 
 #: Components of a ClusterPolicy that NVIDIA's definition requires and Tessera replaces.
 _OWN = ("dcgm", "dcgmExporter", "devicePlugin", "gfd", "nodeStatusExporter")
-#: What the server writes into ``metadata``; the rest is its author's.
+#: Fields of ``metadata`` that the server writes; the author writes the others.
 _OF_AUTHOR = ("name", "labels", "annotations")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -49,9 +49,9 @@ class InstalledDrivers(msgspec.Struct, frozen=True, kw_only=True):
     """The driver objects of an installation.
 
     Attributes:
-        objects: to be applied; none where drivers stay the hosts' business.
-        policies: what the objects mean, in their order.
-        notices: what has no effect, under the paths of the file.
+        objects: the objects to apply; none if the hosts keep their own drivers.
+        policies: the meaning of the objects, in their order.
+        notices: settings without effect, with their paths in the file.
     """
 
     objects: tuple[Manifest, ...] = ()
@@ -63,11 +63,11 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
     """Reads the driver objects of the Helm chart's values.
 
     Args:
-        values: as they were loaded.
-        wanted: whether the user asks for drivers; None leaves it to the file.
+        values: the loaded values.
+        wanted: True if the user asks for drivers; None leaves it to the file.
 
     Raises:
-        FileRefused: what they say cannot be.
+        FileRefused: the values have mistakes.
     """
     if wanted is None and not _deployed(values):
         wanted = False
@@ -85,10 +85,10 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
 
 
 def drivers_of_policy(obj: Mapping[str, Any], wanted: bool | None = None) -> InstalledDrivers:
-    """Reads the driver objects of a ClusterPolicy in a file. The object to apply is the file's, without its state.
+    """Reads the driver objects of a ClusterPolicy in a file. The object to apply is the file's, without its status.
 
     Raises:
-        FileRefused: what it says cannot be.
+        FileRefused: the policy has mistakes.
     """
     spec = obj.get("spec")
     fields = spec if isinstance(spec, Mapping) else {}
@@ -110,7 +110,7 @@ def _is_wanted(fields: Mapping[str, Any], path: str, wanted: bool | None) -> boo
 
 
 def _deployed(values: Mapping[str, Any]) -> bool:
-    """Whether the chart would render a ClusterPolicy at all."""
+    """True if the chart would render a ClusterPolicy at all."""
     written = values.get("clusterPolicy")
     return not isinstance(written, Mapping) or written.get("deployCR") is not False
 
@@ -127,7 +127,7 @@ def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]
 
 
 def _in_values(path: str) -> str:
-    """The path in the values that becomes a path of the object."""
+    """Returns the path in the values that becomes a path of the object."""
     return path.removeprefix("spec.").replace("upgradePolicy.podDeletion", "upgradePolicy.gpuPodDeletion")
 
 
@@ -176,7 +176,7 @@ def _render(values: Mapping[str, Any]) -> Iterator[Manifest]:
 
 
 def _nri(values: Mapping[str, Any]) -> Manifest:
-    """Toolkit variables that ``cdi`` sets; agents take the rest of ``cdi`` as options."""
+    """Returns toolkit variables that ``cdi`` sets; agents take the rest of ``cdi`` as options."""
     cdi = values.get("cdi")
     asked = isinstance(cdi, Mapping) and cdi.get("nriPluginEnabled") is True
     return {"cdi": {"nriPluginEnabled": True}} if asked else {}
@@ -189,7 +189,7 @@ def _object(api_version: str, kind: str, name: str, spec: Manifest) -> Manifest:
 def _default_driver(
     rest: Manifest, upgrade: Manifest, crd: Mapping[str, Any], merged: Mapping[str, Any], features: Manifest
 ) -> Manifest:
-    """The NVIDIADriver for all nodes; its references to ConfigMaps have other keys than a ClusterPolicy's."""
+    """Returns the NVIDIADriver for all nodes; its references to ConfigMaps have other keys than a ClusterPolicy's."""
     spec = {key: value for key, value in rest.items() if key != "enabled"}
     for there, here, key in (
         ("repoConfig", "repoConfig", "configMapName"),
@@ -210,7 +210,7 @@ def _default_driver(
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Values over the chart's: mappings are joined, a null takes a key away."""
+    """Merges values into the chart's: mappings are joined, a null removes a key."""
     found = copy.deepcopy(dict(under))
     for key, value in over.items():
         below = found.get(key)
@@ -224,7 +224,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill_in(fields: Mapping[str, Any], written: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The keys that have a value, as the template's conditions leave them; versions as text."""
+    """Returns the keys that have a value, like the template's conditions; versions as text."""
     found = {key: value for key, value in fields.items() if value not in (None, "", [], {})}
     for key in ("repoConfig", "certConfig", "virtualTopology", "kernelModuleConfig"):
         if key in found and not is_set(found[key]):
@@ -233,7 +233,7 @@ def _fill_in(fields: Mapping[str, Any], written: Mapping[str, Any] | None = None
     if isinstance(licence, Mapping) and not any(licence.get(key) for key in ("secretName", "configMapName")):
         del found["licensingConfig"]
     if written is not None and not written.get("startupProbe"):
-        found.pop("startupProbe", None)  # the chart's, which nobody asked for
+        found.pop("startupProbe", None)  # the chart's, which no user chose
     for key, value in found.items():
         if isinstance(value, Mapping):
             found[key] = {name: below for name, below in value.items() if below not in (None, "", [])}

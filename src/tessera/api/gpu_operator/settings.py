@@ -1,4 +1,4 @@
-"""Settings that Tessera follows of an installation of NVIDIA's gpu-operator, as values."""
+"""Settings of an installation of NVIDIA's gpu-operator that Tessera follows, as values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.sharing.profile import MigStrategy
 
-#: Where Tessera runs, and its own ConfigMaps there, which count where the file names none.
+#: Tessera's namespace, and its own ConfigMaps there, which count if the file names none.
 SYSTEM_NAMESPACE = "tessera-system"
 OWN_PROFILES = "sharing-profiles"
 OWN_LAYOUTS = "mig-layouts"
@@ -24,7 +24,7 @@ class NamedConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: empty for Tessera's own.
         default: the entry for nodes without a label; empty for none.
-        data: what the ConfigMap is to hold; None where somebody else makes it.
+        data: content of the ConfigMap; None if Tessera does not make it.
     """
 
     name: str = ""
@@ -43,14 +43,14 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         device_list_strategies: how containers learn of their devices; None for the agent's default.
         device_id_strategy: of :data:`DEVICE_ID_STRATEGIES`; None for the agent's default.
         pass_device_specs: device nodes are named in the answers to kubelet too.
-        mps_root: the folder of the MPS daemons on the host; None for the agent's default.
+        mps_root: host folder of the MPS daemons; None for the agent's default.
         kubelet_root: kubelet's ``--root-dir``; None for the usual one.
         health: the environment variables that choose which errors count, with their values.
-        namespace: where the operator runs, if the file knows.
-        driver_objects: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none where the hosts
-            have theirs.
-        drivers: what these objects mean.
-        notices: what has no effect, or another one than upstream.
+        namespace: the operator's namespace, if the file has it.
+        driver_objects: the ClusterPolicy and the NVIDIADriver by which Tessera installs drivers; none if the hosts have
+            theirs.
+        drivers: the meaning of these objects.
+        notices: settings without effect, or with another effect than upstream.
     """
 
     mig_strategy: MigStrategy

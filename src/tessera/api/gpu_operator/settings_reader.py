@@ -1,16 +1,16 @@
 """Reads the settings that Tessera follows from NVIDIA's gpu-operator: its Helm values file, or its ``ClusterPolicy``.
 
-Followed are the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
-defaults, how containers learn of their devices, and which errors count as ill health; and those of drivers, which
-become objects (:mod:`tessera.api.gpu_operator.driver_objects`). Everything else is checked as
-:mod:`tessera.api.operator_fields.keys` knows it, and reported with the reason for which it has no effect
-(:mod:`tessera.api.operator_fields.without_effect`). A component that is switched off is off here too, and not reported.
+Tessera follows the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
+defaults, the way in which containers learn of their devices, and the errors that count as ill health. It also follows
+those of drivers, which become objects (:mod:`tessera.api.gpu_operator.driver_objects`).
+:mod:`tessera.api.operator_fields.keys` checks everything else, and :mod:`tessera.api.operator_fields.without_effect`
+has the reason why it has no effect. A component that is switched off is off here too, and not reported.
 
-A values file lies on top of the chart's own values, so a key that it leaves out means the chart's value. There are two
-exceptions, both told in a notice. The chart's layout for nodes without a label, which takes MIG off their cards, counts
-only where the file writes it. A ConfigMap that the file does not name is Tessera's own.
+A values file lies on top of the chart's own values, so a missing key means the chart's value. There are two exceptions,
+both with a notice. The chart's layout for nodes without a label, which turns MIG off on their cards, counts only if the
+file contains it. If the file names no ConfigMap, Tessera's own counts.
 
-Where the ConfigMaps lie is said by neither file but by ``helm --namespace``; an operator that runs has it in the status
+Neither file names the namespace of the ConfigMaps; ``helm --namespace`` does. A running operator has it in the status
 of its ClusterPolicy.
 """
 
@@ -31,8 +31,8 @@ from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.text import one_line
 
-#: The chart's value of ``mig.strategy`` since its version 1.7; a ClusterPolicy without one leaves it to the device
-#: plugin, whose own is ``none``.
+#: The chart's value of ``mig.strategy`` since its version 1.7; without one a ClusterPolicy leaves it to the device
+#: plugin, whose default is ``none``.
 CHART_STRATEGY = MigStrategy.SINGLE
 POLICY_STRATEGY = MigStrategy.NONE
 
@@ -44,18 +44,18 @@ T = TypeVar("T")
 _HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 _SPECS = "PASS_DEVICE_SPECS"
 
-#: As Go's ``strconv.ParseBool`` reads the environment.
+#: Texts for true, as in Go's ``strconv.ParseBool``.
 _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
            **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False", ""), False)}  # fmt: skip
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def read_settings(document: Any, drivers: bool | None = None) -> OperatorSettings:
-    """The settings in a document that is already loaded: values, or a ClusterPolicy if it says that it is one.
+    """Returns the settings of a loaded document: values, or a ClusterPolicy if its kind says so.
 
     Args:
-        document: what was loaded.
-        drivers: whether Tessera is to install drivers; None leaves it to the document.
+        document: the loaded document.
+        drivers: True if Tessera must install drivers; None leaves it to the document.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
@@ -103,7 +103,7 @@ def _settings(document: Any) -> OperatorSettings:
 
 
 class _SettingsReader:
-    """One file being read: its mistakes and its notices, wherever they are met."""
+    """Collects mistakes and notices of one file while it is read."""
 
     def __init__(self, found: ProblemCollector, fields: Mapping[str, Any], path: str, strategy: MigStrategy) -> None:
         self.found = found
@@ -113,7 +113,7 @@ class _SettingsReader:
         self.notices: list[Notice] = []
 
     def settings(self) -> OperatorSettings:
-        """Everything that Tessera follows; ends the reading."""
+        """Returns all settings that Tessera follows, and ends the reading."""
         plugin_env, mig_env = self._env("devicePlugin"), self._env("migManager")
         lists = plugin_env.get("DEVICE_LIST_STRATEGY")
         ids = plugin_env.get("DEVICE_ID_STRATEGY")

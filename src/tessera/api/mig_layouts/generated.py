@@ -1,11 +1,11 @@
-"""The layouts that exist without a file: what NVIDIA's MIG manager generates for the cards of a node.
+"""The layouts that need no file: those that NVIDIA's MIG manager generates for the cards of a node.
 
-A node that has no file of layouts, or whose file does not have the one that its label names, still knows these
-(mig-parted ``generate-config``): ``all-disabled``, ``all-enabled``, ``all-<profile>`` with as many as a card holds, and
-``all-balanced``. A node of several models gets one entry for each model that has the profile, told apart by PCI id.
+A node without a file of layouts, or whose file lacks the name in its label, still has these (mig-parted
+``generate-config``): ``all-disabled``, ``all-enabled``, ``all-<profile>`` with as many as a card holds, and
+``all-balanced``. A node of several models gets one entry for each model that has the profile, distinguished by PCI id.
 
-Beside these a name may say itself what a card is to be cut into, as people call their layouts anyway: ``7x1g.5gb``,
-``2x2g.10gb-3x1g.5gb``. That is a layout without a file, too.
+A name may also spell out the partition of a card: ``7x1g.5gb``, ``2x2g.10gb-3x1g.5gb``. That is a layout without a
+file, too.
 """
 
 import re
@@ -29,11 +29,11 @@ _BALANCED: Mapping[int, Mapping[int, int]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2
 
 
 class LayoutCardModel(msgspec.Struct, frozen=True):
-    """Cards of a node that are alike.
+    """Cards of a node with the same model.
 
     Attributes:
         pci_device_id: device and vendor as one number.
-        geometry: what they can be cut into, as NVML reported it.
+        geometry: their possible placements, as NVML reported them.
     """
 
     pci_device_id: int
@@ -41,10 +41,10 @@ class LayoutCardModel(msgspec.Struct, frozen=True):
 
 
 def generated_layouts(kinds: Sequence[LayoutCardModel]) -> dict[str, tuple[LayoutEntry, ...]]:
-    """Named layouts for a node with these kinds of cards, small instances before large ones.
+    """Returns named layouts for a node with these kinds of cards, small instances before large ones.
 
     Args:
-        kinds: one for each PCI id; the order does not matter to what a name means.
+        kinds: one for each PCI id; their order does not change any layout.
     """
     several = len(kinds) > 1
     layouts: dict[str, list[LayoutEntry]] = {
@@ -60,14 +60,14 @@ def generated_layouts(kinds: Sequence[LayoutCardModel]) -> dict[str, tuple[Layou
 
 
 def make_named_layout(name: str, kinds: Sequence[LayoutCardModel]) -> tuple[LayoutEntry, ...] | None:
-    """The layout that a name spells out, for the cards that have all of its profiles.
+    """Returns the layout that a name spells out, for the cards that have all of its profiles.
 
     Args:
         name: counts and profiles in the resource's spelling, ``2x2g.10gb-3x1g.5gb``.
         kinds: one for each PCI id.
 
     Returns:
-        One entry for each kind of card that it is for; ``None`` if the name is of another form, or for no card here.
+        One entry for each matching kind of card; ``None`` if the name has another form, or matches no card here.
     """
     if not _SPELLED.fullmatch(name):
         return None
@@ -85,7 +85,7 @@ def make_named_layout(name: str, kinds: Sequence[LayoutCardModel]) -> tuple[Layo
 
 
 def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
-    # A card tells its profiles in another order once MIG mode is on; names that are listed to people stay in theirs.
+    # A card lists its profiles in another order once MIG mode is on; names shown to people keep their order.
     ordered = sorted(geometry.profiles, key=lambda each: (each.compute_slices, each.size, each.name))
     found: dict[str, Mapping[str, int]] = {
         f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in ordered
@@ -95,7 +95,7 @@ def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
 
 
 def _balanced(geometry: Geometry) -> dict[str, int]:
-    """A mix of sizes; empty where the card lacks one of them or they do not fit together."""
+    """Returns a mix of sizes; empty if the card lacks one of them or they do not fit together."""
     whole = max((profile.compute_slices for profile in geometry.profiles), default=0)
     counts: dict[str, int] = {}
     for slices, count in _BALANCED.get(whole, {}).items():
@@ -107,6 +107,6 @@ def _balanced(geometry: Geometry) -> dict[str, int]:
 
 
 def _plain(geometry: Geometry, slices: int) -> Profile | None:
-    """The profile of so many slices that takes the least memory and has no suffix."""
+    """Returns the profile with this number of slices that takes the least memory and has no suffix."""
     plain = [each for each in geometry.profiles if each.compute_slices == slices and each.name.endswith("gb")]
     return min(plain, key=lambda each: each.size, default=None)

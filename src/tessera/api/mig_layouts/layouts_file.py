@@ -1,11 +1,11 @@
 """MIG layouts by name: the file of NVIDIA's mig-parted, ``version: v1``, read strictly.
 
-A file holds named layouts; the node label ``nvidia.com/mig.config`` picks one. A layout is a list of entries, each for
-some of a node's cards; of several entries for one card the last counts. Accepted is what mig-parted accepts
-(``api/spec/v1``), with two additions: mistakes carry their path, and a ``device-filter`` that is a model's name, which
-mig-parted reads and never matches, means that model.
+A file holds named layouts; the node label ``nvidia.com/mig.config`` selects one. A layout is a list of entries, each
+for some of a node's cards; the last entry for a card counts. Tessera accepts all that mig-parted accepts
+(``api/spec/v1``), with two additions: mistakes have their path, and a ``device-filter`` that is a model's name, which
+mig-parted reads and never matches, selects that model.
 
-What a layout asks of a card is a multiset of profiles. Whether a card can hold it is decided in ``tessera.mig``.
+A layout wants a multiset of profiles on a card. ``tessera.mig`` decides if a card can hold it.
 """
 
 import re
@@ -31,15 +31,15 @@ _PROFILE = re.compile(
 
 
 class MigCard(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a card that entries of a layout select by.
+    """The facts of a card by which entries of a layout select it.
 
     Attributes:
         uuid: the card's.
-        index: the driver's, which ``devices`` lists.
+        index: the driver's index, which ``devices`` lists.
         product: NVML's product name.
         pci_device_id: device and vendor as one number, ``0x20B010DE``.
         pci_subsystem_id: likewise of the board; 0 where it is not known.
-        mig_capable: it has a MIG mode.
+        mig_capable: True if the card has a MIG mode.
     """
 
     uuid: str
@@ -64,7 +64,7 @@ class DeviceFilter(msgspec.Struct, frozen=True):
     subsystem: int | None = None
 
     def matches(self, card: MigCard) -> bool:
-        """Whether the card is one of those meant."""
+        """True if the filter selects the card."""
         if self.device is None:
             return _folded(self.text) in _names_of(card.product)
         return self.device == card.pci_device_id and self.subsystem in (None, card.pci_subsystem_id)
@@ -75,10 +75,10 @@ class LayoutEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         devices: indexes of cards; ``None`` for all.
-        mig_enabled: MIG mode shall be on.
+        mig_enabled: the wanted MIG mode.
         counts: instances by profile, all positive, sorted by name.
         filters: only cards that one of these matches; empty for any.
-        path: where the entry stands.
+        path: the entry's place in the file.
     """
 
     devices: tuple[int, ...] | None
@@ -88,7 +88,7 @@ class LayoutEntry(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
     def names(self, card: MigCard) -> bool:
-        """Whether the entry is about this card."""
+        """True if the entry is about this card."""
         if self.devices is not None and card.index not in self.devices:
             return False
         return not self.filters or any(each.matches(card) for each in self.filters)
@@ -99,7 +99,7 @@ class MigLayouts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layouts: by name, in the order of the file.
-        notices: what its author should know.
+        notices: notices for its author.
     """
 
     layouts: Mapping[str, tuple[LayoutEntry, ...]]
@@ -110,10 +110,10 @@ class CardTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The target of a layout for one card.
 
     Attributes:
-        card: which.
-        mig_enabled: MIG mode shall be on.
+        card: the card.
+        mig_enabled: the wanted MIG mode.
         counts: instances by profile.
-        path: the entry that says so.
+        path: the entry with this target.
     """
 
     card: MigCard
@@ -139,7 +139,7 @@ def parse_layouts(text: str) -> MigLayouts:
 
 
 def parse_layouts_document(document: Any) -> MigLayouts:
-    """The layouts in a document that is already loaded.
+    """Returns the layouts in a loaded document.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
@@ -171,11 +171,11 @@ def resolve_targets(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) ->
     """Resolves a layout to targets for a node's cards; cards that no entry names are left as they are.
 
     Args:
-        entries: the layout.
-        cards: the node's.
+        entries: the layout's entries.
+        cards: the node's cards.
 
     Raises:
-        FileRefused: an entry turns MIG on for a card, by its index, that has no MIG; or wants what is never made.
+        FileRefused: an entry turns MIG on for a card, by its index, that has no MIG; or wants an unsupported instance.
     """
     found = ProblemCollector()
     targets: list[CardTarget] = []
@@ -205,10 +205,10 @@ def resolve_targets(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) ->
 
 
 def canonical_profile(text: str) -> str:
-    """A profile's name as mig-parted writes it: ``3c.3g.20gb`` is ``3g.20gb``.
+    """Returns a profile's name as mig-parted writes it: ``3c.3g.20gb`` is ``3g.20gb``.
 
     Raises:
-        ValueError: the text is no profile's name; it says what the form is.
+        ValueError: the text is no profile's name; the error states the form.
     """
     match = _PROFILE.fullmatch(text)
     if match is None:
@@ -317,7 +317,7 @@ def _filter_notices(entries: Iterable[LayoutEntry]) -> list[Notice]:
 
 
 def _parts(entry: LayoutEntry) -> list[Problem]:
-    """Compute instances that leave a part of their GPU instance unused have no place in Tessera's resources."""
+    """Reports compute instances smaller than their GPU instance, since no resource of Tessera serves them."""
     text = "compute instances smaller than their GPU instance are not made; write {}"
     return [
         Problem(join_path(f"{entry.path}.mig-devices", name), text.format(name[part.end() :]))
@@ -331,7 +331,7 @@ def _folded(name: str) -> str:
 
 
 def _names_of(product: str) -> set[str]:
-    """Spellings of a card's model: the product's name, and the model's short names for the same memory."""
+    """Returns spellings of a card's model: the product's name, and the model's short names for the same memory."""
     model = model_by_product(product)
     short = () if model is None else (model.short_name, *model.other_short_names)
     return {_folded(product), *(_folded(name) for name in short)}

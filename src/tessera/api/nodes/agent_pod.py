@@ -1,19 +1,19 @@
-"""Recognises the pod of a node's agent, and tells if that pod is ready.
+"""Recognises the pod of a node's agent, and reads if that pod is ready.
 
-Kubelet says of every pod whether it is ready, at once when a container ends and after each failed probe. So an agent's
-own pod is its heartbeat: it costs the API server nothing beyond what is written anyway.
+Kubelet reports for every pod if it is ready, at once when a container ends and after each failed probe. So an agent's
+own pod is its heartbeat, and costs the API server no extra writes.
 """
 
 from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.kube.resources import Pod
 
-#: DaemonSet of the agents. This owner makes a pod an agent: every tenant may use the label, but only who has rights in
-#: Tessera's namespace can make a pod there.
+#: DaemonSet of the agents. This owner makes a pod an agent: every user may set the label, but only a user with rights
+#: in Tessera's namespace can create a pod there.
 AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
 
 
 def is_agent(pod: Pod) -> bool:
-    """Tells if the agents' DaemonSet made the pod. The label alone proves nothing: tenants can set it on their pods."""
+    """True if the agents' DaemonSet made the pod. The label alone proves nothing: any user can set it on a pod."""
     return pod.metadata.namespace == SYSTEM_NAMESPACE and any(
         owner.controller and (owner.api_version, owner.kind, owner.name) == AGENT_DAEMON_SET
         for owner in pod.metadata.owner_references
@@ -21,5 +21,5 @@ def is_agent(pod: Pod) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Tells if kubelet reports the pod as ready."""
+    """True if kubelet reports the pod as ready."""
     return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)

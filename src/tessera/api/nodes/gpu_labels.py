@@ -1,23 +1,23 @@
-"""Labels by which others say that a node has NVIDIA GPUs, or will have them.
+"""Labels by which other software says that a node has NVIDIA GPUs, or will have them.
 
-Everything of ours that has to tell such nodes from others reads this list: which nodes get drivers, whose way to usable
-cards is recorded, what an autoscaler can know beforehand. ``deploy/agent.yaml`` repeats it for the scheduler. What a
-node offers itself, and ``nvidia.com/mig.config``, say so too; those are not labels of discovery and stand elsewhere.
+All parts of Tessera that must recognise such nodes read this list: those that give nodes drivers, record their way to
+usable cards, or tell an autoscaler in advance. ``deploy/agent.yaml`` repeats it for the scheduler. A node's own offers
+and ``nvidia.com/mig.config`` also show GPUs; they are no labels of discovery and are defined elsewhere.
 """
 
 from collections.abc import Mapping
 
-#: Labels whose value ``true`` says so: NVIDIA's operator; Node Feature Discovery by NVIDIA's PCI vendor alone (as that
-#: operator sets it up), and with the class of 3D controllers or of VGA controllers (as it comes).
+#: Labels that mean GPUs with the value ``true``: NVIDIA's operator; Node Feature Discovery by NVIDIA's PCI vendor alone
+#: (as that operator configures it), and with the class of 3D controllers or of VGA controllers (its default).
 PRESENT_LABELS = (
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
-#: What cluster autoscalers know node groups with cards by, whatever the value, from registration on (GPULabel of the
-#: cluster autoscaler's providers): of Cluster API and OpenShift, and by the scheme of a node's providerID. OVHcloud and
-#: Magnum share OpenStack's scheme, under which Cluster API makes nodes, too.
+#: Labels by which cluster autoscalers recognise node groups with cards, with any value, from registration on (GPULabel
+#: of the cluster autoscaler's providers): of Cluster API and OpenShift, and by the scheme of a node's providerID.
+#: OVHcloud and Magnum share OpenStack's scheme, under which Cluster API makes nodes, too.
 CAPI_ACCELERATOR = "cluster-api/accelerator"
 PROVIDER_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "aws": ("k8s.amazonaws.com/accelerator",),
@@ -47,7 +47,7 @@ ACCELERATOR_LABELS = tuple(
 
 
 def labels_say_gpu(labels: Mapping[str, str]) -> bool:
-    """Whether one of these labels says that the node has NVIDIA GPUs."""
+    """True if one of these labels says that the node has NVIDIA GPUs."""
     return any(labels.get(name) == "true" for name in PRESENT_LABELS) or any(
         name in labels for name in ACCELERATOR_LABELS
     )

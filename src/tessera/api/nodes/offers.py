@@ -1,15 +1,16 @@
 """The annotation ``tessera.dev/offers`` of a node: its offers as a JSON list.
 
-Written by the agent of the node; read at admission, for the smallest offer that fulfils a pod's requirements and for
-requests above one, and to explain a node. A capacity alone does not say what one ``nvidia.com/gpu`` is; this does.
+The node's agent writes it. Admission reads it to find the smallest offer that fulfils a pod's requirements, and to
+check requests above one; explanations of a node read it too. A capacity alone does not say what one ``nvidia.com/gpu``
+is; this annotation does.
 
 Rules:
 
-- one entry for each resource and kind of device behind it, so a node that gives out two models under one name has two;
-- the same offers make the same text, so a node is written only when something has changed;
-- a text of more bytes than `OFFERS_TEXT` is refused and numbers are bounded: whoever may write a node's annotation
+- one entry for each resource and kind of device behind it, so a node with two models under one name has two;
+- equal offers give equal text, so a node is written only after a change;
+- a text of more bytes than `OFFERS_TEXT` is refused and numbers are bounded, so that a writer of a node's annotation
   cannot keep its readers busy;
-- keys that are not known are passed over, so that a newer agent may say more.
+- unknown keys are ignored, so that a newer agent may add some.
 """
 
 from collections.abc import Iterable
@@ -28,9 +29,9 @@ from tessera.text import one_line
 
 OFFERS_ANNOTATION = "tessera.dev/offers"
 
-#: Compute slices of a card whose model is not in the table: those of every MIG card but A30 and the RTX PRO ones.
+#: Compute slices of a card whose model is not in the table: those of all MIG cards but A30 and the RTX PRO ones.
 _COMPUTE_SLICES = 7
-#: A share that gets less than this part of what an even division gives has had its memory pinned lower.
+#: A share below this part of an even division has a lowered memory limit.
 _EVEN = Fraction(9, 10)
 _MIB = 2**20
 
@@ -59,21 +60,21 @@ Replicas = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, order=True):
-    """A resource of a node, and what one of it is.
+    """A resource of a node, with the properties of one device of it.
 
     Attributes:
         resource: the extended resource, ``nvidia.com/gpu.shared``.
-        kind: what one of it is; a share of a MIG slice is a share.
+        kind: the kind of one device.
         product: NVML's name of the card.
         card_memory_mib: of the whole card, MiB as NVML reports it.
-        memory_mib: what one of the resource gets, MiB; a share without a limit of its own gets its even part.
+        memory_mib: memory of one device, MiB; a share without its own limit gets its even part.
         compute_capability: ``8.0``.
-        nvlink: the card is joined to other cards.
-        ecc: the card's memory is protected.
-        count: how many the node has in all, in use or not, healthy or not: shares, not cards. Of slices on demand the
-            most that fit when nothing else is there.
-        replicas: among how many one device is divided; 1 if it is not.
-        one_per_request: a container that asks for more than one is refused.
+        nvlink: True if the card is joined to other cards.
+        ecc: True if the card's memory is protected.
+        count: all devices of the node, in use or not, healthy or not: shares, not cards. Of slices on demand, the most
+            that fit on empty cards.
+        replicas: number of shares of one device; 1 if it is not shared.
+        one_per_request: True if a container that asks for more than one is refused.
         profile: of a slice, or of the slice that is shared, as NVML writes it: ``1g.5gb+me``.
     """
 
@@ -98,10 +99,10 @@ _DECODER = msgspec.json.Decoder(tuple[NodeOffer, ...])
 
 
 def encode_offers(offers: Iterable[NodeOffer]) -> str:
-    """The annotation's value: compact, in an order that follows from the offers alone.
+    """Returns the annotation's value: compact, in an order that depends only on the offers.
 
     Raises:
-        ValueError: it would be longer than readers accept.
+        ValueError: the value would be longer than readers accept.
     """
     text = msgspec.json.encode(sorted(offers)).decode()
     _check_size(text)
@@ -109,10 +110,10 @@ def encode_offers(offers: Iterable[NodeOffer]) -> str:
 
 
 def decode_offers(text: str) -> tuple[NodeOffer, ...]:
-    """The offers of an annotation's value.
+    """Returns the offers of an annotation's value.
 
     Raises:
-        ValueError: it is too long or not of its form; the text names annotation, entry, field and rule.
+        ValueError: the text is too long or malformed; the error names annotation, entry, field and rule.
     """
     try:
         _check_size(text)
@@ -136,7 +137,7 @@ def _check_size(text: str) -> None:
 
 
 def _located(error: str) -> str:
-    """The decoder's text with the path in front of it."""
+    """Returns the decoder's text with the path in front of it."""
     text, _, path = error.partition(" - at `$")
     return f"{one_line(path.rstrip('`'))}: {one_line(text)}" if path else one_line(text)
 
@@ -151,7 +152,7 @@ def _check_profile(number: int, offer: NodeOffer) -> None:
 
 
 def _profile(text: str) -> tuple[ProfileName, int]:
-    """A profile, and the compute slices of the instance: one of ``1c.3g.20gb``, three of ``3g.20gb``."""
+    """Returns a profile, and the instance's compute slices: 1 for ``1c.3g.20gb``, 3 for ``3g.20gb``."""
     compute, divided, rest = text.partition("c.")
     if divided and compute.isdecimal():
         return parse_profile_name(rest), int(compute)
@@ -160,10 +161,10 @@ def _profile(text: str) -> tuple[ProfileName, int]:
 
 
 def placement_offers(offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
-    """The offers of a node in the terms in which requirements are compared with them.
+    """Returns the offers of a node in the form that requirements are compared with.
 
-    Memory counts as cards and profiles state it, whatever NVML reports of it; a share counts with its part of that, or
-    with the limit that was pinned for it.
+    Memory counts as cards and profiles state it, not as NVML reports it; a share counts with its part of that, or with
+    its own limit.
 
     Args:
         offers: well-formed ones, as from :func:`decode_offers`.

@@ -1,24 +1,24 @@
-"""Product names in labels: one spelling for whoever writes a label and whoever selects by it."""
+"""Product names in labels: one spelling for writers of labels and for selectors."""
 
 import re
 
 #: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).
 LONGEST = 63
-#: What the names of the labels begin with that say how many cards of a model a node has; the product follows.
+#: Prefix of the labels that count a node's cards of one model; the product follows.
 COUNT_LABEL = "tessera.dev/count."
 _NAME = COUNT_LABEL.partition("/")[2]
 
 
 def sanitise(text: str) -> str:
-    """Text as a label's value: other characters than letters, digits, ``-_.`` go, blanks become one dash.
+    """Returns a text as a label's value: drops characters besides letters, digits, ``-_.``; a blank becomes one dash.
 
-    As GPU feature discovery does it, so that selectors written for it match.
+    Same rules as GPU feature discovery, so that selectors written for it match.
     """
     return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
 
 
 def product_label(product: str, *suffixes: str) -> str:
-    """A product's name with its suffixes as a label's value; if it is too long, the name loses its end."""
+    """Returns a product's name with its suffixes as a label's value; shortens a too long name at its end."""
     tail = "".join("-" + sanitise(suffix) for suffix in suffixes)
     name = sanitise(product)
     if len(name) + len(tail) > LONGEST:
@@ -27,5 +27,5 @@ def product_label(product: str, *suffixes: str) -> str:
 
 
 def count_label(product: str) -> str:
-    """The label that says how many cards of a model a node has; nodes without such a card lack it."""
+    """Returns the label that counts a node's cards of a model; nodes without such a card lack it."""
     return COUNT_LABEL + sanitise(product)[: LONGEST - len(_NAME)].rstrip("-_.")
