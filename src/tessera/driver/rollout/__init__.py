@@ -1,1 +1,1 @@
-"""Rollout: how another driver comes to nodes that serve, a few at a time, and back where it does not work."""
+"""Rollout: replaces the driver of nodes that serve, a few at a time, and returns to the old one after a failure."""

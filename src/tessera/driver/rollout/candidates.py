@@ -1,7 +1,7 @@
 """Which nodes may begin an upgrade: nodes that want another driver set, their order, and the budget of one round. Pure.
 
-A node can want its current set *again*: its driver was unloaded while pods hold cards and cannot load under them. Such
-a node begins like the others, but failures of the set on other nodes do not hold it up.
+A node can want its current set *again*: its driver was unloaded while pods hold GPUs, and it cannot load under them.
+Such a node begins like the others, but failures of the set on other nodes do not delay it.
 """
 
 import math
@@ -14,17 +14,18 @@ from tessera.driver.rollout.node_view import NodeView, PullProgress
 
 
 def is_in_progress(view: NodeView) -> bool:
-    """Whether a node is being upgraded or rolled back."""
+    """True if a node is being upgraded or rolled back."""
     record = view.record
     failed = view.state is UpgradeState.FAILED and record is not None and not record.restored
     return view.state.active or failed or view.current == CHANGING
 
 
 def is_unavailable(view: NodeView) -> bool:
-    """Whether a node is out of service because of us or by itself.
+    """True if a node is out of service, because of Tessera or by itself.
 
-    One that a person keeps out of service is not counted: it is not lost to the rollout, and would hold it up for as
-    long as the person likes.
+    A node that a person keeps out of service is not counted: the rollout does not lose it, and counting it would stop
+    the
+    rollout for as long as the person likes.
     """
     if view.foreign_cordon:
         return False
@@ -32,12 +33,12 @@ def is_unavailable(view: NodeView) -> bool:
 
 
 def is_proven(view: NodeView, set_: str) -> bool:
-    """Whether a node serves with a set whose driver was validated."""
+    """True if a node serves with a set whose driver was validated."""
     return view.current == set_ and view.works and view.ready and not is_in_progress(view)
 
 
 def unavailable_limit(policy: UpgradePolicy, total: int) -> int:
-    """Nodes that may be unavailable: ``maxUnavailable``, where a percentage is rounded up; what is neither is 1."""
+    """Nodes that may be unavailable: ``maxUnavailable``; a percentage is rounded up, an invalid value is 1."""
     limit = policy.max_unavailable
     if isinstance(limit, int):
         return max(0, limit)
@@ -53,7 +54,7 @@ class Budget:
     Args:
         policy: the limits.
         views: all nodes of the policy.
-        busy: names of nodes with a write whose outcome was not seen yet; they count as under way.
+        busy: names of nodes with a write that no watch has shown yet; they count as in progress.
     """
 
     def __init__(self, policy: UpgradePolicy, views: Iterable[NodeView], busy: frozenset[str]) -> None:
@@ -71,11 +72,11 @@ class Budget:
                 self._canary[wanted] = policy.canary - good - begun
 
     def waits_for_canary(self, view: NodeView) -> bool:
-        """Whether the first nodes with the set have to be proven before this one."""
+        """True if the first nodes with the set have to be proven before this one begins."""
         return self._canary.get(view.wanted.set, 1) <= 0
 
     def has_capacity(self, view: NodeView) -> bool:
-        """Whether the node may be taken out of service. One that a person keeps out of service loses nothing."""
+        """True if the node may be taken out of service. A node that a person keeps out of service uses no capacity."""
         return self._parallel > 0 and (view.foreign_cordon or self._unavailable > 0)
 
     def reserve(self, view: NodeView) -> None:
@@ -86,7 +87,7 @@ class Budget:
             self._canary[view.wanted.set] -= 1
 
     def reserve_pull(self, view: NodeView) -> bool:
-        """Whether the node is one of the next and should have the image; only once the first ones were proven."""
+        """True if the node is one of the next and may pull the image; only once the first nodes were proven."""
         if self._ahead <= 0 or view.wanted.set in self._canary:
             return False
         self._ahead -= 1
@@ -101,24 +102,24 @@ def _moves_to(view: NodeView, set_: str) -> bool:
 
 
 def is_up_to_date(view: NodeView) -> bool:
-    """Whether a node has the wanted set, or no set is wanted."""
+    """True if a node has the wanted set, or no set is wanted."""
     return not view.wanted.set or (view.current == view.wanted.set and not view.wanted.reload)
 
 
 def wants_upgrade(view: NodeView) -> bool:
-    """Whether a node that is not being upgraded wants another set, or a reload of its own."""
+    """True if a node that is not being upgraded wants another set, or a reload of its own."""
     if is_in_progress(view) or view.current in {"", CHANGING} or is_up_to_date(view):
         return False
     return view.requested or not _failed_here(view)
 
 
 def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
-    """Why a node that wants a set is not begun; empty if nothing but the limits is in the way.
+    """Why a node that wants a set may not begin; empty if only the limits may stop it.
 
     Args:
         view: the node.
-        policy: how.
-        stopped: why nothing more like it is begun; empty if more is.
+        policy: the upgrade settings.
+        stopped: why no more nodes like this one begin; empty if they do.
         failed: why the set failed on this node before; empty if it did not.
     """
     wanted = view.wanted
@@ -139,13 +140,13 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
 
 
 def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
-    """Requested first, those that a person keeps out of service last, then by pods with cards."""
+    """Sort key: requested nodes first, nodes that a person keeps out of service last, then by pods with GPUs."""
     pulled = view.pull in {PullProgress.PRESENT, PullProgress.PULLING}
     return (not view.requested, view.foreign_cordon, len(view.gpu_pods), not pulled, view.name)
 
 
 def _failed_here(view: NodeView) -> bool:
-    """Whether a node has failed with what it should have; one that was only occupied is tried anew when it is not."""
+    """True if a node has failed with its wanted set; a node that was only occupied is retried once it is not."""
     record = view.record
     if view.state is not UpgradeState.FAILED or record is None or record.target != view.wanted.set:
         return False

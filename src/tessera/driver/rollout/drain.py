@@ -1,4 +1,4 @@
-"""Steps before the driver is replaced: cordon, wait for jobs, evict pods with cards, drain. Pure."""
+"""Steps before the driver is replaced: cordon, wait for jobs, evict pods with GPUs, drain. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ class PodsToEvict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pods: all of them.
-        stuck: why some will not be asked to; empty if all can be.
+        obstacle: why some cannot be evicted; empty if all can be.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -25,10 +25,10 @@ class PodsToEvict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def awaited_pods(view: NodeView, policy: UpgradePolicy) -> tuple[PodView, ...]:
-    """The pods whose end is awaited before others are asked to go.
+    """The pods that must end before others are evicted.
 
     Raises:
-        ValueError: the selector of ``waitForCompletion`` cannot be read.
+        ValueError: the selector of ``waitForCompletion`` is invalid.
     """
     text = policy.wait_for_completion.pod_selector
     if not text:
@@ -38,7 +38,7 @@ def awaited_pods(view: NodeView, policy: UpgradePolicy) -> tuple[PodView, ...]:
 
 
 def gpu_pods_to_evict(view: NodeView, policy: UpgradePolicy) -> PodsToEvict:
-    """The pods that hold cards."""
+    """The pods that hold GPUs."""
     deletion = policy.pod_deletion
     return _pods_to_evict(
         view.gpu_pods,
@@ -49,10 +49,10 @@ def gpu_pods_to_evict(view: NodeView, policy: UpgradePolicy) -> PodsToEvict:
 
 
 def pods_to_drain(view: NodeView, drain: DrainSettings) -> PodsToEvict:
-    """The pods that a drain takes away: all but those of DaemonSets, static ones and those that people keep.
+    """The pods that a drain evicts: all but DaemonSets' pods, static pods, and pods that people keep out of drains.
 
     Raises:
-        ValueError: the selector of ``drain`` cannot be read.
+        ValueError: the selector of ``drain`` is invalid.
     """
     selector = parse_selector(drain.pod_selector)
     pods = tuple(pod for pod in view.pods if not pod.stays and not pod.drain_skip and selector.matches(pod.labels))
@@ -60,7 +60,7 @@ def pods_to_drain(view: NodeView, drain: DrainSettings) -> PodsToEvict:
 
 
 def drain_obstacle(view: NodeView, policy: UpgradePolicy) -> str:
-    """Why the node could not be emptied, known before it is touched; empty if nothing is in the way."""
+    """Why the node could not be emptied, checked before the node is changed; empty if nothing is in the way."""
     try:
         awaited_pods(view, policy)
         stuck = gpu_pods_to_evict(view, policy).obstacle
@@ -86,7 +86,7 @@ def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, set
 
 
 def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
-    """Cordons the node; a cordon of somebody else is only recorded."""
+    """Cordons the node; if another user has cordoned it, only records that."""
     following = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
     state, after = (
         UpgradeState.RESTART if record.restart_only else following,
@@ -98,7 +98,7 @@ def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: fl
 
 
 def wait_for_jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
-    """Waits for the pods of ``waitForCompletion`` to end; a timeout of 0 means without limit."""
+    """Waits for the pods of ``waitForCompletion`` to end; a timeout of 0 means no limit."""
     try:
         pods = awaited_pods(view, policy)
     except ValueError as error:
@@ -149,7 +149,7 @@ def drain_node(
 def _give_up_cause(
     leaving: PodsToEvict, record: UpgradeRecord, timeout: int, now: float, blocked: Mapping[str, str]
 ) -> str:
-    """Why evictions end; empty while they go on. A timeout of 0 is for ever, as for ``kubectl drain``."""
+    """Why evictions stop; empty while they continue. A timeout of 0 means no limit, as for ``kubectl drain``."""
     if leaving.obstacle:
         return leaving.obstacle
     if not timeout or now < record.since + timeout:
@@ -158,7 +158,7 @@ def _give_up_cause(
 
 
 def _eviction_refusal(leaving: PodsToEvict, blocked: Mapping[str, str]) -> str:
-    """What the server said to the first eviction that it refused; empty if it refused none."""
+    """The server's message about the first refused eviction; empty if it refused none."""
     return next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
 
 

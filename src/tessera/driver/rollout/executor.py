@@ -1,4 +1,4 @@
-"""Carries out the rollout's instructions: one request each, which a crash may cut off before or after it is sent.
+"""Carries out the rollout's instructions: one request each. A crash may happen before or after the request is sent.
 
 The executor does not retry. Each request ends with an
 :class:`~.instructions.InstructionOutcome`, and the next decision starts from the cluster's new state.
@@ -41,12 +41,12 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 
 def pull_pod(pull: PullImage) -> dict[str, Any]:
-    """The pod's manifest, without its namespace."""
+    """The manifest of a pull pod, without its namespace."""
     return {
         "metadata": {
             "name": pull_name(pull.node, pull.set),
             "labels": {APP_LABEL: PULL_APP, PULL_SET_LABEL: pull.set},
-            # Goes with its node, also where nobody collects pods of nodes that are gone.
+            # The pod is deleted with its node, also in clusters that do not collect pods of deleted nodes.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": pull.node, "uid": pull.node_uid}],
         },
         "spec": {
@@ -72,7 +72,7 @@ def pull_pod(pull: PullImage) -> dict[str, Any]:
 
 
 def pull_name(node: str, set_: str) -> str:
-    """The pod's name: at most 63 characters, whatever the node's has."""
+    """The pod's name: at most 63 characters, also for long names of nodes."""
     return f"tessera-pull-{set_[:20]}-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
@@ -84,13 +84,13 @@ class RolloutExecutor:
 
     Args:
         client: its identity may patch nodes, list, create and delete pods, evict, and write the ConfigMap.
-        namespace: Tessera's.
-        events: tells about nodes.
+        namespace: Tessera's namespace.
+        events: writes events about nodes.
         clock: the time.
-        may_act: whether this process still leads; asked before each write.
+        may_act: True while this process leads; called before each write.
 
     Attributes:
-        failures: what is remembered; to be read with :meth:`load_failures` first.
+        failures: the recorded failures; call :meth:`load_failures` before reading them.
         refusals: why the latest evictions were refused, by the pod's UID.
     """
 
@@ -106,12 +106,12 @@ class RolloutExecutor:
         self._may_act = may_act
 
     async def load_failures(self) -> None:
-        """Reads what is remembered.
+        """Reads the recorded failures.
 
         Raises:
             ApiError: the server refused.
-            ConnectionError: no answer.
-            TimeoutError: likewise.
+            ConnectionError: the server gave no answer.
+            TimeoutError: the server did not answer in time.
         """
         try:
             found = await self._client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, self._namespace)
@@ -121,11 +121,11 @@ class RolloutExecutor:
             self.failures = read_failures(found.data)
 
     def forget_refusals(self, alive: Collection[str]) -> None:
-        """Keeps the refusals of these pods only."""
+        """Forgets the refusals of all other pods."""
         self.refusals = {uid: text for uid, text in self.refusals.items() if uid in alive}
 
     async def execute(self, instruction: Instruction) -> InstructionOutcome:
-        """Carries out one instruction; never raises for what the server said or did not say."""
+        """Carries out one instruction; never raises for an answer of the server, or for a missing one."""
         if not self._may_act():
             return InstructionOutcome.REFUSED
         try:
@@ -163,7 +163,7 @@ class RolloutExecutor:
 
     async def _patch(self, patch: PatchNode) -> InstructionOutcome:
         if patch.without_gpu_pods:
-            # The watch of pods may be behind the watch of nodes: a pod bound before the cordon may not be seen yet.
+            # The pod watch may be behind the node watch: a pod bound before the cordon may not be in it yet.
             bound = await self._client.list(PODS, field_selector=f"spec.nodeName={patch.node}")
             if any(pod.gpu and not pod.stays for pod in live_pods(bound.items)):
                 return InstructionOutcome.REFUSED
@@ -171,7 +171,7 @@ class RolloutExecutor:
             NODES, patch.node, patch.body(), uid=patch.uid, resource_version=patch.version
         )
         if node.metadata.resource_version == patch.version:
-            return InstructionOutcome.REFUSED  # it said so already: not to be asked for again at once
+            return InstructionOutcome.REFUSED  # the server refused just now: do not repeat at once
         if patch.reason:
             self._events.record(
                 make_reference(NODES, patch.node, uid=patch.uid),
@@ -200,7 +200,7 @@ class RolloutExecutor:
         try:
             await self._client.create(PODS.untyped(), pull_pod(wish), self._namespace)
         except AlreadyExists:
-            return InstructionOutcome.REFUSED  # ours and not seen yet, or an earlier one that is about to go
+            return InstructionOutcome.REFUSED  # Tessera's own pod, not seen yet, or an earlier one about to go
         return InstructionOutcome.DONE
 
     async def _save_failures(self, failures: dict[str, SetFailures]) -> None:

@@ -1,4 +1,4 @@
-"""Failures of driver sets by node, kept longer than the nodes live. A set that failed too often is not tried again.
+"""Failures of driver sets by node, kept longer than the nodes exist. A set that failed too often is not tried again.
 
 The ConfigMap ``driver-rollouts`` holds one entry per driver set. People can edit it: entries that cannot be decoded
 are ignored, and the number and size of entries are bounded. No I/O here.
@@ -27,11 +27,11 @@ class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetFailures(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one set.
+    """The failures of one set.
 
     Attributes:
-        policy: the object that asked for it.
-        nodes: where it failed.
+        policy: the policy object that asked for the set.
+        nodes: failures by node.
     """
 
     policy: str
@@ -39,16 +39,16 @@ class SetFailures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest(self) -> float:
-        """When it failed last."""
+        """The time of the last failure."""
         return max((each.at for each in self.nodes.values()), default=0.0)
 
 
-#: By the set's id.
+#: Failures by the set's id.
 Failures = Mapping[str, SetFailures]
 
 
 def read_failures(data: Mapping[str, str]) -> dict[str, SetFailures]:
-    """The entries of the ConfigMap that can be read."""
+    """The valid entries of the ConfigMap."""
     found: dict[str, SetFailures] = {}
     for key, text in list(data.items())[:FAILED_SETS]:
         if len(text) > FAILURES_TEXT:
@@ -69,7 +69,7 @@ def add_failure(
     cause: str,
     at: float,
 ) -> dict[str, SetFailures]:
-    """The failures with one more; the oldest make room."""
+    """The failures with one added; the oldest are dropped if there are too many."""
     before = known.get(driver_set, SetFailures(policy=policy)).nodes
     nodes = {**before, node: NodeFailure(cause=cause[:FAILURE_CAUSE], at=at)}
     kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:FAILED_NODES])
@@ -83,7 +83,7 @@ def encode_failures(known: Failures) -> dict[str, str]:
 
 
 def failure_update(view: NodeView, known: Failures, now: float) -> RecordFailure | ForgetFailures | None:
-    """A failure that is not known yet, or the proof that one that is known is over; None if there is nothing new."""
+    """The instruction that records a new failure or forgets one that is over; None if nothing changed."""
     record = view.record
     if record is not None and view.failure:
         if _has_failed(known, record.target, view.name):
@@ -94,7 +94,7 @@ def failure_update(view: NodeView, known: Failures, now: float) -> RecordFailure
 
 
 def reload_stop_reason(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
-    """Why no node gets its own driver anew: as many did not get theirs, though their pods had left, as may fail."""
+    """Why no more nodes reload their own driver: as many as may fail did not get it, although their pods had left."""
     failed = [
         (view.name, view.record.cause)
         for view in nodes

@@ -1,22 +1,22 @@
-"""Which nodes change their driver now: one round of decisions over all nodes, without I/O.
+"""Decides which nodes change their driver now: one round over all nodes, without I/O.
 
 Rules, per policy object:
 
-1. Canary: of a driver set that is new here, ``canary`` nodes go first and alone, until they serve with it. A node that
+1. Canary: if a driver set is new here, ``canary`` nodes get it first and alone, until they serve with it. A node that
    came up with the set counts.
-2. Order: nodes that a person asked for, then idle ones, then those with the fewest pods that use cards.
-3. The image is on the node before the node is touched. One on which it does not arrive has failed, untouched.
-4. At most ``maxParallelUpgrades`` are under way and at most ``maxUnavailable`` out of service. Nodes that somebody else
-   cordoned are not counted; they are upgraded only when no pod on them uses cards, and stay cordoned.
-5. Nodes whose pods could not be asked to leave are passed over, with the reason, instead of failing half way.
-6. A node that fails goes back by itself; it holds no place among those under way, so others go on. With
-   ``failureBudget`` failed nodes of the sets that are wanted now, nothing more is begun, and what was begun but not
-   changed yet goes back. Another wanted set begins anew. A person's request for a node is tried all the same; where
-   that works, what had failed is forgotten. A node whose pods could not leave failed, too, but not by the driver: it
-   counts against nothing, and is tried anew when no pod uses its cards.
+2. Order: nodes that a person requested, then idle nodes, then those with the fewest pods that use GPUs.
+3. The image is on the node before the node is changed. If the image does not arrive, the node failed unchanged.
+4. At most ``maxParallelUpgrades`` nodes are in progress and at most ``maxUnavailable`` are out of service. Nodes that
+   somebody else cordoned are not counted. They are upgraded only when no pod on them uses GPUs, and stay cordoned.
+5. A node with pods that cannot be evicted is skipped, with the reason, instead of failing half way.
+6. A failed node rolls back by itself and does not count as in progress, so others continue. After ``failureBudget``
+   failed nodes of the wanted sets no more nodes begin, and nodes whose driver was not changed yet roll back. Another
+   wanted set starts the count again. A person's request for a node is tried anyway; if it succeeds, the set's failures
+   are forgotten. A node whose pods could not leave failed too, but not because of the driver: it counts against
+   nothing, and is retried when no pod uses its GPUs.
 7. Without ``autoUpgrade`` only requested nodes change.
-8. A node whose own driver cannot come back under pods is one more that changes, from a set to the same; what becomes of
-   it says nothing about the set.
+8. A node whose own driver cannot load under pods changes too, from a set to the same set. Its result says nothing
+   about the set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ from tessera.driver.rollout.state_machine import (
 
 
 class UpgradeCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of a policy by what the upgrade is for them; see :mod:`tessera.driver.rollout.rollout`."""
+    """Nodes of a policy by upgrade state; see :mod:`tessera.driver.rollout.rollout`."""
 
     in_progress: int = 0
     done: int = 0
@@ -61,11 +61,11 @@ class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Result of :func:`decide_rollout`.
 
     Attributes:
-        instructions: what is to be done.
-        notes: by node, what it waits for; one sentence for its status.
+        instructions: the instructions to carry out.
+        notes: what each node waits for, by node; one sentence for its status.
         until: when to decide again even if nothing changes, seconds since 1970; None for never.
-        stopped: by policy, why nothing more is begun.
-        counts: by policy.
+        stopped: why no more nodes begin, by policy.
+        counts: nodes by upgrade state, by policy.
     """
 
     instructions: tuple[Instruction, ...] = ()
@@ -84,14 +84,15 @@ def decide_rollout(
     busy: frozenset[str] = frozenset(),
     eviction_refusals: Mapping[str, str] | None = None,
 ) -> RolloutDecision:
-    """One round.
+    """Decides one round.
 
     Args:
-        views: all nodes with cards.
-        policies: by the object that nodes' ``wanted.policy`` names; a missing one has upstream's defaults.
-        failures: what is remembered.
+        views: all nodes with GPUs.
+        policies: upgrade settings by the object that nodes' ``wanted.policy`` names; a missing one has upstream's
+            defaults.
+        failures: the recorded failures.
         now: seconds since 1970.
-        busy: names of nodes with a write whose outcome was not seen yet: nothing is asked of them.
+        busy: names of nodes with a write that no watch has shown yet; they get no instructions.
         eviction_refusals: why evictions were refused, by the pod's UID.
     """
     groups: dict[str, list[NodeView]] = {}
@@ -148,7 +149,7 @@ class _PolicyRound:
         self._keep_pull_pods: set[str] = set()
 
     def run(self) -> None:
-        """Decides; what was begun comes first, since it may use up the budget."""
+        """Decides; upgrades in progress come first, since they may use up the failure budget."""
         steps = self._steps()
         failing = {name: each for name, each in steps.items() if each.cause}
         self._failed |= {name: each.cause for name, each in failing.items()}
@@ -199,7 +200,7 @@ class _PolicyRound:
                 told.pop(view.name, None)
         return told
 
-    # What was begun
+    # Nodes in progress
 
     def _steps(self) -> dict[str, NodeStep]:
         return {
@@ -214,7 +215,7 @@ class _PolicyRound:
         }
 
     def _may_continue(self, view: NodeView) -> bool:
-        """Whether an upgrade that has not touched the driver yet may continue."""
+        """True if an upgrade that has not changed the driver yet may continue."""
         again = view.record is not None and view.record.same_set
         return self._policy.auto_upgrade and (again or not self.stopped)
 
@@ -229,7 +230,7 @@ class _PolicyRound:
         if learnt is not None:
             self.instructions.append(learnt)
 
-    # What may begin
+    # Nodes that may begin
 
     def _begin(self) -> None:
         room = Budget(self._policy, self._nodes, self._busy)
@@ -248,7 +249,7 @@ class _PolicyRound:
                 self.instructions.append(mark_required(view))
 
     def _reserve(self, view: NodeView, room: Budget) -> tuple[bool, bool]:
-        """Whether a node may begin now, and whether it is one of the next and may pull the image already."""
+        """True if a node may begin now; and True if it is one of the next and may pull the image already."""
         if room.waits_for_canary(view):
             self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
             return False, False
@@ -276,7 +277,7 @@ class _PolicyRound:
         return found
 
     def _reset_state(self, view: NodeView) -> None:
-        """A node that is not begun tells neither of an order that is over, nor of a set that nobody wants any more."""
+        """Removes a waiting node's upgrade state or failure if its request is over or nobody wants the set."""
         goes_on, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
         outdated = failed or (view.state is UpgradeState.REQUIRED and not goes_on)
         if outdated and not view.requested and not view.wanted.undecided:
@@ -295,20 +296,20 @@ class _PolicyRound:
         return not view.skip_reason and not self._stop_reason(view) and (view.requested or self._policy.auto_upgrade)
 
     def _stop_reason(self, view: NodeView) -> str:
-        """Why no further node like this one begins; empty if nodes do. A node that a person requested begins anyway."""
+        """Why no more nodes like this one begin; empty if they do. A node that a person requested begins anyway."""
         if view.requested:
             return ""
         return reload_stop_reason(self._nodes, self._policy) if view.wanted.reload else self.stopped
 
     def _refuse(self, view: NodeView) -> None:
-        """Marks a node failed whose image cannot be pulled; its driver was not touched."""
+        """Marks a node failed because its image cannot be pulled; its driver was not changed."""
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
         cause = f"image {view.wanted.image} did not come to the node: {fault}"
         self._failed[view.name] = cause
         self.instructions.append(refuse_upgrade(view, cause, self._now))
 
     def _has_image(self, view: NodeView) -> bool:
-        """Whether the wanted image is on the node; starts a pull pod if it is not."""
+        """True if the wanted image is on the node; starts a pull pod if it is not."""
         wanted, pod = view.wanted, view.pull_pod
         if not wanted.image or view.pull is PullProgress.PRESENT:
             return True
@@ -328,7 +329,7 @@ class _PolicyRound:
         return False
 
     def _delete_pull_pods(self, view: NodeView) -> None:
-        """Deletes pull pods that no node needs any more."""
+        """Deletes pull pods that no node needs."""
         for each in view.pulls:
             needed = view.name in self._keep_pull_pods and each.set == view.wanted.set
             if not needed and not each.terminating and view.name not in self._busy:

@@ -1,8 +1,9 @@
-"""What was asked for and whose outcome was not seen yet; all that the rollout remembers between two rounds. Pure.
+"""Instructions in flight: started, but without a visible outcome. The rollout keeps nothing else between rounds. Pure.
 
-A watch shows a write some time after it was answered. Until then nothing else is asked of that node or pod, and the
-node counts as under way: an old view never lets one node too many begin, nor a pod be evicted twice. All of it may be
-lost with the process, since the next one lists everything before it decides.
+A watch shows a write some time after the server answered. Until then that node or pod gets no other instruction, and
+the
+node counts as in progress. So an old view never lets one node too many begin, and never evicts a pod twice. All of this
+may be lost with the process, since the next one lists everything before it decides.
 """
 
 import random
@@ -21,14 +22,14 @@ from tessera.driver.rollout.instructions import (
 from tessera.driver.rollout.node_view import NodeView
 from tessera.kube.backoff import Backoff
 
-#: Seconds until an eviction that was refused is asked for again; kubectl drain's.
+#: Seconds until a refused eviction is repeated; the value of kubectl drain.
 EVICTION_PAUSE = 5.0
-#: Seconds in which a pod that was made is seen.
+#: Seconds within which the watch shows a created pod.
 SEEN_SECONDS = 5.0
 
 
 class InFlight:
-    """Instructions between their start and the sight of their outcome.
+    """Instructions from their start until a watch shows their outcome.
 
     Args:
         rng: for jitter of pauses after refusals.
@@ -38,28 +39,28 @@ class InFlight:
         self._rng = rng
         #: Keys of instructions that were started and not answered.
         self._running: set[str] = set()
-        #: By node, the resourceVersion that an answered patch replaced, until a view shows another one.
+        #: The resourceVersion that an answered patch replaced, by node, until a view shows another one.
         self._unseen: dict[str, str] = {}
-        #: Uids of pods whose end was accepted, until a view shows them terminating or gone.
+        #: UIDs of pods whose eviction was accepted, until a view shows them terminating or gone.
         self._ending: set[str] = set()
-        #: When a key may be tried again, seconds since 1970. No key of it is in ``_running``.
+        #: When a key may be tried again, seconds since 1970. No key in it is in ``_running``.
         self._pauses: dict[str, float] = {}
-        #: Refusals in a row, by key; without an entry there was none.
+        #: Consecutive refusals by key; a key without an entry has none.
         self._backoffs: dict[str, Backoff] = {}
 
     @property
     def busy(self) -> frozenset[str]:
-        """Nodes with a write whose outcome was not seen yet."""
+        """Nodes with a write that no watch has shown yet."""
         running = {key.removeprefix("node/") for key in self._running if key.startswith("node/")}
         return frozenset(running | self._unseen.keys())
 
     @property
     def until(self) -> float | None:
-        """When the next pause is over; None if there is none."""
+        """The end of the next pause; None if there is none."""
         return min(self._pauses.values(), default=None)
 
     def update(self, views: Sequence[NodeView], now: float) -> None:
-        """Forgets what is seen to have happened."""
+        """Removes instructions whose outcome the views show."""
         versions = {view.name: view.version for view in views}
         self._unseen = {name: old for name, old in self._unseen.items() if versions.get(name) == old}
         pulls = {pod.uid for view in views for pod in view.pulls if not pod.terminating}
@@ -67,7 +68,7 @@ class InFlight:
         self._pauses = {key: until for key, until in self._pauses.items() if until > now}
 
     def start(self, instruction: Instruction) -> bool:
-        """Whether an instruction may be carried out now; then it is under way."""
+        """Registers an instruction; returns False if it must not be carried out now."""
         key = _key(instruction)
         if key in self._running or key in self._pauses:
             return False
@@ -82,7 +83,7 @@ class InFlight:
         return True
 
     def finish(self, instruction: Instruction, answer: InstructionOutcome, now: float) -> None:
-        """Takes in what became of an instruction."""
+        """Records how an instruction ended."""
         key = _key(instruction)
         self._running.discard(key)
         if answer is InstructionOutcome.REFUSED:
@@ -104,7 +105,7 @@ class InFlight:
 
 
 def _key(instruction: Instruction) -> str:
-    """What is never written twice at a time."""
+    """The object that has at most one write in flight."""
     match instruction:
         case PatchNode(node=node):
             return f"node/{node}"

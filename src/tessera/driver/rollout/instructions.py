@@ -9,19 +9,19 @@ import msgspec
 class PatchNode(msgspec.Struct, frozen=True, kw_only=True):
     """One write of a node: labels, annotations and the cordon change together or not at all.
 
-    It holds only for the state of the node that it was decided on, so a decision on an old view does nothing.
+    The write holds only for the node's state at the time of the decision, so a decision on an old view has no effect.
 
     Attributes:
-        node: the node.
-        uid: this life of it.
-        version: its resourceVersion when this was decided.
-        labels: to set, or to remove (None).
-        annotations: likewise.
-        unschedulable: cordon or uncordon; None leaves it.
-        without_gpu_pods: the API server is asked first whether pods with cards are there; then nothing is written.
-        reason: of the event on the node; empty for none.
-        note: its sentence.
-        warning: whether somebody should look.
+        node: name of the node.
+        uid: UID of the Node object.
+        version: its resourceVersion at the time of the decision.
+        labels: labels to set, or to remove (None).
+        annotations: annotations to set, or to remove (None).
+        unschedulable: cordon or uncordon; None changes nothing.
+        without_gpu_pods: check with the API server first, and write nothing if pods with GPUs are there.
+        reason: reason of the event on the node; empty for no event.
+        note: message of the event.
+        warning: True if somebody should look at it.
     """
 
     node: str
@@ -47,7 +47,7 @@ class PatchNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictPod(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for one pod's eviction; another life of that name is left alone."""
+    """Evicts one pod; another pod of the same name is left alone."""
 
     node: str
     namespace: str
@@ -56,7 +56,7 @@ class EvictPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullImage(msgspec.Struct, frozen=True, kw_only=True):
-    """Brings a set's image to a node while the old driver serves."""
+    """Pulls a set's image onto a node while the old driver serves."""
 
     node: str
     node_uid: str
@@ -66,7 +66,7 @@ class PullImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletePull(msgspec.Struct, frozen=True, kw_only=True):
-    """Removes a pod that brought an image."""
+    """Deletes a pull pod."""
 
     namespace: str
     name: str
@@ -74,7 +74,7 @@ class DeletePull(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Keeps that a set failed on a node, longer than the node lives."""
+    """Records that a set failed on a node; the record outlives the node."""
 
     set: str
     policy: str
@@ -84,7 +84,7 @@ class RecordFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForgetFailures(msgspec.Struct, frozen=True, kw_only=True):
-    """A set that had failed was proven to work."""
+    """Forgets a set's failures, since the set was proven to work."""
 
     set: str
 
@@ -93,10 +93,10 @@ Instruction = PatchNode | EvictPod | PullImage | DeletePull | RecordFailure | Fo
 
 
 class InstructionOutcome(Enum):
-    """What became of an instruction."""
+    """How an instruction ended."""
 
     DONE = "done"
-    #: The object is not as it was when this was decided, or is gone; what is seen will change.
+    #: The object has changed since the decision, or is gone; the watch will show this.
     OUTDATED = "outdated"
-    #: The server refuses for now, or did not answer.
+    #: The server refused for now, or did not answer.
     REFUSED = "refused"

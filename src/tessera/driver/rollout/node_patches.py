@@ -1,4 +1,4 @@
-"""The writes of a node that the machine makes, and what a step of it is."""
+"""The steps of one node's state machine, and the writes that they consist of."""
 
 from collections.abc import Mapping
 
@@ -19,14 +19,14 @@ from tessera.limits import FAILURE_CAUSE
 
 
 class NodeStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done for a node now.
+    """One step for a node.
 
     Attributes:
         patch: one write of the node.
-        evict: pods that are to be evicted.
-        until: when to look again even if nothing is seen to change; None for never.
-        waits: for what it waits; empty if it does not.
-        cause: why the patch lets its driver set fail; empty if it does not.
+        evict: pods to evict.
+        until: when to look again even if nothing changes; None for never.
+        waits: what it waits for; empty if it does not wait.
+        cause: why the patch marks its driver set as failed; empty if it does not.
     """
 
     patch: PatchNode | None = None
@@ -48,7 +48,7 @@ def patch_node(
     note: str = "",
     warning: bool = False,
 ) -> PatchNode:
-    """State and record of a node, and what changes with them; with a ``reason`` an event tells ``note``."""
+    """Patch with the state and record of a node, and related changes; ``reason`` and ``note`` make an event."""
     kept = None if record is None else encode_upgrade_record(record)
     return PatchNode(
         node=view.name,
@@ -64,19 +64,19 @@ def patch_node(
 
 
 def advance(view: NodeView, state: UpgradeState, now: float, **changes: object) -> PatchNode:
-    """The next state, with ``changes`` of the record."""
+    """Patch to the next state, with ``changes`` of the record."""
     assert view.record is not None
     return patch_node(view, state, msgspec.structs.replace(view.record, since=now, **changes))
 
 
 def set_label(view: NodeView, label: str, value: str, now: float, **changes: object) -> PatchNode:
-    """One label more, in the same state, with ``changes`` of the record."""
+    """Patch that sets one label and keeps the state, with ``changes`` of the record."""
     patch = advance(view, view.state, now, **changes)
     return msgspec.structs.replace(patch, labels={**patch.labels, label: value})
 
 
 def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> NodeStep:
-    """The node failed, and goes back; ``occupied`` if only since its pods could not leave."""
+    """Marks the node failed and rolls it back; ``occupied`` if the only cause is that its pods could not leave."""
     assert view.record is not None
     cause = cause[:FAILURE_CAUSE]
     record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
@@ -87,7 +87,7 @@ def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> N
 
 
 def finish(view: NodeView, note: str) -> PatchNode:
-    """Gives the node back: no pause, no cordon of ours, no record. An empty ``note`` tells nobody."""
+    """Returns the node to service: no pause, no cordon of Tessera's, no record. An empty ``note`` writes no event."""
     return patch_node(
         view,
         UpgradeState.DONE,
@@ -101,18 +101,18 @@ def finish(view: NodeView, note: str) -> PatchNode:
 
 
 def abandon(view: NodeView, why: str) -> PatchNode:
-    """Gives back a node that cannot be gone on with; which set it gets is not for the rollout to say."""
+    """Returns a node to service that the rollout cannot continue; the rollout does not decide which set it gets."""
     return finish(view, f"its upgrade ends: {why}")
 
 
 def resume(view: NodeView) -> dict[str, str | None]:
-    """The label that pauses users of cards as it was before; nodes that had none say true, as upstream's do."""
+    """Restores the label that pauses users of GPUs; nodes that had no label get ``true``, as upstream's do."""
     before = view.record.deploy if view.record is not None else ""
     return {PAUSE_LABEL: "true" if before in {"", PAUSED} else before}
 
 
 def timeout_for(view: NodeView, seconds: float, cause: str, now: float, waits: str) -> NodeStep:
-    """Waits, and fails for the cause once the state has lasted too long."""
+    """Waits, and fails with the cause once the state has lasted too long."""
     assert view.record is not None
     until = view.record.since + seconds
     return fail(view, cause, now) if now >= until else NodeStep(until=until, waits=waits)

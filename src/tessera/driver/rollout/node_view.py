@@ -1,4 +1,4 @@
-"""What the rollout knows of a node: plain values without the API's forms."""
+"""The rollout's view of a node: plain values, independent of the API's types."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -13,15 +13,15 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that has not ended.
 
     Attributes:
-        uid: this life of it.
-        namespace: where it is.
+        uid: its UID.
+        namespace: its namespace.
         name: its name.
         labels: its labels.
-        gpu: one of its containers asks for cards or parts of them.
-        controlled: something makes another one when it goes.
-        empty_dir: data goes with it.
-        stays: nobody evicts it: a DaemonSet's, a static one, or one of ours.
-        terminating: its end was asked for.
+        gpu: one of its containers requests GPUs or parts of them.
+        controlled: a controller replaces it when it goes.
+        empty_dir: it has an emptyDir, whose data is lost with the pod.
+        stays: nobody evicts it: a DaemonSet's pod, a static pod, or one of Tessera's.
+        terminating: its deletion has begun.
     """
 
     uid: str
@@ -36,7 +36,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drain_skip(self) -> bool:
-        """Whether people keep it out of drains."""
+        """True if people keep it out of drains."""
         return self.labels.get(DRAIN_SKIP_LABEL) == "true"
 
     @property
@@ -50,7 +50,7 @@ class DriverPodView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         set: the driver set.
-        ready: its probes say so, and it is not ending.
+        ready: its probes succeed, and it is not terminating.
         fault: why it will not become ready by itself; empty while it may.
     """
 
@@ -60,7 +60,7 @@ class DriverPodView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullProgress(Enum):
-    """How far an image is on its way to a node."""
+    """How far the pull of an image has come."""
 
     ABSENT = "absent"
     PULLING = "pulling"
@@ -69,17 +69,17 @@ class PullProgress(Enum):
 
 
 class PullPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that brings an image to the node.
+    """A pod that pulls an image onto the node.
 
     Attributes:
-        uid: this life of it.
-        namespace: where it is.
+        uid: its UID.
+        namespace: its namespace.
         name: its name.
-        set: whose image it brings.
-        pull: how far that is.
-        fault: why it does not come; empty while it may.
-        until: when a registry in trouble is given up, seconds since 1970.
-        terminating: its end was asked for.
+        set: the driver set whose image it pulls.
+        pull: how far the pull has come.
+        fault: why the image does not arrive; empty while it may.
+        until: when a failing registry is given up, seconds since 1970.
+        terminating: its deletion has begun.
     """
 
     uid: str
@@ -93,19 +93,19 @@ class PullPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node should have, as the rest of the controller decided.
+    """The driver that a node should have, as the planner decided.
 
     Attributes:
         policy: the object that asks for it, ``ClusterPolicy/cluster-policy``.
-        set: the driver set's id; empty if the node is to have no driver of ours.
-        image: what the set runs.
-        pull_secrets: with which its image is pulled.
-        restart_only: the set runs the same driver as the node's, only the pod differs.
+        set: the driver set's id; empty if the node should have no driver of Tessera's.
+        image: the set's image.
+        pull_secrets: the pull secrets for the image.
+        restart_only: the set runs the same driver as the node's; only the pod differs.
         when_idle: a better way to the same driver, for which no pod is evicted.
-        again: the node has the set, but its driver cannot come back while pods use the cards: they are asked to leave.
-        obstacle: why the set's pods could not come, its DaemonSet being refused for instance: nothing begins before;
+        reload: the node has the set, but its driver cannot load while pods use the GPUs: they are evicted.
+        obstacle: why the set's pods could not start, such as a refused DaemonSet: no upgrade begins before it is gone;
             empty if nothing is known.
-        undecided: a registry is being asked what is wanted; a node that rests stays as it is told until then.
+        undecided: a registry lookup is open; until it ends, the status of a node at rest does not change.
     """
 
     policy: str
@@ -120,29 +120,29 @@ class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node with cards.
+    """A node with GPUs.
 
     Attributes:
         name: its name.
-        uid: this life of it.
+        uid: UID of the Node object.
         version: its resourceVersion.
-        wanted: what it should have.
-        current: the driver set that its label says; ``changing`` between two.
-        state: of its upgrade.
-        record: of its upgrade.
+        wanted: the driver that it should have.
+        current: the driver set that its label names; ``changing`` between two.
+        state: state of its upgrade.
+        record: record of its upgrade.
         unschedulable: it is cordoned.
-        cordoned_by_us: and it was us.
-        cordoned_before: it was when the upgrade began.
-        ready: kubelet says so.
-        keeps_out: why a person does not want it upgraded; empty if nobody minds.
-        requested: a person asks for its upgrade.
-        deploy: what the label that pauses users of cards says.
-        offers: its kubelet offers cards to pods.
-        held: its agent has the cards open, so that no driver can be unloaded.
-        pods: that have not ended.
+        cordoned_by_us: Tessera cordoned it.
+        cordoned_before: it was cordoned when the upgrade began.
+        ready: kubelet reports it ready.
+        skip_reason: why a person does not want it upgraded; empty if nobody objects.
+        requested: a person requests its upgrade.
+        pause_label: value of the label that pauses users of GPUs.
+        offers_gpus: its kubelet offers GPUs to pods.
+        agent_holds_gpus: its agent has the GPUs open, so no driver can be unloaded.
+        pods: its pods that have not ended.
         drivers: the driver pods on it.
-        validated: the driver that it has now was proven to work.
-        pulls: pods that bring images.
+        validated: its present driver was proven to work.
+        pulls: its pull pods.
     """
 
     name: str
@@ -168,43 +168,43 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> bool:
-        """Whether users of cards were asked to let go."""
+        """True if users of GPUs were asked to release them."""
         return self.pause_label == PAUSED
 
     @property
     def foreign_cordon(self) -> bool:
-        """Whether a person or another controller keeps pods away."""
+        """True if a person or another controller keeps pods away."""
         return self.unschedulable and not self.cordoned_by_us
 
     @property
     def gpu_pods(self) -> tuple[PodView, ...]:
-        """Pods that hold cards and can be asked to go."""
+        """Pods that hold GPUs and can be evicted."""
         return tuple(pod for pod in self.pods if pod.gpu and not pod.stays)
 
     @property
     def failure(self) -> str:
-        """Why the driver set that it was to get failed here; empty if it did not."""
+        """Why the target set of its upgrade failed here; empty if it did not."""
         record = self.record
         return record.cause if self.state is UpgradeState.FAILED and record is not None and record.blames_set else ""
 
     @property
     def driver(self) -> DriverPodView | None:
-        """The pod of the driver that the node is labelled for, once no other driver is there."""
+        """The pod of the set in the node's label, once no other driver is there."""
         if len({pod.set for pod in self.drivers}) != 1:
             return None
         return next((pod for pod in self.drivers if pod.set == self.current), None)
 
     @property
     def works(self) -> bool:
-        """Whether its driver runs and was proven."""
+        """True if its driver runs and was proven to work."""
         return self.driver is not None and self.driver.ready and self.validated
 
     @property
     def pull_pod(self) -> PullPod | None:
-        """The pod that brings the wanted image."""
+        """The pod that pulls the wanted image."""
         return next((each for each in self.pulls if each.set == self.wanted.set), None)
 
     @property
     def pull(self) -> PullProgress:
-        """How far the wanted image is on its way."""
+        """How far the pull of the wanted image has come."""
         return self.pull_pod.pull if self.pull_pod is not None else PullProgress.ABSENT

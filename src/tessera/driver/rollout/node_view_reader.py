@@ -1,4 +1,4 @@
-"""Reads what the rollout knows of a node from a Node and the pods on it."""
+"""Reads the rollout's view of a node from a Node and its pods."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -29,17 +29,17 @@ from tessera.driver.nodes.upgrade_record import (
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
 from tessera.kube.resources import Node, Pod
 
-#: Label ``app.kubernetes.io/name`` of pods that only bring an image to a node.
+#: Label ``app.kubernetes.io/name`` of pull pods.
 PULL_APP = "tessera-driver-pull"
-#: Label of such a pod: the driver set whose image it brings.
+#: Label of a pull pod: the driver set whose image it pulls.
 PULL_SET_LABEL = "tessera.dev/driver-pull"
-#: Annotation of a static pod as the API server shows it; the API cannot end it.
+#: Annotation of a static pod on the API server; the API cannot delete such a pod.
 _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
-#: Restarts of a container after which its driver is taken for broken. With kubelet's back-off they take two and a half
-#: minutes, in which a card that is still held somewhere may be let go; upstream's 10 take more than half an hour.
+#: Restarts of a container after which its driver counts as broken. With kubelet's back-off they take two and a half
+#: minutes, in which a GPU that is still held may be released; upstream's 10 take more than half an hour.
 MOST_RESTARTS = 5
-#: Seconds that a registry may be in trouble before a pull is given up.
+#: Seconds that a registry may fail before a pull is given up.
 PULL_PATIENCE = 600.0
 
 _NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -55,8 +55,8 @@ def read_node_view(
     Args:
         node: the node.
         pods: all pods on it.
-        wanted: what it should have.
-        validated: whether the driver of a set, by its id, was proven to work on this node as it runs now.
+        wanted: the driver that it should have.
+        validated: given a set's id, returns True if its driver was proven to work on this node as it runs now.
         now: seconds since 1970.
     """
     meta = node.metadata
@@ -87,7 +87,7 @@ def read_node_view(
 
 
 def _advertised(node: Node) -> bool:
-    """Whether an agent says that it has the cards open; it stays said when the agent is gone."""
+    """True if an agent reports that it has the GPUs open; the report remains when the agent is gone."""
     return any(
         each.type == ADVERTISED_CONDITION and (each.status == "True" or each.reason == WAITING_FOR_KUBELET)
         for each in node.status.conditions
@@ -133,7 +133,7 @@ def _is_gpu(resource: str) -> bool:
 
 
 def _app(pod: Pod) -> str:
-    """Which part of Tessera a pod is; empty for one elsewhere, which may bear any label and say anything."""
+    """The part of Tessera that a pod is; empty for pods outside Tessera's namespace, which may have any label."""
     return pod.metadata.labels.get(APP_LABEL, "") if pod.metadata.namespace == NAMESPACE else ""
 
 
@@ -162,7 +162,7 @@ def _driver_fault(pod: Pod, now: float) -> str:
 
 
 def _pull_fault(pod: Pod, now: float) -> str:
-    """Why an image of a pod will not come; empty while it may, or has."""
+    """Why a pod's image will not arrive; empty while it may, or has."""
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None:
@@ -201,7 +201,7 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
 
 
 def _has_image(pod: Pod) -> bool:
-    """Whether kubelet is past the pull: the container runs, has ended, or could not be started."""
+    """True if kubelet has pulled the image: the container runs, has ended, or could not be started."""
     for each in pod.status.container_statuses:
         if each.state is None:
             continue

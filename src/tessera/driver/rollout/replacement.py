@@ -1,4 +1,4 @@
-"""The change itself: the pause, the label of the driver set, the new driver's start and its proof."""
+"""The replacement itself: pauses users, changes the driver set's label, and waits for the new driver and its proof."""
 
 import msgspec
 
@@ -16,13 +16,13 @@ from tessera.driver.rollout.node_patches import (
 )
 from tessera.driver.rollout.node_view import NodeView
 
-#: Seconds for the users of cards to let go (k8s-driver-manager waits as long for each of them).
+#: Seconds for the users of GPUs to release them (k8s-driver-manager waits as long for each of them).
 LET_GO_SECONDS = 300.0
-#: Seconds for the old driver's pod to end, its unloading included.
+#: Seconds for the old driver's pod to end, including unloading.
 LEAVE_SECONDS = 300.0
 #: Seconds for the new driver to be ready: upstream's startup probe gives up after 60 + 120 x 10 s.
 START_SECONDS = 1260.0
-#: Seconds for the proof that it works (k8s-operator-libs, validation timeout).
+#: Seconds for the proof that the driver works (k8s-operator-libs, validation timeout).
 VALIDATION_SECONDS = 600.0
 
 _REPLACED = "the driver is being replaced"
@@ -41,7 +41,7 @@ def restart_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeSte
 
 
 def await_validation(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """The driver was proven to work, its users are there again, and the node offers cards as before."""
+    """Waits until the driver was proven to work, its users are back, and the node offers GPUs as before."""
     driver, within = view.driver, f"within {VALIDATION_SECONDS:.0f} s"
     if driver is not None and driver.fault:
         return fail(view, driver.fault, now)
@@ -64,9 +64,9 @@ def finish_upgrade(view: NodeView, record: UpgradeRecord) -> NodeStep:
 
 
 def _remove_old_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """Pauses the users of cards, then takes the label away from the old set."""
+    """Pauses the users of GPUs, then removes the old set's label."""
     if not record.restart_only:
-        if view.gpu_pods:  # came although the node is cordoned
+        if view.gpu_pods:  # a pod came although the node is cordoned
             return NodeStep(patch=advance(view, UpgradeState.PODS, now))
         if not view.paused:
             return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now, deploy=view.pause_label))

@@ -1,4 +1,4 @@
-"""The way back: to the previous driver set, and into service once that works."""
+"""The rollback: restores the previous driver set, and returns the node to service once that works."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tessera.driver.rollout.replacement import LET_GO_SECONDS, START_SECONDS
 
 
 def turn_back_reason(view: NodeView, record: UpgradeRecord, *, may_continue: bool) -> str:
-    """Why a node does not go on; empty if it does. What was validated is finished."""
+    """Why a node turns back; empty if it goes on. An upgrade that was validated is finished."""
     if view.state is UpgradeState.UNCORDON:
         return ""
     if view.wanted.set != record.target:
@@ -37,7 +37,7 @@ def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
 
 
 def adopt_set(view: NodeView, now: float) -> PatchNode:
-    """Somebody gave the node another set, as after a boot into another kernel: there is no way back any more."""
+    """Accepts a set that somebody gave the node, as after a boot into another kernel; a rollback is then impossible."""
     return advance(
         view,
         UpgradeState.RESTART,
@@ -52,7 +52,7 @@ def adopt_set(view: NodeView, now: float) -> PatchNode:
 
 
 def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """Brings the node back to its previous set, and gives it back once that works."""
+    """Restores the node's previous set, and returns the node to service once that works."""
     back = record.previous
     if back and view.current == record.target != back:
         return _remove_target(view, record, now)
@@ -68,7 +68,7 @@ def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
 
 
 def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
-    """A node that failed and came back waits, until it is to have what it has; one without its own until that works."""
+    """A failed node waits until its wanted set is the one it has; if its own driver is missing, until that works."""
     content = view.wanted.set == view.current and not view.wanted.reload and (view.works or not record.same_set)
     if content or not view.wanted.set:
         return NodeStep(patch=finish(view, ""))
@@ -84,13 +84,13 @@ def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeSte
         if not view.paused:
             return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
         until = record.since + LET_GO_SECONDS
-        if view.offers_gpus and now < until:  # then without leave: a driver that failed cannot be asked for ever
+        if view.offers_gpus and now < until:  # later without waiting: a failed driver cannot be asked for ever
             return NodeStep(until=until, waits="the users of its cards are to let go")
     return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, CHANGING, now))
 
 
 def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """Waits for the previous driver; where that does not come and another set is wanted, takes that: nothing serves."""
+    """Waits for the previous driver; if it does not start and another is wanted, takes that, since nothing serves."""
     until = record.since + START_SECONDS
     other = view.wanted.set not in {record.target, view.current}
     broken = view.driver is not None and bool(view.driver.fault)
@@ -114,7 +114,7 @@ def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeSt
 
 
 def _return_failed(view: NodeView, record: UpgradeRecord) -> PatchNode:
-    """In service again, and still told as failed; or without its own driver still, which pods may let come."""
+    """Back in service, still marked failed; or still without its own driver, which pods may block."""
     absent = record.same_set and not view.works
     patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")
     kept = encode_upgrade_record(msgspec.structs.replace(record, restored=True))

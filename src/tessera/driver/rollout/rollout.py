@@ -1,6 +1,6 @@
-"""The rollout as the controller uses it: node views in, writes out, and a note for every node that waits.
+"""The rollout as the controller uses it: takes node views, writes, and gives a note for every node that waits.
 
-Its metrics are the five counts of NVIDIA's operator under our prefix.
+Its metrics are the five counts of NVIDIA's operator, with Tessera's prefix.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from tessera.driver.rollout.node_view import NodeView
 
 
 class RolloutMetrics:
-    """Gauges that follow the latest decision.
+    """Gauges of the latest decision.
 
     Args:
-        registry: what ``/metrics`` shows.
+        registry: the process's metrics registry.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -42,7 +42,7 @@ class RolloutMetrics:
         )
 
     def show(self, decision: RolloutDecision) -> None:
-        """Shows these numbers from now on; policies that are gone are no longer shown."""
+        """Replaces all values by these; policies that are gone disappear."""
         self._nodes.clear()
         self._stopped.clear()
         for policy, counts in decision.counts.items():
@@ -58,11 +58,11 @@ class Rollout:
     """Brings nodes to the driver sets that they should have.
 
     Args:
-        hands: what writes.
-        metrics: where numbers are shown; None for nowhere.
+        executor: the executor that writes.
+        metrics: the gauges; None for no metrics.
         clock: the time.
-        wake: called when something may be due that no watch will tell.
-        rng: for jitter.
+        wake: called when something may be due that no watch shows.
+        rng: random numbers for jitter.
     """
 
     def __init__(
@@ -82,37 +82,37 @@ class Rollout:
         self._in_flight = InFlight(rng)
 
     async def load(self) -> None:
-        """Reads what earlier rollouts left behind; to be awaited before the first :meth:`advance`.
+        """Reads the records of earlier rollouts; call it before the first :meth:`advance`.
 
         Raises:
             ApiError: the server refused.
-            ConnectionError: no answer.
-            TimeoutError: likewise.
+            ConnectionError: the server gave no answer.
+            TimeoutError: the server did not answer in time.
         """
         await self._executor.load_failures()
 
     @property
     def busy(self) -> frozenset[str]:
-        """Nodes with a write whose outcome was not seen yet: whoever writes them now makes the next one fail."""
+        """Nodes with a write that no watch has shown yet; another write now would make the rollout's next one fail."""
         return self._in_flight.busy
 
     def failures_of(self, driver_set: str) -> Mapping[str, str]:
-        """The nodes on which a set failed, with the causes; fresh nodes are better given another."""
+        """The nodes on which a set failed, with the causes; the planner should give new nodes another set."""
         known = self._executor.failures.get(driver_set)
         return {node: each.cause for node, each in known.nodes.items()} if known is not None else {}
 
     def advance(
         self, views: Sequence[NodeView], policies: Mapping[str, UpgradePolicy], group: asyncio.TaskGroup
     ) -> RolloutDecision:
-        """Decides, and begins what was decided.
+        """Decides, and starts the instructions.
 
         Args:
-            views: all nodes with cards, as they are seen now.
-            policies: by the object that nodes' ``wanted.policy`` names.
+            views: all nodes with GPUs, as the watches show them now.
+            policies: upgrade settings by the object that nodes' ``wanted.policy`` names.
             group: owns the tasks that write.
 
         Returns:
-            What was decided. ``until`` is when this has to be called again even if nothing is seen to change.
+            The decision. ``until`` is when this has to be called again even if no watch shows a change.
         """
         now = self._clock.now()
         self._in_flight.update(views, now)
@@ -132,8 +132,8 @@ class Rollout:
             if self._in_flight.start(instruction):
                 group.create_task(self._execute(instruction))
         times = [each for each in (decision.until, self._in_flight.until) if each is not None]
-        # What was said of a node stands until its write is seen: to take it back would be a write of its own, which
-        # the rollout's then meets, and neither would come to an end.
+        # A node's note stays until a watch shows its write. Removing the note would be another write of the node. The
+        # rollout's write would then conflict with it, and the two would repeat for ever.
         self._notes = {name: note for name, note in self._notes.items() if name in busy} | dict(decision.notes)
         return msgspec.structs.replace(decision, notes=self._notes, until=min(times, default=None))
 

@@ -1,17 +1,17 @@
-"""One node's way to another driver and, where that does not work, back.
+"""Moves one node to another driver and, if that fails, back.
 
-Sans-I/O: a view of the node goes in, one write or some evictions or a wait comes out. Which nodes may begin is decided
-in :mod:`tessera.driver.rollout.fleet`. Rules:
+Sans-I/O: a view of the node goes in; one write, some evictions or a wait comes out.
+:mod:`tessera.driver.rollout.fleet` decides which nodes may begin. Rules:
 
-1. The node carries everything: its state in upstream's label, the rest in our record, and both change in one write
-   that holds only for the node as it was seen. A controller may die anywhere; the next one goes on from the labels.
-2. Pods with cards leave before anything of the driver is touched, through the eviction API. A pod that is ending is
-   never evicted again. DaemonSets' and static pods stay.
-3. Users of cards are paused, and the node offers no card any more, before the label of the driver set changes. The old
-   driver's pod is gone before the new one may come: two drivers never run on one node.
-4. A cordon that was there when we came is not lifted by us. One of ours that somebody lifted is not set again.
-5. Before the label changed, a node can be given back at once. Afterwards it comes back by way of its previous set, and
-   is given back when that driver runs and was validated. What failed is told in the record until another set is wanted.
+1. The node carries all state: upstream's label holds the state, Tessera's record the rest. Both change in one write
+   that holds only for the node as it was seen. A controller may die anywhere; the next one continues from the node.
+2. Pods with GPUs leave through the eviction API before anything of the driver is changed. A terminating pod is never
+   evicted again. Pods of DaemonSets and static pods stay.
+3. Users of GPUs are paused, and the node offers no GPU any more, before the label of the driver set changes. The old
+   driver's pod is gone before the new one may start: two drivers never run on one node.
+4. Tessera does not lift a cordon that was there before. If somebody lifts Tessera's cordon, it is not set again.
+5. Before the label changes, a node can return to service at once. Afterwards it goes back to its previous set, and
+   returns to service when that driver runs and was validated. The record shows the failure until another set is wanted.
 
 =====================  =============================================  =====================================
 state                  what is done                                   what comes next
@@ -28,8 +28,8 @@ uncordon-required      uncordon if it was us                          upgrade-do
 upgrade-failed         back to the previous set, then as before       upgrade-required for another set
 =====================  =============================================  =====================================
 
-Where both sets run the same driver, only its pod is replaced: no eviction, no pause. Where both are the same set, its
-pod could not come back under pods with cards: these leave, and it goes and comes as another one would.
+If both sets run the same driver, only its pod is replaced: no eviction, no pause. If both are the same set, its pod
+could not start under pods with GPUs: these leave, and then it is replaced as by another set.
 """
 
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ def begin_upgrade(view: NodeView, now: float) -> PatchNode:
 
 
 def refuse_upgrade(view: NodeView, cause: str, now: float) -> PatchNode:
-    """Marks a node failed before its driver was touched."""
+    """Marks a node failed before its driver was changed."""
     cause = cause[:FAILURE_CAUSE]
     record = UpgradeRecord(
         previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
@@ -120,9 +120,9 @@ def next_step(
 
     Args:
         view: the node.
-        policy: how.
+        policy: the upgrade settings.
         now: seconds since 1970.
-        may_continue: False turns back a node whose driver was not touched yet.
+        may_continue: False turns back a node whose driver was not changed yet.
         eviction_refusals: why evictions were refused, by the pod's UID.
     """
     record = view.record
@@ -147,10 +147,10 @@ def next_step(
 
 
 def _without_record(view: NodeView) -> NodeStep:
-    """A node that is not ours to change; what somebody left on it, or we before the record was lost, is taken away."""
+    """Cleans a node without a record: removes the state that somebody left, or Tessera before its record was lost."""
     if view.state.active or view.cordoned_by_us:
         return NodeStep(patch=abandon(view, "its record was lost"))
-    if view.paused and view.works:  # while a driver comes, NVIDIA's driver manager may have paused its users
+    if view.paused and view.works:  # while a driver starts, NVIDIA's driver manager may have paused its users
         note = f"label {PAUSE_LABEL}={PAUSED} is taken back: no driver of the node is being replaced"
         patch = patch_node(view, view.state, None, reason="DriverUpgrade", note=note)
         return NodeStep(patch=msgspec.structs.replace(patch, labels=resume(view), annotations={}))
