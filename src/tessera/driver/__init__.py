@@ -1,1 +1,1 @@
-"""Drivers: which image a node needs, whether it exists, how it is built, and how it comes to nodes that serve."""
+"""Drivers: chooses the image that a node needs, finds or builds it, and brings it to nodes, also to serving ones."""

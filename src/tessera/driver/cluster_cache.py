@@ -1,6 +1,6 @@
-"""Nodes, pods and DaemonSets as far as drivers depend on them, and whether a change of one matters.
+"""Caches of nodes, pods and DaemonSets for drivers; decides which of their changes start a planning round.
 
-Nodes send heartbeats and pods come and go by the thousand. A planning round begins only if a node's facts changed, if a
+Nodes send heartbeats, and thousands of pods come and go. A planning round begins only if a node's facts changed, if a
 pod concerns drivers, or if the pod's node is being upgraded.
 """
 
@@ -23,17 +23,17 @@ _OWN_APP = "tessera-controller"
 
 
 class ClusterCache:
-    """What is seen.
+    """Nodes, pods and DaemonSets as the watches show them.
 
     Args:
         nodes: mirrors all nodes.
         pods: mirrors all pods.
         sets: mirrors DaemonSets in Tessera's namespace.
-        stirred: called when something changed that matters, with what writes may now be judged anew.
-        pods_changed: called after pods that have to do with drivers changed on a node.
+        changed: called after a relevant change, with the keys of writes that may be decided again.
+        pods_changed: called after driver-related pods changed on a node.
 
     Attributes:
-        facts: nodes by name.
+        facts: facts of nodes, by name.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class ClusterCache:
         self._pods_changed = pods_changed
         #: All pods by node and ``namespace/name``. A node without pods has no entry.
         self._on_node: dict[str, dict[str, Pod]] = {}
-        #: What was read from ``_on_node``; an entry goes when a driver-related pod of the node changes.
+        #: The driver-related pods read from ``_on_node``; a change of such a pod on the node removes the entry.
         self._pod_facts: dict[str, NodePods] = {}
-        #: Likewise, empty for none; an entry goes when any pod of the node changes.
+        #: A GPU pod of each node, empty for none; a change of any pod on the node removes the entry.
         self._gpu_pods: dict[str, str] = {}
 
     def start(self) -> list[Callable[[], None]]:
-        """Looks from now on; returns what ends that."""
+        """Starts following the watches; returns functions that stop it."""
         return [
             self._nodes.add_handler(self._on_node_event),
             self._pods.add_handler(self._on_pod_event),
@@ -67,7 +67,7 @@ class ClusterCache:
         ]
 
     def pods_of(self, name: str) -> NodePods:
-        """The pods on a node that have to do with its driver."""
+        """The driver-related pods on a node."""
         found = self._pod_facts.get(name)
         if found is None:
             found = self._pod_facts[name] = read_node_pods(self._on_node.get(name, {}).values())
@@ -83,7 +83,7 @@ class ClusterCache:
         return found
 
     def node_views(self, wanted: Mapping[str, WantedDriver], now: float) -> Iterator[NodeView]:
-        """What the rollout has to know of nodes that have a driver, or are between two."""
+        """The rollout's views of nodes that have a driver, or are between two."""
         for name, each in wanted.items():
             node, facts = self._nodes.cache.get(name), self.facts.get(name)
             if node is not None and facts is not None and (facts.driver_set or facts.record_annotation):
@@ -103,21 +103,21 @@ class ClusterCache:
 
     @property
     def has_toolkit(self) -> bool:
-        """Whether the container toolkit has a DaemonSet."""
+        """True if the container toolkit has a DaemonSet."""
         return f"{NAMESPACE}/{TOOLKIT_APP}" in self._sets.cache
 
     def toolkit_spec(self) -> str:
-        """What the toolkit's DaemonSet was made from; empty if there is none."""
+        """Hash of the spec of the toolkit's DaemonSet; empty if there is none."""
         found = self._sets.cache.get(f"{NAMESPACE}/{TOOLKIT_APP}")
         return found.metadata.annotations.get(SPEC_ANNOTATION, "") if found is not None else ""
 
     def own_image(self, identity: str) -> str:
-        """The image that a pod of this process runs; empty if none is seen."""
+        """The image that a pod of this process runs; empty if the cache has none."""
         own = self._pods.cache.get(f"{NAMESPACE}/{identity}") if identity else None
         found = [own] if own is not None else [each for each in self._pods.cache.values() if _is_own(each)]
         return next((each.spec.containers[0].image for each in found if each.spec.containers), "")
 
-    # What is seen
+    # Changes in the watches
 
     def _on_node_event(self, event: WatchEvent[Node]) -> None:
         name = event.object.metadata.name
@@ -158,7 +158,7 @@ class ClusterCache:
 
 
 def _write_keys(before: DriverNodeFacts | None, facts: DriverNodeFacts) -> Iterator[str]:
-    """Writes of a node that may be what was seen; what is told of it is not proven by a write of something else."""
+    """Keys of a node's writes that a change may show; a status counts as shown only by a write of the status itself."""
     if before is None or before.labels != facts.labels:
         yield f"label/{facts.name}"
     if before is None or before.status_annotation != facts.status_annotation:
@@ -168,7 +168,7 @@ def _write_keys(before: DriverNodeFacts | None, facts: DriverNodeFacts) -> Itera
 
 
 def _is_changing(facts: DriverNodeFacts) -> bool:
-    """Whether the rollout has something to do with a node, so that everything on it matters."""
+    """True if the rollout is changing a node, so that every pod on it matters."""
     return parse_upgrade_state(facts.upgrade_state) not in {UpgradeState.NONE, UpgradeState.DONE}
 
 

@@ -1,4 +1,4 @@
-"""A driver set: one DaemonSet's worth of drivers, and a node's way to it.
+"""Driver sets: a set is the drivers of one DaemonSet. Also the choice of a set for a node.
 
 A set never changes. Another image, strategy or setting is another set with another name, so a node changes its driver
 by changing its label :data:`~tessera.api.driver.node_status.DRIVER_SET_LABEL`, and goes back the same way.
@@ -15,18 +15,18 @@ from tessera.driver.pool import PoolKey
 
 
 class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What one DaemonSet runs.
+    """The driver that one DaemonSet runs.
 
     Attributes:
-        id: ten hexadecimal digits; from everything that decides what runs, settings of the pod included.
-        pool: the nodes it fits.
-        strategy: how its nodes come to their driver; never pre-installed or blocked.
-        image: what its pods run, by digest where a registry told one.
+        id: ten hexadecimal digits; a hash of everything that decides what runs, including settings of the pod.
+        pool: the pool of nodes that it fits.
+        strategy: the way in which its nodes get their driver; never pre-installed or blocked.
+        image: its pods' image, by digest if a registry reported one.
         tag: the tag that was found.
-        version: as asked for.
+        version: the version as requested.
         policy: the object that asks for it, ``ClusterPolicy/cluster-policy``.
-        settings: stands for the settings of its pods, see :func:`settings_digest`.
-        toolkit: the Driver Toolkit's image that builds on RHCOS; empty where nothing is built with it.
+        settings: a hash of its pods' settings, see :func:`settings_digest`.
+        toolkit: the Driver Toolkit's image that builds on RHCOS; empty if nothing is built with it.
     """
 
     id: str
@@ -46,22 +46,22 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` of the image; the whole reference where it has none."""
+        """``sha256:…`` of the image; the whole reference if it has none."""
         return self.image.rpartition("@")[2]
 
     def same_driver(self, other: "DriverSet") -> bool:
-        """Whether nodes get the very same driver from the other one, wherever its image is stored."""
+        """True if nodes get exactly the same driver from the other set, even if its image is stored elsewhere."""
         return (self.pool, self.digest, self.settings) == (other.pool, other.digest, other.settings)
 
 
 class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node should have.
+    """The driver that a node should have.
 
     Attributes:
-        strategy: how.
-        set: which set; None for pre-installed and blocked.
-        reason: why, in one sentence.
-        rejected: better strategies and why they were not taken, best first.
+        strategy: the way to get it.
+        set: the driver set; None for pre-installed and blocked.
+        reason: why this one was chosen, in one sentence.
+        rejected: better strategies with the reasons against them, best first.
     """
 
     strategy: DriverStrategy
@@ -73,10 +73,10 @@ class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
 def make_set(
     policy: DriverPolicy, pool: PoolKey, strategy: DriverStrategy, image: str, *, tag: str = "", toolkit: str = ""
 ) -> DriverSet:
-    """The set of nodes of one pool that run one image under one policy.
+    """The set for nodes of one pool that run one image under one policy.
 
-    Its name does not depend on where the policy stands: an object that is deleted and made again, or renamed, moves
-    nothing.
+    Its name does not depend on the policy object. So nothing moves when the object is deleted and made again, or
+    renamed.
     """
     settings = settings_digest(policy)
     parts = (pool, strategy is DriverStrategy.BUILT, image, settings, toolkit)
@@ -94,7 +94,7 @@ def make_set(
 
 
 def settings_digest(policy: DriverPolicy) -> str:
-    """Ten hexadecimal digits for all settings of a policy that its driver pods are made of, the image apart."""
+    """Ten hexadecimal digits: a hash of all of a policy's settings for its driver pods, except the image."""
     return _digest(
         (
             policy.kernel_module_type,

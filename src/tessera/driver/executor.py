@@ -44,23 +44,22 @@ from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROX
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which what was written is seen in a watch; what is not seen by then changed nothing.
+#: Seconds within which a watch shows a write; a write that is not shown by then changed nothing.
 SEEN_SECONDS = 2.0
 #: Seconds after which an instruction that needs Tessera's own image is tried again.
 _IMAGE_UNKNOWN_SECONDS = 30.0
-#: Owner of the condition and of the toolkit's DaemonSet: of each it owns all that it applies.
+#: Field manager of the condition and of the toolkit's DaemonSet; it owns every field that it applies.
 CONDITIONS_MANAGER = "tessera-drivers"
 
 
 class DriverExecutor:
-    """Carries out the planner's instructions; see :mod:`tessera.kube.executor` for what is in flight and what rests.
+    """Carries out the planner's instructions; see :mod:`tessera.kube.executor` for writes in flight and pauses.
 
     Args:
         client: the API server.
-        clock: the time.
-        rng: for jitter.
-        may_act: whether this process still leads; asked before each write.
-        wake: called when an answer came or a pause ended.
+        rng: random numbers for jitter.
+        may_act: True while this process leads; called before each write.
+        wake: called after an answer or the end of a pause.
         image: Tessera's own image; empty while it is not known.
         toolkit_spec: digest of the spec of the toolkit's DaemonSet, from its annotation; empty if there is none.
     """
@@ -75,7 +74,7 @@ class DriverExecutor:
         image: Callable[[], str],
         toolkit_spec: Callable[[], str],
     ) -> None:
-        #: Why a set's DaemonSet cannot be created, by the set's id. An entry goes when the creation succeeds.
+        #: Why a set's DaemonSet cannot be created, by the set's id. A successful creation removes the entry.
         self.problems: dict[str, str] = {}
         self._client = client
         self._condition_writer = client.with_field_manager(CONDITIONS_MANAGER)
@@ -98,7 +97,7 @@ class DriverExecutor:
         self._executor.start(key, instruction, group)
 
     def observe_change(self, *keys: str) -> None:
-        """A watch showed a change of these objects: they may be written again."""
+        """Allows new writes of these objects, since a watch showed a change."""
         self._executor.seen(keys)
 
     def stop(self) -> None:
@@ -106,7 +105,7 @@ class DriverExecutor:
         self._executor.stop()
 
     def _waits_for_other_write(self, instruction: Instruction) -> bool:
-        """Whether another write of the same node has to come first.
+        """True if another write of the same node has to come first.
 
         A label patch holds only for the node's resourceVersion that the planner saw. So the label waits until the
         node's status writes are seen, and no status is written while the label patch is in flight.
@@ -134,7 +133,7 @@ class DriverExecutor:
         return until_seen(SEEN_SECONDS)
 
     def failed(self, instruction: Instruction, error: RequestError) -> Hold:
-        """Backs off, except where the object to delete is gone already."""
+        """Backs off, unless the object to delete is gone already."""
         key = instruction_key(instruction)
         if isinstance(error, NotFound):
             if isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
@@ -146,7 +145,7 @@ class DriverExecutor:
         return self._executor.back_off(key)
 
     def released(self, instruction: Instruction, hold: Hold) -> None:
-        """Nothing follows: the planner decides anew."""
+        """Does nothing: the planner decides again."""
 
     def _note_problem(self, instruction: Instruction, text: str) -> None:
         if isinstance(instruction, CreateSet):
@@ -167,7 +166,7 @@ class DriverExecutor:
                 noted = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
                 await self._client.merge_patch(NODES, node, noted, uid=uid)
             case WriteCondition(node=node, uid=uid, condition=condition):
-                # Applied under a manager of its own: a condition that is not named goes away.
+                # Applied under a manager of its own: if the condition is left out, the server removes it.
                 conditions = [] if condition is None else [condition]
                 body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
                 await self._condition_writer.apply(NODES.untyped(), node, body, subresource="status")
@@ -189,13 +188,13 @@ class DriverExecutor:
         except AlreadyExists:
             return
         except Forbidden:
-            # No pod without its RuntimeClass, which is missing where hosts have a toolkit of their own.
+            # Without its RuntimeClass the pod cannot run; it is missing if the hosts have their own toolkit.
             if not await self._create_runtime_class():
                 raise
             await self._client.create(PODS.untyped(), pod, NAMESPACE)
 
     async def _create_runtime_class(self) -> bool:
-        """Whether it was not there yet."""
+        """Creates the RuntimeClass; returns True if it did not exist."""
         try:
             await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
         except AlreadyExists:
@@ -209,12 +208,12 @@ class DriverExecutor:
         try:
             await self._client.create(DAEMONSETS.untyped(), body, NAMESPACE)
         except AlreadyExists:
-            # Of that name but not recognised: somebody took away what says what it is for.
+            # A DaemonSet of that name without the set's annotation: somebody removed the annotation.
             metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
             await self._client.merge_patch(DAEMONSETS, made.name, {"metadata": metadata}, NAMESPACE)
 
     async def _proxy(self, instruction: CreateSet) -> Proxy:
-        """OpenShift's, for nodes of RHCOS; others have none."""
+        """OpenShift's proxy for RHCOS nodes; no proxy for others."""
         if not instruction.set.pool.ostree:
             return NO_PROXY
         try:

@@ -1,17 +1,20 @@
-"""Which names an image may have: candidate references in order, from what is asked for and from the pool.
+"""Names that an image may have: candidate references in sequence, derived from the query and the pool.
 
-NVIDIA's operator makes one name and hopes. The operating system's part of that name was written in several ways over
-its releases and by other publishers, so several are tried here, best first, and the answer says which one matched:
+NVIDIA's operator tries only one name. The operating system's part of that name has changed over its releases and
+differs
+between publishers. So Tessera tries several, best first, and the answer says which one matched:
 
 * precompiled: ``<version>-<kernel>-<OS>``, for a branch ``<first number of the version>-<kernel>-<OS>``;
 * builder: ``<version>-<OS>``;
-* verbatim, or repository and version left out: the reference as it is;
+* verbatim, or repository and version left out: the reference unchanged;
 * a version that is a digest (``sha256:…``): that digest, nothing appended.
 
-The kernel is never shortened: it is what ``uname -r`` says, architecture and page size included where it says them,
-with ``_`` for what a tag cannot have (``+64k`` is ``_64k``). So a name in another OS form can bring no wrong modules.
+The kernel is never shortened: it is the output of ``uname -r``, with architecture and page size if it has them, and
+with
+``_`` for characters that a tag cannot have (``+64k`` is ``_64k``). So a name in another OS form never has wrong
+modules.
 
-Whether an image exists is not known here.
+This module does not know whether an image exists.
 """
 
 import re
@@ -23,11 +26,11 @@ from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
 
-#: Of these NVIDIA's operator takes the major part of the version since v26.7.0, and took all of it before.
+#: For these, NVIDIA's operator uses the major part of the version since v26.7.0, and used all of it before.
 _MAJOR_ONLY = ("rhel", "rocky", "ol")
 
-#: RHEL that a release of OpenShift is made of. Red Hat, RHEL versions utilized by RHEL CoreOS and OCP; NVIDIA's notes
-#: on driver image tags since OCP 4.19, whose nodes call themselves rhel and not rhcos.
+#: The RHEL version in each OpenShift release. Red Hat, RHEL versions utilized by RHEL CoreOS and OCP; NVIDIA's notes
+#: on driver image tags since OCP 4.19, whose os-release ID is rhel, not rhcos.
 _OPENSHIFT: Mapping[str, str] = {
     "4.12": "8.6",
     "4.13": "9.2",
@@ -42,26 +45,26 @@ _OPENSHIFT: Mapping[str, str] = {
     "4.22": "9.8",
 }
 
-#: Garden Linux publishes for all its releases under one suffix.
+#: Garden Linux publishes images for all its releases under one suffix.
 _PINNED: Mapping[str, str] = {"gardenlinux": "gardenlinux0"}
 
 _NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")
 _BRANCH = re.compile(r"v?(\d+)(?![0-9A-Za-z])")
 _RHEL_KERNEL = re.compile(r"\.el(\d+)_(\d+)")
-#: RHCOS's image before 4.19, ``415.92.202402…``: OpenShift's release without its dot comes first.
+#: RHCOS's image before 4.19, ``415.92.202402…``: it begins with OpenShift's release, without the dot.
 _OLD_OSTREE = re.compile(r"4(\d\d)\.\d+\.")
 
 
 class SourceError(ValueError):
-    """An image is described by halves; the text says what is missing."""
+    """An image is described incompletely; the text names the missing parts."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One name to look for.
+    """One name to look up.
 
     Attributes:
         reference: ``repository/image:tag`` or ``repository/image@sha256:…``.
-        tag: the tag, empty for a digest and for a reference that is taken as it is.
+        tag: the tag; empty for a digest and for a verbatim reference.
     """
 
     reference: str
@@ -69,10 +72,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(query: ImageQuery) -> tuple[Candidate, ...]:
-    """The names that an image may have, best first; empty where there can be none (a digest has no branch).
+    """The names that an image may have, best first; empty if there can be none (a digest has no branch).
 
     Raises:
-        SourceError: image, repository and version are given in part.
+        SourceError: only some of image, repository and version are given.
     """
     source, kind = query.source, query.kind
     if source.verbatim:
@@ -86,7 +89,7 @@ def candidates(query: ImageQuery) -> tuple[Candidate, ...]:
 
 
 def repository_of(source: ImageSource) -> str:
-    """``repository/image`` of a source that is not taken as it is.
+    """``repository/image`` of a source that is not verbatim.
 
     Raises:
         SourceError: a part of it is missing.
@@ -120,28 +123,28 @@ def tags(version: str, pool: PoolKey, kind: ImageKind) -> tuple[str, ...]:
 
 
 def branch(version: str) -> str | None:
-    """The driver branch: the first number of a version, ``525`` of ``525.125.06``; None if it begins with none."""
+    """The driver branch: the first number of a version, ``525`` of ``525.125.06``; None if it begins with no number."""
     found = _BRANCH.match(version)
     return found[1] if found else None
 
 
 def names_system(version: str, pool: PoolKey) -> bool:
-    """Whether the version names the pool's operating system itself."""
+    """True if the version itself names the pool's operating system."""
     parts = version.split("-")
     return any(form in parts[1:] for form in os_forms(pool, precompiled=False))
 
 
 def kernel_form(kernel: str) -> str:
-    """A kernel's name as it stands in tags and labels: ``+64k`` becomes ``_64k``."""
+    """A kernel's name in tags and labels: ``+64k`` becomes ``_64k``."""
     return _NOT_IN_TAGS.sub("_", kernel)
 
 
 def os_forms(pool: PoolKey, *, precompiled: bool) -> tuple[str, ...]:
-    """The ways in which tags name the pool's operating system, best first.
+    """The spellings of the pool's operating system in tags, best first.
 
     Args:
-        pool: for whom.
-        precompiled: the tag also has the kernel, so names of other systems with the very same kernel count too.
+        pool: the nodes' pool.
+        precompiled: the tag also has the kernel, so names of other systems with exactly the same kernel count too.
     """
     return tuple(dict.fromkeys(_forms(pool, precompiled=precompiled)))
 
@@ -149,7 +152,7 @@ def os_forms(pool: PoolKey, *, precompiled: bool) -> tuple[str, ...]:
 def mirrored(source: ImageSource, mirrors: Sequence[str]) -> tuple[ImageSource, ...]:
     """The same image in each of the mirrors, which are repositories, ``registry.local/nvidia``.
 
-    An image that is a whole reference is looked for under its own last name: ``nvcr.io/nvidia/driver:525`` is
+    An image that is a whole reference is looked up under the last part of its name: ``nvcr.io/nvidia/driver:525`` is
     ``registry.local/nvidia/driver:525`` in a mirror.
     """
     if source.verbatim:
@@ -192,13 +195,13 @@ def _numbered(os_id: str, version: str) -> Iterator[str]:
 
 
 def _rhel_of_kernel(kernel: str) -> str:
-    """``9.2`` of ``5.14.0-284.54.1.el9_2.aarch64``; empty if the kernel does not say it."""
+    """``9.2`` of ``5.14.0-284.54.1.el9_2.aarch64``; empty if the kernel does not contain it."""
     found = _RHEL_KERNEL.search(kernel)
     return f"{found[1]}.{found[2]}" if found else ""
 
 
 def _openshift(pool: PoolKey) -> tuple[str, ...]:
-    """Releases of OpenShift that the pool may be of: the one its image names, else those of its RHEL, newest first."""
+    """OpenShift releases that the pool may have: the one in its image, else those of its RHEL, newest first."""
     old = _OLD_OSTREE.match(pool.ostree)
     if old:
         return (f"4.{int(old[1])}",)

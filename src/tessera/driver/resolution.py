@@ -1,8 +1,9 @@
 """Image queries and their answers: values and the :class:`Resolver` protocol, no I/O.
 
-Four failures are told apart, since each needs another remedy: the image is missing (build it), the registry wants other
-credentials (an administrator grants them), the registry is unreachable (wait, and use its last answer), or the image
-exists for another architecture only.
+There are four kinds of failures, since each needs another remedy: the image is missing (build it), the registry
+requires
+other credentials (an administrator grants them), the registry is unreachable (wait, and use its last answer), or the
+image exists only for another architecture.
 """
 
 from enum import Enum
@@ -15,7 +16,7 @@ from tessera.driver.pool import PoolKey
 
 
 class Outcome(Enum):
-    """What became of a look at a registry."""
+    """Result of a lookup in a registry."""
 
     FOUND = "found"
     NOT_FOUND = "not found"
@@ -25,7 +26,7 @@ class Outcome(Enum):
 
 
 class ImageKind(Enum):
-    """Which images are looked for."""
+    """The kinds of images to look up."""
 
     #: Kernel modules for one kernel, for exactly the version.
     PRECOMPILED = "precompiled"
@@ -38,12 +39,12 @@ class ImageKind(Enum):
 
 
 class ImageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for: the first of the candidate tags that is there for the architecture.
+    """The image to look up: the first of the candidate tags that the registry has for the architecture.
 
     Attributes:
-        source: where.
-        pool: for whom.
-        kind: which tags count.
+        source: the repository and version.
+        pool: the nodes' pool.
+        kind: the kind of tags to try.
     """
 
     source: ImageSource
@@ -52,7 +53,7 @@ class ImageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedReference(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate reference and what became of it; ``text`` says it in a sentence."""
+    """One candidate reference and its outcome; ``text`` is a sentence about it."""
 
     reference: str
     outcome: Outcome
@@ -63,14 +64,14 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a query.
 
     Attributes:
-        outcome: FOUND, or the outcome of the candidate that counts: unreachable and unauthorized before wrong
-            architecture before not found, since those say least about what is there.
-        reference: ``repository/image:tag`` of what was found; empty otherwise.
+        outcome: FOUND, or the outcome of the decisive candidate: unreachable and unauthorized before wrong
+            architecture before not found, since those say least about what the registry has.
+        reference: ``repository/image:tag`` of the image; empty if none was found.
         digest: ``sha256:…`` of its manifest for the architecture.
         tag: its tag.
-        tried: all candidates that were looked at, in order.
-        stale: the registry does not answer now, and this is what it said last.
-        checked: seconds since 1970 of the answer.
+        tried: all candidates that were looked up, in sequence.
+        stale: the registry does not answer now, and this is its last answer.
+        checked: time of the answer, seconds since 1970.
         size_bytes: compressed size of its layers, 0 if unknown.
     """
 
@@ -93,8 +94,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolver(Protocol):
-    """Looks images up. An answer may come from memory; it is never an exception."""
+    """Looks images up. It may answer from memory, and it never raises."""
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
-        """The answer; ``fresh`` asks the registry whatever is remembered."""
+        """The answer; ``fresh`` asks the registry even if an answer is remembered."""
         ...

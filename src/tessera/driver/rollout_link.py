@@ -17,19 +17,19 @@ from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.rollout.node_view import WantedDriver
 from tessera.driver.rollout.rollout import Rollout
 
-#: Seconds after which it is looked again whether a write was seen: nothing else may follow from what shows it.
+#: Seconds after which the adapter checks again if a watch has shown a write, since that may cause no other event.
 _LOOK_AGAIN = 5.0
 
 
 class RolloutAdapter:
-    """The rollout, as decisions meet it.
+    """The rollout as the planner uses it.
 
     Args:
-        rollout: what replaces drivers.
-        observed: what is seen.
+        rollout: the rollout, which replaces drivers.
+        cache: nodes, pods and DaemonSets as the watches show them.
         problems: why a set's DaemonSet cannot be made, by the set's id.
         clock: the time.
-        changed: called when what is said of nodes is another.
+        changed: called when a node's note has changed.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class RolloutAdapter:
         self._new_notes: frozenset[str] = frozenset()
 
     def failed_sets(self) -> dict[str, str]:
-        """Sets that failed somewhere, with one of the causes."""
+        """Sets that failed on a node, with one of the causes."""
         failed = {key: self._rollout.failures_of(key) for key in self._cache.existing_sets()}
         return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
 
     def notes(self, wanted: Mapping[str, WantedDriver]) -> dict[str, str]:
-        """What is said of nodes: by the rollout, or why the DaemonSet of a node's set cannot be made."""
+        """Notes on nodes: the rollout's, or why the DaemonSet of a node's set cannot be made."""
         found = dict(self._notes)
         for name, each in wanted.items() if self._problems else ():
             facts = self._cache.facts.get(name)
@@ -65,19 +65,19 @@ class RolloutAdapter:
         return found
 
     def may_write(self, node: str) -> bool:
-        """Whether others may write a node now: nothing of the rollout is under way there, and it says nothing new."""
+        """True if others may write a node: the rollout has no write in flight there, and its note has not changed."""
         return node not in self._rollout.busy and node not in self._new_notes
 
     def advance(self, decision: ClusterPlan, governance: PolicySelection, group: asyncio.TaskGroup) -> float | None:
-        """Goes on with the rollout.
+        """Runs one round of the rollout.
 
         Args:
-            decision: of this round.
-            governance: what it is of.
+            decision: the plan of this round.
+            governance: the policy selection that the plan is based on.
             group: owns the tasks that write.
 
         Returns:
-            Seconds until this has to be called again even if nothing is seen to change; None for never.
+            Seconds until this has to be called again even if no watch shows a change; None for never.
         """
         if governance.frozen:
             return None
@@ -92,7 +92,7 @@ class RolloutAdapter:
         return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
 
     def _with_obstacles(self, wanted: Mapping[str, WantedDriver]) -> Iterator[tuple[str, WantedDriver]]:
-        """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""
+        """The wanted sets with their obstacles: no node is emptied for a set whose DaemonSet does not exist."""
         existing = self._cache.existing_sets()
         for name, each in wanted.items():
             if each.set in existing or not each.set:

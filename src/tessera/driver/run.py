@@ -50,9 +50,9 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of :class:`tessera.driver.run.Drivers`.
 
     Attributes:
-        identity: the pod that this process runs in, from which Tessera's own image is known.
+        identity: the pod that this process runs in; its image is Tessera's own.
         image: Tessera's own image, for init containers and validations; empty: that of the process's own pod.
-        builds: how images are built in the cluster.
+        builds: settings for building images in the cluster.
     """
 
     identity: str = ""
@@ -62,9 +62,9 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for which a registry that does not answer is waited for before a node goes a slower way.
+#: Seconds to wait for a registry that does not answer, before a node gets its driver in a slower way.
 SILENCE_PATIENCE = 120.0
-#: After a round, the share of its own time that is rested: a large cluster's news must not fill a processor.
+#: The pause after a round, as a share of the round's time, so that a large cluster's events do not fill a processor.
 _REST = 4.0
 _LONGEST_REST = 1.0
 
@@ -78,12 +78,12 @@ class Drivers:
         resolver: looks images up.
         nodes: mirrors all nodes; run by the caller.
         pods: mirrors all pods; run by the caller.
-        options: see there.
-        events: tells about nodes; run by the caller.
-        rng: for jitter.
-        may_act: whether this process still leads; asked before each write.
-        metrics: numbers of the rollout; made once a process, since a registry takes a metric once.
-        coverage: numbers of kernels that are to come; likewise.
+        options: see :class:`DriverOptions`.
+        events: writes events about nodes; run by the caller.
+        rng: random numbers for jitter.
+        may_act: True while this process leads; called before each write.
+        metrics: the rollout's metrics; made once in a process, since a registry takes a metric only once.
+        coverage: metrics of next kernels; made once in a process, too.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Drivers:
         )
 
     async def run(self) -> None:
-        """Decides and acts until cancelled. It may be killed at any moment and started again."""
+        """Plans and acts until cancelled. It may be killed at any moment and started again."""
         with contextlib.ExitStack() as stack:
             for end in self._cache.start():
                 stack.callback(end)
@@ -175,7 +175,7 @@ class Drivers:
                     await until_set(self._woken, due)
 
     async def _wait_ready(self) -> None:
-        """Everything was listed, or is known not to exist; what earlier rollouts left behind was read."""
+        """Waits until every kind was listed, or does not exist, and the records of earlier rollouts were read."""
         for mirror in self._mirrors:
             await mirror.wait_synced()
         await self._policies.wait_read()
@@ -192,7 +192,7 @@ class Drivers:
     # One round
 
     def _round(self, group: asyncio.TaskGroup) -> float | None:
-        """Decides and begins what follows; returns the seconds until it has to be called again."""
+        """Plans, and starts the instructions; returns the seconds until it has to be called again."""
         labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
         governance = self._policies.select_policy(labels)
         decision = self._plan = plan_cluster(self._snapshot(governance))
@@ -254,7 +254,7 @@ class Drivers:
             self._next_kernels.wake()
 
     def _deadlines(self) -> Iterator[float | None]:
-        """Seconds until something may be begun, or patience with something ends."""
+        """Seconds until something may begin, or until a wait ends."""
         yield from (each.seconds_until_due() for each in (self._lookups, self._pull_failures, self._build_requests))
         for policy in self._plan.policies.values():
             for pool in {facts.pool for facts in self._cache.facts.values() if facts.pool is not None}:
@@ -262,14 +262,14 @@ class Drivers:
                 if 0.0 < silent < SILENCE_PATIENCE:
                     yield SILENCE_PATIENCE - silent
 
-    # What is seen
+    # Changes in the watches
 
     def _wake(self, keys: Iterable[str]) -> None:
         self._executor.observe_change(*keys)
         self._woken.set()
 
     def _note_pull_failures(self, pods: NodePods) -> None:
-        """Remembers images that do not come, and asks their registry what has become of them."""
+        """Remembers images that kubelet could not pull, and looks them up in their registry again."""
         for driver in pods.drivers:
             for image, text in driver.unpullable:
                 if self._pull_failures.add(image, text):

@@ -1,7 +1,7 @@
 """Looks images up in the background, and again when the answer may have changed.
 
 The resolver caches by reference and paces its requests. This module keeps the latest answer to each query, since the
-planner cannot wait, and reports when one has come. Queries of no pool are dropped.
+planner cannot wait, and reports each new answer. Queries that no pool needs are dropped.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from tessera.clock import Clock
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Resolver
 from tessera.kube.backoff import Backoff
 
-#: Seconds after which an answer is asked for again: what was found rarely changes, what was not may come any moment.
+#: Seconds after which a query is repeated: found images rarely change, but a missing one may be pushed at any moment.
 FOUND_FOR = 1800.0
 MISSING_FOR = 120.0
 #: Pauses while a registry does not answer, seconds.
@@ -20,13 +20,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 
 class ImageLookups:
-    """Questions and their latest answers.
+    """Queries and their latest answers.
 
     Args:
-        resolver: who is asked.
+        resolver: looks images up.
         clock: the time.
-        rng: spreads questions over time.
-        answered: called after each answer, also after one that says the same: the question has a new time then.
+        rng: random numbers that spread queries over time.
+        answered: called after each answer, also after an unchanged one, since the query then has a new time.
     """
 
     def __init__(self, resolver: Resolver, clock: Clock, *, rng: random.Random, answered: Callable[[], None]) -> None:
@@ -38,11 +38,11 @@ class ImageLookups:
         self._answers: dict[ImageQuery, Resolution] = {}
         #: When a query is looked up again, monotonic seconds. Each key has an answer.
         self._due: dict[ImageQuery, float] = {}
-        #: Since when a query's registry is unreachable, monotonic seconds.
+        #: The time since which a query's registry is unreachable, monotonic seconds.
         self._unanswered_since: dict[ImageQuery, float] = {}
         #: Pauses of queries in ``_unanswered_since``.
         self._backoffs: dict[ImageQuery, Backoff] = {}
-        #: Queries that are being looked up.
+        #: Queries in progress.
         self._running: set[ImageQuery] = set()
 
     @property
@@ -51,19 +51,19 @@ class ImageLookups:
         return dict(self._answers)
 
     def unanswered_for(self, queries: Iterable[ImageQuery]) -> float:
-        """Seconds for which at least one of the questions has had no answer from its registry; 0 if all have one."""
+        """Seconds for which at least one of the queries has had no answer from its registry; 0 if all have one."""
         since = [self._unanswered_since[query] for query in queries if query in self._unanswered_since]
         return self._clock.monotonic() - min(since) if since else 0.0
 
     def retain(self, queries: Iterable[ImageQuery]) -> None:
-        """Forgets all other questions."""
+        """Drops all other queries."""
         kept = set(queries)
         for memory in (self._answers, self._due, self._unanswered_since, self._backoffs):
             for query in memory.keys() - kept:
                 del memory[query]
 
     def start(self, queries: Iterable[ImageQuery], group: asyncio.TaskGroup) -> None:
-        """Asks what was never asked, and what is due to be asked again."""
+        """Starts queries that were never answered, or that are due again."""
         now = self._clock.monotonic()
         due = [query for query, when in self._due.items() if when <= now]
         for query in dict.fromkeys([*queries, *due]):
@@ -72,11 +72,11 @@ class ImageLookups:
                 group.create_task(self._look_up(query, fresh=query in self._answers))
 
     def recheck_image(self, image: str) -> None:
-        """Has the answers that led to an image asked for again at once."""
+        """Repeats at once the queries that led to an image."""
         self._recheck(query for query, answer in self._answers.items() if image in {answer.pinned, answer.reference})
 
     def recheck_repository(self, repository: str) -> None:
-        """Has all answers about a repository asked for again at once."""
+        """Repeats at once all queries about a repository."""
         self._recheck(query for query in self._answers if query.source.repository == repository)
 
     def _recheck(self, queries: Iterable[ImageQuery]) -> None:
@@ -84,7 +84,7 @@ class ImageLookups:
             self._due[query] = self._clock.monotonic()
 
     def seconds_until_due(self) -> float | None:
-        """Seconds until something is to be asked again; None if nothing is."""
+        """Seconds until a query is due again; None if none is."""
         times = [when for query, when in self._due.items() if query not in self._running]
         return max(0.0, min(times) - self._clock.monotonic()) if times else None
 

@@ -1,15 +1,15 @@
-"""Images that kubelets could not pull lately. They count as missing, whatever their registry says."""
+"""Images that kubelets recently failed to pull. They count as missing, even if their registry has them."""
 
 from collections.abc import Mapping
 
 from tessera.clock import Clock
 
-#: Seconds for which an image counts as not there after a kubelet could not pull it.
+#: Seconds for which an image counts as missing after a kubelet failed to pull it.
 PULL_FAILURE_SECONDS = 600.0
 
 
 class ImagePullFailures:
-    """Such images, each for a while.
+    """Images that could not be pulled, each for a limited time.
 
     Args:
         clock: the time.
@@ -26,18 +26,18 @@ class ImagePullFailures:
         return {image: text for image, (text, _) in self._known.items()}
 
     def add(self, image: str, text: str) -> bool:
-        """A kubelet could not pull an image; whether that is news."""
+        """Records that a kubelet could not pull an image; returns True if that is new."""
         self._expire()
         news = image not in self._known
         self._known[image] = (text, self._clock.monotonic() + PULL_FAILURE_SECONDS)
         return news
 
     def forget(self, image: str) -> None:
-        """A node runs the image, so it can be pulled."""
+        """Forgets an image's failure, since a node runs it."""
         self._known.pop(image, None)
 
     def seconds_until_due(self) -> float | None:
-        """Seconds until an image counts again; None if all do."""
+        """Seconds until a failure expires; None if there is none."""
         self._expire()
         now = self._clock.monotonic()
         return min((until - now for _, until in self._known.values()), default=None)

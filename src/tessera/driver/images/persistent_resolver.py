@@ -28,11 +28,11 @@ class PersistentResolver:
     """A :class:`~tessera.driver.resolution.Resolver` whose answers outlive the process.
 
     Args:
-        resolver: who asks registries.
-        client: keeps the ConfigMap.
-        clock: for pauses.
-        namespace: where the ConfigMap lives.
-        rng: for jitter.
+        resolver: looks images up in registries.
+        client: reads and writes the ConfigMap.
+        clock: the time, for pauses.
+        namespace: namespace of the ConfigMap.
+        rng: random numbers for jitter.
     """
 
     def __init__(

@@ -1,17 +1,17 @@
-"""Looks driver images up: the first candidate that a registry has, by digest, remembered as long as it may be trusted.
+"""Looks driver images up: finds the first candidate that a registry has, by digest, and caches the answer.
 
 Rules:
 
-1. Candidates are asked in order. One that is not there, or only for another architecture, leads to the next. One that
-   is refused ends the search. Behind one that gets no answer, only what is remembered counts: the next name might be
-   there, but is worse, and nodes would change their driver because a registry had a bad minute.
-2. What was found is believed for :data:`FOUND_FOR`, then its digest alone is asked for (``HEAD``); what was not there,
-   for :data:`MISSING_FOR`, since it may be pushed any moment.
-3. One reference is asked for once at a time, however many wait for it.
-4. A registry that does not answer is not asked again before a pause that grows and is spread at random. Meanwhile, and
-   after, the last image that was found counts, marked ``stale``. A clear answer (gone, refused, other architecture)
-   ends that.
-5. What was found last can be taken out and put back as plain data, so that a restart during an outage forgets nothing.
+1. Candidates are looked up in sequence. If one is missing, or exists only for another architecture, the next one
+   follows. A refused one ends the search. After one without an answer, only cached answers count for the rest: the next
+   name might exist but is worse, and nodes would change their driver because of a short outage.
+2. A found image is valid for :data:`FOUND_FOR`; then only its digest is requested (``HEAD``). A missing one stays
+   missing
+   for :data:`MISSING_FOR`, since it may be pushed at any moment.
+3. Each reference has at most one request in flight, for all callers together.
+4. A registry that does not answer gets a pause that grows and is random. During the pause and after it, the last found
+   image counts, marked ``stale``. A clear answer (gone, refused, other architecture) ends that.
+5. The last found images can be exported and restored as plain data, so a restart during an outage forgets nothing.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedRefe
 from tessera.kube.backoff import Backoff
 from tessera.limits import REMEMBERED_REFERENCES
 
-#: Seconds for which an answer is believed, by outcome.
+#: Seconds for which an answer is valid, by outcome.
 FOUND_FOR = 1800.0
 MISSING_FOR = 60.0
 
@@ -40,12 +40,12 @@ FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 600.0
 
 
-#: Failures, those first that say least about what is there.
+#: Failures; first those that say least about what the registry has.
 _BY_UNCERTAINTY = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
 
 
 class CachedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found last under a reference, for an architecture."""
+    """The last image found under a reference, for an architecture."""
 
     reference: str
     architecture: str
@@ -56,13 +56,13 @@ class CachedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LookupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one reference.
+    """Result of looking up one reference.
 
     Attributes:
-        outcome: of the last answer.
-        text: it in a sentence.
-        good: what was found, now or, if the registry does not answer, last.
-        until: the clock's monotonic seconds up to which this needs no asking.
+        outcome: outcome of the last answer.
+        text: a sentence about it.
+        image: the found image; if the registry does not answer, the last one.
+        until: the clock's monotonic seconds up to which this is valid.
     """
 
     outcome: Outcome
@@ -73,12 +73,12 @@ class _LookupResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _Key = tuple[str, str, tuple[str, ...]]
 
-#: From the names of pull secrets to what is in them.
+#: Reads the credentials in pull secrets, by the secrets' names.
 Secrets = Callable[[tuple[str, ...]], Awaitable[Keyring]]
 
 
 async def no_secrets(names: tuple[str, ...]) -> Keyring:
-    """Nobody's credentials, whatever is named."""
+    """No credentials, for any names."""
     del names
     return Keyring()
 
@@ -87,12 +87,12 @@ class RegistryResolver:
     """Resolves against registries; implements :class:`~tessera.driver.resolution.Resolver`.
 
     Args:
-        clock: tells how old answers are.
-        client: asks.
-        secrets: the credentials in a source's pull secrets. ``CredentialsError`` means that they are not as they
-            should be, ``OSError`` that they cannot be read now.
-        rng: spreads pauses; seeded in tests.
-        parallel: requests that may be under way at once.
+        clock: the time, for the age of answers.
+        client: the client of registries.
+        secrets: reads the credentials in a source's pull secrets. ``CredentialsError`` means that they are invalid,
+            ``OSError`` that they cannot be read now.
+        rng: random numbers for pauses; seeded in tests.
+        parallel: maximum number of requests in flight.
         found_for: seconds, see :data:`FOUND_FOR`.
         missing_for: seconds, see :data:`MISSING_FOR`.
     """
@@ -117,15 +117,15 @@ class RegistryResolver:
         self._missing_for = missing_for
         #: Newest results, least recently used first; at most :data:`REMEMBERED_REFERENCES`.
         self._results: OrderedDict[_Key, _LookupResult] = OrderedDict()
-        #: Lookups in flight: one per key, however many callers wait.
+        #: Lookups in flight: one per key, for all its callers.
         self._flights: dict[_Key, asyncio.Task[_LookupResult]] = {}
-        #: By repository: its back-off, and until when it is not asked, monotonic seconds.
+        #: The back-off of each repository, and the end of its pause, monotonic seconds.
         self._pauses: dict[str, tuple[Backoff, float]] = {}
         #: Images from an earlier process, by reference and architecture; a clear answer removes its entry.
         self._restored: dict[tuple[str, str], CachedImage] = {}
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
-        """The answer; ``fresh`` asks the registry whatever is remembered."""
+        """The answer; ``fresh`` asks the registry even if an answer is cached."""
         try:
             names = candidates(query)
         except SourceError as error:
@@ -147,7 +147,7 @@ class RegistryResolver:
         return Resolution(outcome=_decisive_outcome(tried), tried=tuple(tried), checked=self._clock.now())
 
     async def close(self) -> None:
-        """Ends what is under way and frees the connections."""
+        """Cancels lookups in flight and frees the connections."""
         flights = list(self._flights.values())
         for each in flights:
             each.cancel()
@@ -155,12 +155,12 @@ class RegistryResolver:
         await self._client.close()
 
     def cached_images(self) -> tuple[CachedImage, ...]:
-        """All that was found last, to be kept by whoever outlives this process."""
+        """The last found images, so that a caller can store them."""
         found = {**self._restored, **{key[:2]: look.image for key, look in self._results.items() if look.image}}
         return tuple(found.values())
 
     def restore(self, images: Iterable[CachedImage]) -> None:
-        """Takes back what :meth:`cached_images` gave. It counts only while its registry does not answer."""
+        """Restores images from :meth:`cached_images`. They count only while their registry does not answer."""
         self._restored.update({(each.reference, each.architecture): each for each in images})
 
     def _failed_resolution(self, outcome: Outcome, text: str) -> Resolution:
@@ -178,7 +178,7 @@ class RegistryResolver:
             flight = asyncio.create_task(self._fetch(key, fresh=fresh), name=f"look for {text}")
             self._flights[key] = flight
             flight.add_done_callback(lambda done: self._finish_flight(key, done))
-        # Whoever waits may be cancelled; the others still want the answer.
+        # One caller may be cancelled; the others still want the answer.
         return await asyncio.shield(flight)
 
     def _finish_flight(self, key: _Key, flight: asyncio.Task[_LookupResult]) -> None:
@@ -221,7 +221,7 @@ class RegistryResolver:
     async def _fetch_image(
         self, reference: Reference, architecture: str, keyring: Keyring, good: CachedImage | None
     ) -> RegistryImage | CachedImage:
-        """What is there; of what was found before, only the digest is asked for, and all if that has changed."""
+        """Looks one reference up. For an image found before, the digest comes first; all of it if that changed."""
         if good is not None and await self._client.find_digest(reference, keyring) == good.top:
             return good
         return await self._client.find_image(reference, architecture, keyring)
@@ -240,14 +240,14 @@ class RegistryResolver:
         return _LookupResult(outcome=Outcome.FOUND, text=f"found, {good.digest}", image=good, until=until)
 
     def _missing_result(self, key: _Key, outcome: Outcome, text: str) -> _LookupResult:
-        """A clear answer, which ends what was known before."""
+        """The result of a clear failure; it removes the image found before."""
         self._restored.pop(key[:2], None)
         return _LookupResult(outcome=outcome, text=text, image=None, until=self._clock.monotonic() + self._missing_for)
 
     def _unreachable_result(
         self, reference: Reference, error: RegistryError, good: CachedImage | None
     ) -> _LookupResult:
-        """No answer: a pause for all names of the repository, and what was known goes on to count."""
+        """The result without an answer: pauses all names of the repository, and keeps the image found before."""
         backoff, _ = self._pauses.get(reference.repository, (None, 0.0))
         if backoff is None:
             backoff = Backoff(self._rng, shortest=FIRST_PAUSE, longest=LONGEST_PAUSE)
@@ -276,6 +276,6 @@ def _found_resolution(
 
 
 def _decisive_outcome(tried: Sequence[TriedReference]) -> Outcome:
-    """Of several failures the one that says least about what is there: it must not be taken for "there is none"."""
+    """Of several failures, the one that says least about the registry; it must not count as "the image is missing"."""
     found = {each.outcome for each in tried}
     return next(each for each in _BY_UNCERTAINTY if each in found)
