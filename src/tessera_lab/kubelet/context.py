@@ -1,7 +1,7 @@
 """Options of a simulated node, and the context of a container that runs for real.
 
-Tessera's own processes are not simulated: a container whose command is ``tessera agent|controller|webhook`` is run by
-the injected :data:`Entrypoint` with a :class:`ContainerContext`, as a container runtime would run its image.
+Tessera's own processes are not simulated: the injected :data:`Entrypoint` runs a container whose command is ``tessera
+agent|controller|webhook`` with a :class:`ContainerContext`, as a container runtime would run its image.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,9 +21,9 @@ class NodeDirectories:
     Attributes:
         plugins: kubelet's device-plugin folder, ``/var/lib/kubelet/device-plugins`` on a real node.
         pod_resources: the folder of the pod-resources socket.
-        cdi: where CDI files lie, ``/var/run/cdi`` on a real node.
-        state: free for the node's agent.
-        validations: where parts of the driver stack leave markers, ``/run/nvidia/validations`` on a real node.
+        cdi: folder of CDI files, ``/var/run/cdi`` on a real node.
+        state: folder for the node's agent.
+        validations: folder of the driver stack's marker files, ``/run/nvidia/validations`` on a real node.
     """
 
     plugins: Path
@@ -34,7 +34,7 @@ class NodeDirectories:
 
     @classmethod
     def under(cls, root: Path) -> "NodeDirectories":
-        """The folders of one node below ``root``; they are made. Keep ``root`` short: sockets' paths are limited."""
+        """Makes the folders of one node below ``root``. Keep ``root`` short: sockets' paths are limited."""
         folders = [root / name for name in ("dp", "pr", "cdi", "state", "validations")]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,12 +43,12 @@ class NodeDirectories:
 
 @dataclass(frozen=True, kw_only=True)
 class InProcessPlugins:
-    """Device plugins join in this process.
+    """Device plugins connect in this process.
 
     Attributes:
-        bus: where they join.
+        bus: connects plugins and kubelet.
         cdi: the CDI folder, None for a node without one.
-        validations: the folder of the driver stack's markers, likewise.
+        validations: the folder of the driver stack's marker files, None for a node without one.
     """
 
     bus: InProcessKubelet = field(default_factory=InProcessKubelet)
@@ -58,7 +58,7 @@ class InProcessPlugins:
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcPlugins:
-    """Device plugins join over the unix sockets in these directories, as on a real node."""
+    """Device plugins connect over the unix sockets in these directories, as on a real node."""
 
     directories: NodeDirectories
 
@@ -73,20 +73,20 @@ class KubeletOptions:
         cpu: CPU capacity as a quantity; all of it is allocatable.
         memory: memory capacity as a quantity.
         max_pods: kubelet's ``--max-pods``.
-        pull_seconds: how long an image takes to arrive that the node does not have yet.
-        images: what the node has from the start.
+        pull_seconds: duration of the pull of an image that the node does not have yet.
+        images: images that the node has from the start.
         serialise_pulls: images are pulled one after the other, where they have sizes (kubelet's serializeImagePulls).
         kernel: ``uname -r`` of the node.
         os_image: ``PRETTY_NAME`` of its os-release.
-        architecture: as Go and registries say it.
+        architecture: CPU architecture as Go and registries name it.
         provider_id: ``spec.providerID``; empty for none.
         annotations: of the Node object, set at registration.
         network_seconds: from kubelet's start until the node has a network and is Ready; pods that do not use the
             host's network start then.
-        publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
+        publish_every: period for publishing capacity (10 s on a real node); None: at once after a change.
         lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
-        gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
-        boot_seconds: from a reboot's last moment of the old kernel until kubelet is up again.
+        gpu_memory: bytes that a container's simulated process uses on each of its MIG devices.
+        boot_seconds: from the end of the old kernel until kubelet runs again, in a reboot.
         pod_network: first two or three bytes of pod addresses; three leave room for 253 pods.
     """
 
@@ -118,15 +118,15 @@ class ContainerContext:
     Attributes:
         argv: command and arguments with ``$(VAR)`` expanded.
         env: its environment, downward API resolved.
-        namespace: the pod's; ``pod``, ``pod_uid``, ``container`` name it and the container.
-        service_account: under whose name it calls the API server, in ``namespace``.
+        namespace: the pod's namespace; ``pod``, ``pod_uid``, ``container`` name the pod and the container.
+        service_account: service account, in ``namespace``, with which it calls the API server.
         node: the node's name.
         pod_ip: the pod's address.
         machine: the node's simulated machine.
-        plugins: how device plugins join this node.
-        markers: the node's ``/run/nvidia/validations``; None where the lab keeps no files.
+        plugins: how device plugins connect to this node.
+        markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
         clock: the node's clock.
-        reboot: asks the node to reboot, as ``systemctl reboot`` on it; the container ends soon after.
+        reboot: asks the node to reboot, like ``systemctl reboot``; the container ends soon after.
         log: adds a line to the container's log.
     """
 
@@ -147,5 +147,5 @@ class ContainerContext:
     log: Callable[[str], None]
 
 
-#: Runs a container for real and returns its exit code; cancelled when the container must stop.
+#: Runs a container for real and returns its exit code; kubelet cancels it when the container must stop.
 Entrypoint = Callable[[ContainerContext], Awaitable[int]]

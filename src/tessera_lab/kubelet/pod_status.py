@@ -1,10 +1,10 @@
 """A pod's status, computed from the states of its containers.
 
 Phases, conditions, reasons and messages are kubelet's (``pkg/kubelet/kubelet_pods.go``, ``status/generate.go``). Pure:
-a record of each container in, a ``status`` for the API out. A container is started and ready while it runs; kubelet
-probes only containers whose image has a program.
+it turns the containers' records into a ``status``. A container is started and ready while it runs; kubelet probes only
+containers whose image has a program.
 
-After a reboot the runtime finds its containers dead and knows no more (containerd: exit code 255, reason ``Unknown``).
+After a reboot the runtime finds its containers dead without a reason (containerd: exit code 255, reason ``Unknown``).
 Kubelet makes a new sandbox for a pod that may start again, and then its init containers run again as well; a pod that
 never restarts has ended (``pkg/kubelet/kuberuntime/kuberuntime_manager.go``, ``computePodActions``).
 """
@@ -21,7 +21,7 @@ from tessera.clock import rfc3339
 Json = Mapping[str, Any]
 
 
-#: The conditions of a pod that kubelet writes, and takes away with its status.
+#: The conditions of a pod that kubelet writes and removes.
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
@@ -67,15 +67,15 @@ class ContainerRecord:
     Attributes:
         spec: the container in the pod's spec.
         role: init, sidecar or app.
-        state: now.
-        last: how it ended the last time before now.
+        state: its present state.
+        last: the end of its previous run.
         restarts: how often it was started again.
-        container_id: of the present or the last run; empty before the first.
+        container_id: id of the present or last run; empty before the first.
         env: the environment of the present or the last run.
         log: the lines of all runs.
         started: the present run has passed its startup probe, or has none that is carried out.
         ready: the present run has passed its probes, or has none that are carried out.
-        image_id: of the present or the last run's image; empty before the first.
+        image_id: id of the present or last run's image; empty before the first.
     """
 
     spec: Json
@@ -97,7 +97,7 @@ class ContainerRecord:
 
     @property
     def done(self) -> bool:
-        """An init container that has done its part: ended well, or is a sidecar that runs."""
+        """True if the next container may start: an init container has succeeded, or a sidecar runs."""
         if self.role is ContainerRole.SIDECAR:
             return isinstance(self.state, Running) and self.started
         return isinstance(self.state, Terminated) and self.state.exit_code == 0
@@ -136,7 +136,7 @@ def phase(spec: Json, containers: Sequence[ContainerRecord]) -> str:
 def pod_status(
     pod: Json, containers: Sequence[ContainerRecord], *, now: float, started: float, host_ip: str, pod_ip: str
 ) -> dict[str, Any]:
-    """The status to publish; condition times move only where a condition changes."""
+    """Returns the status to publish; the time of a condition changes only with its status."""
     spec = pod["spec"]
     now_phase = phase(spec, containers)
     ended = now_phase in {"Succeeded", "Failed"}
@@ -158,7 +158,7 @@ def pod_status(
 
 
 def rejected_status(pod: Json, reason: str, message: str, started: float) -> dict[str, Any]:
-    """The status of a pod that the node does not admit; nothing is left of what it was before the node's boot."""
+    """Returns the status of a pod that the node rejects; it keeps nothing from before the node's boot."""
     text = f"Pod was rejected: {message}"
     foreign = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] not in OWN_CONDITIONS]
     nothing = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "hostIP", "hostIPs"))
@@ -204,7 +204,7 @@ def _container_reasons(names: Sequence[str], reason: str, word: str) -> tuple[st
 
 
 def _is_gated(pod: Json, gates: Sequence[Json], ready: tuple[str, str, str]) -> tuple[str, str, str]:
-    """Ready also needs every readiness gate's condition."""
+    """Changes the condition Ready to False unless every readiness gate's condition is True."""
     given = {each["type"]: each["status"] for each in (pod.get("status") or {}).get("conditions") or ()}
     missing = [gate["conditionType"] for gate in gates if given.get(gate["conditionType"]) != "True"]
     if ready[0] == "True" and missing:
@@ -264,17 +264,17 @@ def _state(state: State) -> dict[str, Any]:
             return {"terminated": ended | ({"message": state.message} if state.message else {})}
 
 
-#: What containerd says of a container whose end it did not see.
+#: containerd's exit code and reason for a container whose end it did not see.
 UNKNOWN_EXIT, UNKNOWN_REASON = 255, "Unknown"
 
 
 def mark_after_reboot(spec: Mapping[str, Any], containers: Iterable[ContainerRecord], now: float) -> None:
-    """Writes down that the node went down under the containers.
+    """Records that containers ended because the node went down.
 
     Args:
-        spec: the pod's.
+        spec: the pod's spec.
         containers: its containers; changed in place.
-        now: seconds since 1970, when the runtime notices.
+        now: when the runtime notices, seconds since 1970.
     """
     again = spec.get("restartPolicy") != "Never"
     for record in containers:

@@ -1,7 +1,7 @@
-"""Container Device Interface as the container runtime applies it: names in, edits of the container out.
+"""Container Device Interface as the container runtime applies it: turns device names into edits of the container.
 
 Reads every JSON file of the node's CDI folders when a container is created, as containerd does, and applies the edits
-of the devices asked for. Only what a simulated container can show is kept: environment, device nodes and mounts.
+of the requested devices. It keeps only edits that a simulated container can show: environment, device nodes, mounts.
 Source: CNCF container-device-interface specification 0.8.
 """
 
@@ -29,7 +29,7 @@ class CdiRegistry:
     """The CDI devices of one node.
 
     Args:
-        folders: where the files lie, in rising priority (``/etc/cdi``, ``/var/run/cdi``).
+        folders: folders of the files, in rising priority (``/etc/cdi``, ``/var/run/cdi``).
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -75,7 +75,7 @@ class CdiRegistry:
         return found
 
     def _file(self, entry: os.DirEntry[str]) -> Mapping[str, list[Any]]:
-        """A file's devices; one that is not valid CDI is passed over, as the runtime does."""
+        """Returns a file's devices; skips a file that is not valid CDI, as the runtime does."""
         try:
             status = entry.stat()
             identity = (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,9 +1,9 @@
 """The life of a pod's containers on a node: start, run, restart, stop.
 
-As kubelet does: ordinary init containers one after the other, each to its good end; sidecars as soon as they have
-started; then the app containers side by side, though their starts (pull, create, PreStartContainer) come one after
-another. This module changes records and reports each change; :mod:`tessera_lab.kubelet.pod_status` computes the pod's
-status from them.
+The order is kubelet's: ordinary init containers run one after the other, each until it succeeds; after a sidecar the
+next one begins as soon as the sidecar has started; then the app containers run at the same time, but start (pull,
+create, PreStartContainer) one after another. This module changes records and reports each change;
+:mod:`tessera_lab.kubelet.pod_status` computes the pod's status from them.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 SIGTERM_EXIT = 143
 SIGKILL_EXIT = 137
 
-#: Exit code of a container whose GPU is not there, as of a command that the runtime cannot start.
+#: Exit code of a container whose GPU is missing; the same as for a command that the runtime cannot start.
 NO_GPU_EXIT = 128
 
 #: Exit code of a container whose simulation failed.
@@ -57,11 +57,11 @@ class PodHost(Protocol):
     def start_real(
         self, container: str, created: CreatedContainer, log: Callable[[str], None]
     ) -> asyncio.Task[int] | None:
-        """The container's process if it is run for real, else None."""
+        """Starts the container as a real process; None if it is not one of Tessera's."""
         ...
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
-        """The run of its image's program, else None."""
+        """Returns the run of its image's program; None if the image has none."""
         ...
 
     def record_event(
@@ -75,7 +75,7 @@ class PodHost(Protocol):
         ...
 
     def status_changed(self) -> None:
-        """A record changed: the status is due."""
+        """A record changed: the pod's status must be written."""
         ...
 
 
@@ -135,18 +135,18 @@ class PodContainers:
                     task.cancel()
 
     def announce_stop(self) -> None:
-        """Tells that every running container is being stopped."""
+        """Records events that every running container is being stopped."""
         for record in self._records:
             if isinstance(record.state, Running):
                 self._host.record_event("Killing", f"Stopping container {record.name}")
 
     def kill(self) -> None:
-        """Ends programs that are still stopping: SIGKILL, or the machine is down."""
+        """Ends programs that are still stopping, after SIGKILL or because the machine is down."""
         for program in self._programs:
             program.kill()
 
     def mark_stopped(self, exit_code: int) -> None:
-        """Writes down that what still ran was stopped, and that what waited never will run."""
+        """Records running containers as stopped, and waiting ones as never to run."""
         for record in self._records:
             if isinstance(record.state, Running):
                 self._end(record, exit_code)
@@ -155,7 +155,7 @@ class PodContainers:
     # One container
 
     async def _run_repeatedly(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
-        """Starts the container, and again after each end, as long as its restart policy says so."""
+        """Starts the container, and starts it again after each end if its restart policy says so."""
         if not self._may_start(record):
             return
         backoff = CrashBackoff()
@@ -180,7 +180,7 @@ class PodContainers:
             record.restarts += 1
 
     def _may_start(self, record: ContainerRecord) -> bool:
-        """True if the container is started at all; one that ran before the node's boot counts as restarted."""
+        """True if the container must be started; one that ran before the node's boot counts as restarted."""
         if isinstance(record.state, Terminated) and not self._restarts(record, record.state.exit_code):
             return False
         record.restarts += bool(record.container_id)
@@ -191,7 +191,7 @@ class PodContainers:
             return True
         if record.role is ContainerRole.INIT and exit_code == 0:
             return False
-        # For an init container Always means: until it ends well.
+        # For an init container Always means: until it succeeds.
         return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
 
     async def _back_off(self, record: ContainerRecord, seconds: float) -> None:
@@ -320,7 +320,7 @@ class PodContainers:
 
 
 def _last_log_lines(record: ContainerRecord) -> str:
-    """The end of a failed container's log, where its ``terminationMessagePolicy`` asks for it (2 KiB or 80 lines)."""
+    """Returns the end of a failed container's log (2 KiB or 80 lines) if ``terminationMessagePolicy`` asks for it."""
     if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
         return ""
     return "\n".join(record.log[-80:])[-2048:]

@@ -41,10 +41,10 @@ class PodFieldValues:
         self.allocatable = allocatable
 
     def field(self, path: str) -> str:
-        """A ``fieldRef``.
+        """Returns the value of a ``fieldRef``.
 
         Raises:
-            ConfigError: the field is not offered.
+            ConfigError: the downward API does not offer the field.
         """
         metadata, spec = self.pod["metadata"], self.pod["spec"]
         match = _SUBSCRIPT.fullmatch(path)
@@ -66,10 +66,10 @@ class PodFieldValues:
         return str(values[path])
 
     def resource(self, reference: Json, container: Json) -> str:
-        """A ``resourceFieldRef``; a missing limit is the node's allocatable amount.
+        """Returns the value of a ``resourceFieldRef``; a missing limit is the node's allocatable amount.
 
         Raises:
-            ConfigError: the resource is not offered.
+            ConfigError: the downward API does not offer the resource.
         """
         kind, _, name = str(reference["resource"]).partition(".")
         resources = container.get("resources") or {}
@@ -87,7 +87,7 @@ class PodFieldValues:
 
 
 async def environment(container: Json, facts: PodFieldValues, data: DataSource) -> dict[str, str]:
-    """The variables that the container's spec asks for.
+    """Returns the variables of the container's spec.
 
     Raises:
         ConfigError: a ConfigMap, Secret or key that is not optional is missing.
@@ -118,7 +118,7 @@ def command_line(container: Json, env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """``$(VAR)`` is replaced where VAR is known, ``$$`` is a dollar sign."""
+    """Replaces ``$(VAR)`` if VAR is known, and ``$$`` by a dollar sign."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[1] == "$":

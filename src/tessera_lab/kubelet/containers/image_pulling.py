@@ -1,4 +1,4 @@
-"""A container's image before its start: there already, pulled, or waited for; in kubelet's order and words."""
+"""Provides a container's image before its start, in kubelet's order and with its texts: present, pull, back-off."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -24,10 +24,10 @@ class EventSink(Protocol):
 
 
 class ImagePuller:
-    """The images of one pod's containers.
+    """Pulls the images of one pod's containers.
 
     Args:
-        teller: the pod.
+        teller: records events about the pod.
         images: the node's images.
         clock: for back-off.
         wait: sets a container to waiting, with reason and message.
@@ -43,7 +43,7 @@ class ImagePuller:
         self._backoffs: dict[str, PullBackoff] = {}
 
     async def pull(self, record: ContainerRecord) -> bool:
-        """Brings the container's image; False if it could not be had."""
+        """Pulls the container's image if needed; False if that failed."""
         image = record.spec.get("image", "")
         if self._images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
             self._teller.record_event("Pulled", f'Container image "{image}" already present on machine')
@@ -56,7 +56,7 @@ class ImagePuller:
             return False
         if pull.size_bytes is None:
             took = format_pull_duration(pull.waited)
-        else:  # the words of kubelet 1.30 and later
+        else:  # the text of kubelet 1.30 and later
             waited = f"({format_pull_duration(pull.waited)} including waiting)"
             took = f"{format_pull_duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
         self._teller.record_event("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
@@ -80,7 +80,7 @@ class ImagePuller:
 
 
 def format_pull_duration(seconds: float) -> str:
-    """As Go prints durations: ``10s``, ``1m20s``, ``1.5s``."""
+    """Prints a duration as Go does: ``10s``, ``1m20s``, ``1.5s``."""
     minutes, rest = divmod(seconds, 60)
     text = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
     return f"{int(minutes)}m{text}" if minutes else text

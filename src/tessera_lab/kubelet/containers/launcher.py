@@ -24,10 +24,10 @@ class LauncherNode(Protocol):
     Attributes:
         name: the node's name.
         machine: its cards; None for a node without.
-        plugins: how device plugins join it.
-        options: for its architecture.
+        plugins: how device plugins connect to it.
+        options: its options; the launcher reads the architecture.
         kernel: ``uname -r`` of the running kernel.
-        waits: its time, for waits over which a lab may leap.
+        waits: its clock for waits that virtual time may skip.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Launcher:
     def start_real(
         self, pod: Json, pod_ip: str, container: str, created: CreatedContainer, log: Callable[[str], None]
     ) -> asyncio.Task[int] | None:
-        """Starts one of Tessera's own processes; None for a container that is none."""
+        """Starts one of Tessera's own processes; None for any other container."""
         if self._entrypoint is None or not runs_tessera(created.argv):
             return None
         metadata = pod["metadata"]
@@ -92,7 +92,7 @@ class Launcher:
     def start_program(
         self, pod: Json, created: CreatedContainer, log: Callable[[str], None]
     ) -> tuple[ImageProgram, ProgramContext] | None:
-        """The program of a container's image and what it is given; None if the image has none."""
+        """Returns the program of a container's image and its context; None if the image has none."""
         image = self._images.image(created.image)
         if image is None or image.program is None:
             return None
@@ -114,7 +114,7 @@ class Launcher:
         return image.program, context
 
 
-#: Tessera's commands that are run for real.
+#: Tessera's commands that the lab runs as real processes.
 OWN_COMMANDS = frozenset({"agent", "controller", "webhook"})
 
 
@@ -124,7 +124,7 @@ def runs_tessera(argv: Sequence[str]) -> bool:
 
 
 async def exit_code(entrypoint: Entrypoint, context: ContainerContext) -> int:
-    """Runs the process to its end; one that raises ends with 1 and its traceback in the container's log."""
+    """Runs the process to its end; if it raises, writes the traceback to the container's log and returns 1."""
     try:
         return await entrypoint(context)
     except SystemExit as end:

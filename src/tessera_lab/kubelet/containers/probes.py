@@ -1,14 +1,14 @@
 """Probes of simulated containers whose image has a program: when kubelet probes, and how it reacts to the answers.
 
-Times are kubelet's (``pkg/kubelet/prober/worker.go``): each probe has a ticker that began when the pod did, so a probe
-is made at a tick, not before ``initialDelaySeconds`` after the container's start; readiness is asked for at once when
-the container has started, since a container that is not ready triggers its probe. A startup probe that failed
-``failureThreshold`` times has the container killed. Liveness probes are not carried out.
+Times are kubelet's (``pkg/kubelet/prober/worker.go``): each probe has a ticker that began when the pod did. It runs at
+a tick, not before ``initialDelaySeconds`` after the container's start; the first readiness probe runs at once when
+the container has started, since a container that is not ready triggers its probe. Kubelet kills a container whose
+startup probe failed ``failureThreshold`` times. The lab does not run liveness probes.
 
-Nothing here asks again and again: between two answers that are the same no timer runs, so a probe of one second costs
-a lab on virtual time no more than one of a minute. A probe that goes on failing is therefore told once, not each time.
+This module does not poll: while the result stays the same no timer runs, so a probe of one second costs a lab on
+virtual time no more than one of a minute. A probe that goes on failing therefore records one event, not one each time.
 
-:class:`ProgramRun` is one run of an image's program with the probes that watch it.
+:class:`ProgramRun` is one run of an image's program with its probes.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, container: Json, kind: str) -> "Probe | None":
-        """The container's ``startupProbe`` or ``readinessProbe``, None without one."""
+        """Reads the container's ``startupProbe`` or ``readinessProbe``; None if it has none."""
         written = container.get(kind)
         if written is None:
             return None
@@ -45,7 +45,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def tick(self, began: float, earliest: float) -> float:
-        """The first tick that is not before ``earliest``, of a ticker that began at ``began``."""
+        """Returns the first tick that is not before ``earliest``, of a ticker that began at ``began``."""
         return began + self.period * max(0, math.ceil((earliest - began) / self.period - 1e-9))
 
 
@@ -62,15 +62,15 @@ class ProbedContainer(Protocol):
 
 
 class ProbeRunner:
-    """The probes of one run of a container.
+    """Runs the probes of one run of a container.
 
     Args:
-        container: whose ``started`` and ``ready`` are set.
+        container: the container; the runner sets its ``started`` and ``ready``.
         startup: its startup probe.
         readiness: its readiness probe.
-        health: what a probe finds.
-        clock: the run's.
-        pod_began: when kubelet began with the pod, on the clock's monotonic time.
+        health: the result of a probe.
+        clock: clock of the run.
+        pod_began: when kubelet began with the pod, in the clock's monotonic time.
         changed: called after ``started`` or ``ready`` changed.
         tell: records a warning event about the pod.
     """
@@ -100,7 +100,7 @@ class ProbeRunner:
         container.ready = startup is None and readiness is None
 
     async def run(self) -> None:
-        """Carries the probes out; returns only when the container must be killed for its startup probe."""
+        """Runs the probes; returns only if the startup probe failed and the container must be killed."""
         if self._startup is not None:
             if not await self._starts(self._startup):
                 return
@@ -113,7 +113,7 @@ class ProbeRunner:
         await asyncio.Event().wait()
 
     async def _starts(self, probe: Probe) -> bool:
-        """True if the startup probe succeeds before it has failed too often."""
+        """True if the startup probe succeeds before its failure threshold."""
         first = probe.tick(self._pod_began, self._began + probe.delay)
         last = first + (probe.failures - 1) * probe.period
         told = False
@@ -130,7 +130,7 @@ class ProbeRunner:
                 return False
 
     async def _follow(self, probe: Probe) -> None:
-        """Sets ``ready`` as the readiness probe finds the program."""
+        """Sets ``ready`` by the results of the readiness probe."""
         at_once = probe.delay == 0 and self._health.ok
         while True:
             wanted = not self._container.ready
@@ -149,7 +149,7 @@ class ProbeRunner:
                 self._changed()
 
     async def _answer(self, ok: bool, until: float) -> None:
-        """Returns when a probe would answer so, or at a moment."""
+        """Returns when a probe would have the result ``ok``, or at the time ``until``."""
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await self._health.becomes(ok)
@@ -167,15 +167,15 @@ KILLED_EXIT = 137
 
 
 class ProgramRun:
-    """A container that does what its image's program does.
+    """One run of a container whose image has a program.
 
     Args:
-        program: the image's.
-        context: what it knows.
-        probing: its probes.
+        program: the image's program.
+        context: the program's context.
+        probing: the container's probes.
 
     Attributes:
-        killed_by_probe: its startup probe failed too often.
+        killed_by_probe: true if its startup probe failed too often.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""The simulated container runtime of a node: container creation, processes.
+"""The simulated container runtime of a node: creates containers and runs their processes.
 
 There are three sorts of containers. The injected entrypoint runs Tessera's own commands for real; an image may have a
-program (:mod:`tessera_lab.kubelet.images.catalogue`); of all others the command is simulated
+program (:mod:`tessera_lab.kubelet.images.catalogue`); the runtime simulates the command of all others
 (:mod:`tessera_lab.kubelet.containers.simulated_command`). The runtime resolves CDI devices as containerd does. A
-running container that sees MIG devices has a simulated process with memory on each, so that a slice in use cannot be
-destroyed; a container that sees any card holds the driver, so that the driver stays loaded.
+running container that sees MIG devices has a simulated process with memory on each, so that nobody can destroy a slice
+in use; a container that sees any card keeps the driver loaded.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
 
-#: The variables in which a container finds its GPUs.
+#: Environment variables that list a container's GPUs.
 DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 class CreatedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that may be started."""
+    """A created container that has not started."""
 
     image: str
     argv: tuple[str, ...]
@@ -41,9 +41,9 @@ class ContainerRuntime:
     """The containers of one node.
 
     Args:
-        clock: how long things take; its ``pending`` are waits that are sure to end by themselves.
+        clock: the node's time; its ``pending`` counts waits that end by themselves.
         cdi: the node's CDI devices.
-        machine: whose cards containers compute on; None for a node without GPUs.
+        machine: the machine with the cards; None for a node without GPUs.
         gpu_memory: bytes that a process takes on each MIG device.
         images: the node's images.
 
@@ -69,16 +69,16 @@ class ContainerRuntime:
     def create(
         self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[ContainerAllocateResponse]
     ) -> CreatedContainer:
-        """Makes a container.
+        """Creates a container.
 
         Args:
-            image: what it runs.
+            image: its image.
             argv: command and arguments, expanded.
-            env: the environment of the pod's spec.
-            allocations: what device plugins answered for it.
+            env: environment from the pod's spec.
+            allocations: Allocate responses of device plugins for it.
 
         Raises:
-            CdiError: a CDI device is not there.
+            CdiError: a CDI device does not exist.
         """
         merged: dict[str, str] = {}
         names: list[str] = []
@@ -89,7 +89,7 @@ class ContainerRuntime:
         return CreatedContainer(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
 
     def log_head(self, created: CreatedContainer) -> list[str]:
-        """The first lines of a simulated container's log: that it is simulated, and its devices and variables."""
+        """Returns the first lines of a simulated container's log: that it is simulated, its devices and variables."""
         lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
         return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
 
@@ -97,7 +97,7 @@ class ContainerRuntime:
         """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
 
         Raises:
-            NvmlError: a MIG device that it sees is not there, or no driver is loaded.
+            NvmlError: a MIG device that it sees does not exist, or no driver is loaded.
             MemoryError: a MIG device has too little memory left.
         """
         does = parse_command(created.image, created.argv)
@@ -112,7 +112,7 @@ class ContainerRuntime:
 
     @contextmanager
     def _on_gpus(self, env: Mapping[str, str]) -> Iterator[None]:
-        """Holds the driver, and a process on each visible MIG device, for as long as the container runs."""
+        """Keeps the driver loaded, and a process on each visible MIG device, while the container runs."""
         pids: list[int] = []
         machine = self._machine
         if machine is None or not visible_devices(env):
@@ -124,13 +124,13 @@ class ContainerRuntime:
             yield
         finally:
             for pid in pids:
-                with suppress(NvmlError):  # the card was lost, reset or rebooted, and the process with it
+                with suppress(NvmlError):  # the card was lost or reset, or the node rebooted: the process is gone too
                     machine.end_process(pid)
             let_go()
 
 
 def visible_devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
-    """The UUIDs of cards and MIG devices that a container's environment names, or those that begin so."""
+    """Returns the UUIDs of cards and MIG devices in a container's environment; with prefixes, those that match one."""
     for name in DEVICE_VARIABLES:
         uuids = tuple(each for each in env.get(name, "").split(",") if each.startswith(prefixes or ("GPU-", "MIG-")))
         if uuids:

@@ -1,9 +1,9 @@
 r"""Interprets the command of a simulated container: how long it runs, its exit code, and its output.
 
-Understood are ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``, ``echo``, tools that
-end at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and newlines. A loop runs for
-ever. Any other program is taken for a server and runs for ever too, as does an image whose own command is not known;
-the container's log says so, so that nobody takes it for the real thing.
+Supported: ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``, ``echo``, tools that end
+at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and newlines. A loop runs for
+ever. Any other program counts as a server and runs for ever too, as does an image whose own command is unknown; the
+container's log says that it is simulated.
 """
 
 import re
@@ -56,10 +56,10 @@ class CommandBehaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_command(image: str, argv: Sequence[str]) -> CommandBehaviour:
-    """The behaviour of a container with this command and these arguments.
+    """Returns the behaviour of a container with this command and these arguments.
 
     Args:
-        image: the image's name, which decides when there is no command.
+        image: the image's name, which decides if there is no command.
         argv: command and arguments after ``$(VAR)`` was expanded.
     """
     if not argv:

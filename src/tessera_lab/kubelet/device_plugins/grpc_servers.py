@@ -22,7 +22,7 @@ from tessera_lab.kubelet.device_plugins.registration import (
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-#: What survives a kubelet's start in its plugin folder.
+#: File in the plugin folder that kubelet does not delete at its start.
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
@@ -34,7 +34,7 @@ class RegistrationServer:
 
     Args:
         plugin_dir: kubelet's plugin folder.
-        registered: takes each plugin.
+        registered: called with each plugin.
     """
 
     def __init__(self, plugin_dir: Path, registered: RegistrationHandler) -> None:
@@ -73,7 +73,7 @@ def _check(request: dp.RegisterRequest) -> None:
     """Kubelet's checks of a registration.
 
     Raises:
-        RegistrationError: what is wrong.
+        RegistrationError: a check failed; the text says which.
     """
     if request.version != VERSION:
         raise RegistrationError(
@@ -88,7 +88,7 @@ class PodResourcesServer:
 
     Args:
         socket: where to listen; a leftover there is replaced.
-        source: knows the node's pods.
+        source: returns the node's pods and their devices.
     """
 
     def __init__(self, socket: Path, source: PodResourcesSource) -> None:

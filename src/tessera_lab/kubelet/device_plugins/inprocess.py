@@ -2,7 +2,7 @@
 
 :class:`InProcessKubelet` is the node's plugin folder in memory. The agent uses it as a
 :class:`~tessera.kubelet.interfaces.Kubelet`; the simulated kubelet gets each registration from it with a
-:class:`InProcessPluginClient`. It copies and encodes nothing and needs nothing of the operating system, so it
+:class:`InProcessPluginClient`. It copies and encodes nothing and needs nothing from the operating system, so it
 runs on virtual time and thousands of nodes fit into a process.
 
 Rules, as over the sockets: a kubelet that starts again gets every registration again; a plugin that ends, or a kubelet
@@ -37,12 +37,12 @@ class InProcessPluginClient:
         self._closed = asyncio.Event()
 
     async def options(self) -> PluginOptions:
-        """The plugin's options."""
+        """Returns the plugin's options."""
         self._check_open("GetDevicePluginOptions")
         return self._plugin.options
 
     async def list_and_watch(self) -> AsyncIterator[tuple[Device, ...]]:
-        """Full device lists until the plugin ends; then ConnectionError."""
+        """Yields full device lists until the plugin ends; then raises ConnectionError."""
         devices = aiter(self._plugin.list_and_watch())
         try:
             while True:
@@ -53,12 +53,12 @@ class InProcessPluginClient:
                 await close()
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> list[tuple[str, ...]]:
-        """One list of device ids per request."""
+        """Returns one list of device ids per request."""
         answer = await self._call("GetPreferredAllocation", self._plugin.get_preferred_allocation(requests))
         return [tuple(ids) for ids in answer]
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAllocateResponse]:
-        """One answer per container's device ids."""
+        """Returns one answer for each container's device ids."""
         return list(await self._call("Allocate", self._plugin.allocate(requests)))
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class InProcessPluginClient:
             raise PluginError(f"PreStartContainer: not done after {PRE_START_TIMEOUT:g} s") from None
 
     async def close(self) -> None:
-        """Hangs up; running calls end with ConnectionError."""
+        """Closes the connection; running calls end with ConnectionError."""
         self._closed.set()
         for call in self._calls:
             call.cancel()
@@ -91,7 +91,7 @@ class InProcessPluginClient:
         except (PluginError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
-            # Over a socket the server answers UNKNOWN with these words, and kubelet goes on.
+            # Over a socket the server answers UNKNOWN with this text, and kubelet goes on.
             raise PluginError(f"{name}: unexpected {type(error).__name__}: {error}") from error
         finally:
             self._calls.discard(task)
@@ -113,7 +113,7 @@ async def _next(devices: AsyncIterator[Sequence[Device]]) -> Sequence[Device]:
 
 
 class InProcessKubelet:
-    """One node's meeting point of device plugins and kubelet, in memory."""
+    """Connects the device plugins of one node with its kubelet, in memory."""
 
     def __init__(self) -> None:
         self._registered: RegistrationHandler | None = None
@@ -121,20 +121,20 @@ class InProcessKubelet:
         self._changed = asyncio.Event()
 
     def start(self, registered: RegistrationHandler, source: PodResourcesSource) -> None:
-        """Kubelet is up: every plugin registers with ``registered``, now or as soon as it is served.
+        """Kubelet has started: every plugin registers with ``registered``, now or as soon as it is served.
 
-        Called again, it is a kubelet that was restarted.
+        A second call means that kubelet was restarted.
         """
         self._registered, self._source = registered, source
         self._wake()
 
     def stop(self) -> None:
-        """Kubelet is down: its plugin connections end."""
+        """Kubelet has stopped: its plugin connections end."""
         self._registered = self._source = None
         self._wake()
 
     async def serve(self, plugin: DevicePlugin) -> None:
-        """Registers the plugin until cancelled, again whenever kubelet starts.
+        """Registers the plugin, and again whenever kubelet starts, until cancelled.
 
         Raises:
             PluginError: kubelet refuses the plugin.
@@ -147,7 +147,7 @@ class InProcessKubelet:
                 await changed.wait()
 
     async def pod_resources(self) -> Sequence[PodResources]:
-        """The devices that each container holds now.
+        """Returns the devices that each container holds now.
 
         Raises:
             ConnectionError: kubelet is down.

@@ -54,15 +54,15 @@ class PluginClient(Protocol):
         ...
 
     def list_and_watch(self) -> AsyncIterator[tuple[Device, ...]]:
-        """Full device lists until the plugin ends.
+        """Yields full device lists until the plugin ends.
 
         Raises:
-            ConnectionError: the plugin went away; all its devices count as unhealthy.
+            ConnectionError: the connection to the plugin is lost; all its devices count as unhealthy.
         """
         ...
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> list[tuple[str, ...]]:
-        """One list of device ids per request. Call it only if the plugin's options offer it.
+        """Returns one list of device ids per request. Call it only if the plugin's options offer it.
 
         Raises:
             PluginError: the plugin refused.
@@ -71,7 +71,7 @@ class PluginClient(Protocol):
         ...
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAllocateResponse]:
-        """One answer per container's device ids.
+        """Returns one answer for each container's device ids.
 
         Raises:
             PluginError: the plugin refused.
@@ -83,13 +83,13 @@ class PluginClient(Protocol):
         """Returns when the container may start, within :data:`~tessera.kubelet.interfaces.PRE_START_TIMEOUT` seconds.
 
         Raises:
-            PluginError: the plugin refused, or the time is over.
+            PluginError: the plugin refused, or did not answer in time.
             ConnectionError: the plugin does not answer.
         """
         ...
 
     async def close(self) -> None:
-        """Hangs up; running calls end with ConnectionError."""
+        """Closes the connection; running calls end with ConnectionError."""
         ...
 
 
@@ -159,7 +159,7 @@ class GrpcPluginClient:
             raise
 
     def _unless_hung_up(self, call: str, error: BaseException) -> None:
-        """A call ends as cancelled when the channel closes; told apart from the caller's own cancellation here."""
+        """Tells a call that ended because the channel closed from one that its caller cancelled."""
         task = asyncio.current_task()
         if self._closed and task is not None and not task.cancelling():
             raise self._gone(call, "the caller hung up") from error

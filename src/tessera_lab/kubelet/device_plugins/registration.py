@@ -23,7 +23,7 @@ class RegistrationHandler(Protocol):
     """Called for every registration. The newest client of a resource replaces the older one, which it may close."""
 
     async def __call__(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
-        """Takes the plugin over; returns before it consumes the device list.
+        """Accepts the plugin; returns before it reads the device list.
 
         Raises:
             RegistrationError: refused.
@@ -43,14 +43,14 @@ class PodResourcesSource(Protocol):
         ...
 
     async def get(self, name: str, namespace: str) -> PodResources | None:
-        """One pod; ``None`` if the node has none of that name."""
+        """Returns one pod; ``None`` if the node has none of that name."""
         ...
 
 
 def is_extended_resource_name(name: str) -> bool:
     """True if kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
 
-    Kubernetes' ``IsExtendedResourceName``: a name whose quota form ``requests.<name>`` is a qualified name too.
+    As Kubernetes' ``IsExtendedResourceName``: its quota form ``requests.<name>`` must be a qualified name too.
     """
     if _QUALIFIED_NAME.fullmatch(f"requests.{name}") is None or _QUALIFIED_NAME.fullmatch(name) is None:
         return False

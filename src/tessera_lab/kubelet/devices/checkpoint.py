@@ -1,8 +1,8 @@
-"""``kubelet_internal_checkpoint``: what the device manager remembers over a restart.
+"""``kubelet_internal_checkpoint``: the file that keeps the device ledger over a restart of kubelet.
 
 The file has kubelet's shape (``Data.PodDeviceEntries``, ``Data.RegisteredDevices``, ``Checksum``). Two things differ:
-the checksum is CRC-32 of ``Data``, and ``AllocResp`` holds the answer as base64 of JSON instead of protobuf. Pod names
-are added for readers of the file.
+the checksum is CRC-32 of ``Data``, and ``AllocResp`` holds the answer as base64 of JSON instead of protobuf. The file
+also has pod names, for its readers.
 """
 
 import base64
@@ -26,14 +26,14 @@ class Checkpoint(Protocol):
     """Storage of a ledger that survives a restart."""
 
     def save(self, ledger: DeviceLedger) -> None:
-        """Keeps what the ledger knows now."""
+        """Saves the ledger's present state."""
         ...
 
     def load(self) -> DeviceLedger | None:
-        """The ledger as it was saved last, or None.
+        """Returns the ledger as saved last, or None.
 
         Raises:
-            CheckpointError: it is damaged.
+            CheckpointError: the checkpoint is damaged.
         """
         ...
 
@@ -45,11 +45,11 @@ class MemoryCheckpoint:
         self._ledger: DeviceLedger | None = None
 
     def save(self, ledger: DeviceLedger) -> None:
-        """Remembers the ledger."""
+        """Keeps a reference to the ledger."""
         self._ledger = ledger
 
     def load(self) -> DeviceLedger | None:
-        """Holders and resource names, as a file would give them."""
+        """Returns the ledger with holders and resource names only, as a file would give it."""
         return self._ledger.after_restart() if self._ledger else None
 
 
@@ -68,7 +68,7 @@ class FileCheckpoint:
         scratch.replace(self._path)
 
     def load(self) -> DeviceLedger | None:
-        """Reads the file, if there is one."""
+        """Reads the file; None if there is none."""
         try:
             content = msgspec.json.decode(self._path.read_bytes())
             if _checksum(content["Data"]) != content["Checksum"]:

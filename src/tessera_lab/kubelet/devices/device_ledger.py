@@ -1,15 +1,15 @@
-"""The ledger of devices and the containers that hold them: kubelet's device manager as plain accounting.
+"""The ledger of devices and the containers that hold them: the state of kubelet's device manager.
 
 Rules, all kubelet's (``pkg/kubelet/cm/devicemanager``):
 
 * a device is healthy, unhealthy or unknown; capacity counts the first two, allocatable the healthy ones;
-* a device is held by one pod at a time, and until the pod is finished, also while its containers restart;
-* devices of an ordinary init container are used again by the containers that come after it; those of an app container
-  or of a restartable init container are not;
+* one pod at a time holds a device, until the pod is finished, also while its containers restart;
+* later containers of a pod reuse the devices of its ordinary init containers, but not those of an app container or a
+  restartable init container;
 * a resource whose plugin ended keeps its capacity with all devices unhealthy, for five minutes;
 * after a restart kubelet knows resources and holders from its checkpoint, but no device is healthy until its plugin
-  registers again. Containers that ran on are left alone; those that a reboot ended are refused what they held as long
-  as it is not healthy (``devicesToAllocate``), and plugins hardly ever come back before them.
+  registers again. Containers that still run keep their devices. After a reboot kubelet refuses a container its old
+  devices while they are not healthy (``devicesToAllocate``); plugins hardly ever come back before the containers.
 
 No I/O, no plugin: :mod:`tessera_lab.kubelet.devices.device_manager` asks this ledger which devices are free and records
 in it which devices it gave.
@@ -36,7 +36,7 @@ Reusable = dict[str, set[str]]
 
 
 class DeviceRefusal(Exception):  # noqa: N818 - kubelet refuses, nothing broke
-    """The container cannot have its devices; the text is kubelet's."""
+    """Kubelet cannot give the container its devices; the text is kubelet's."""
 
 
 class DeviceHolding(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceLedger:
-    """The devices of one node and who holds them."""
+    """The devices of one node, and the containers that hold them."""
 
     def __init__(self) -> None:
         self._healthy: dict[str, dict[str, None]] = {}  # insertion order is the plugin's order
@@ -74,10 +74,10 @@ class DeviceLedger:
         self._owner: dict[str, dict[str, PodUid]] = {}
         self._pods: dict[PodUid, PodHoldings] = {}
 
-    # What plugins report
+    # Reports of plugins
 
     def set_devices(self, resource: str, devices: Sequence[Device]) -> None:
-        """A plugin's full list replaces what was known of its resource."""
+        """Replaces the devices of a resource with a plugin's full list."""
         self._healthy[resource] = {device.id: None for device in devices if device.healthy}
         self._unhealthy[resource] = {device.id for device in devices if not device.healthy}
 
@@ -88,7 +88,7 @@ class DeviceLedger:
             self._healthy[resource] = {}
 
     def forget(self, resource: str) -> None:
-        """The plugin stayed away for the grace period: the resource leaves the node."""
+        """Removes a resource from the node, after its plugin was absent for the grace period."""
         self._healthy.pop(resource, None)
         self._unhealthy.pop(resource, None)
 
@@ -97,10 +97,10 @@ class DeviceLedger:
         capacity = {name: len(ids) + len(self._unhealthy[name]) for name, ids in self._healthy.items()}
         return capacity, {name: len(ids) for name, ids in self._healthy.items()}
 
-    # What pods are given
+    # Devices of pods
 
     def choose(self, resource: str, needed: int, reusable: Collection[str]) -> DeviceChoice:
-        """Candidate devices for a container; ``reusable`` are the devices that its pod's init containers left.
+        """Returns candidate devices for a container; ``reusable`` are the devices that its pod's init containers left.
 
         Raises:
             DeviceRefusal: unknown resource, no healthy devices, or too few free ones.
@@ -123,7 +123,7 @@ class DeviceLedger:
         return DeviceChoice(given=tuple(given), available=available, needed=needed)
 
     def confirm(self, holding: DeviceHolding) -> None:
-        """Checks that a pod which starts again after the node's boot can have again what it has had.
+        """Checks that a pod which starts again after the node's boot can keep its devices.
 
         Raises:
             DeviceRefusal: the plugin has not registered yet, or no longer has one of the devices.
@@ -140,7 +140,7 @@ class DeviceLedger:
             )
 
     def hold(self, uid: PodUid, namespace: str, name: str, holding: DeviceHolding) -> None:
-        """Writes down that a container has its devices."""
+        """Records that a container holds devices."""
         pod = self._pods.get(uid) or PodHoldings(uid=uid, namespace=namespace, name=name)
         self._pods[uid] = msgspec.structs.replace(pod, holdings=(*pod.holdings, holding))
         owners = self._owner.setdefault(holding.resource, {})
@@ -148,7 +148,7 @@ class DeviceLedger:
             owners[device] = uid
 
     def release(self, uid: PodUid) -> bool:
-        """Frees everything that a pod holds. Returns whether it held anything."""
+        """Frees all devices of a pod. Returns True if it held any."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return False
@@ -168,7 +168,7 @@ class DeviceLedger:
         return tuple(self._pods.values())
 
     def has(self, resource: str) -> bool:
-        """True if a plugin registered the resource on this node and it has not been forgotten."""
+        """True if a plugin registered the resource on this node and :meth:`forget` has not removed it."""
         return resource in self._healthy
 
     # Restart
@@ -179,7 +179,7 @@ class DeviceLedger:
 
     @staticmethod
     def restore(pods: Collection[PodHoldings], resources: Collection[str]) -> "DeviceLedger":
-        """A ledger made from a checkpoint's content."""
+        """Makes a ledger from a checkpoint's content."""
         ledger = DeviceLedger()
         for resource in resources:
             ledger.set_devices(resource, ())
@@ -194,7 +194,7 @@ class DeviceLedger:
 
 
 def requested_devices(container: Mapping[str, Any], ledger: DeviceLedger) -> list[tuple[str, int]]:
-    """The device resources that a container asks for. Limits without a plugin on this node are not kubelet's."""
+    """Returns the device resources that a container asks for; ignores limits that no plugin of this node serves."""
     limits = (container.get("resources") or {}).get("limits") or {}
     return [(name, int(value)) for name, value in limits.items() if ledger.has(name) and int(value) > 0]
 
@@ -202,7 +202,7 @@ def requested_devices(container: Mapping[str, Any], ledger: DeviceLedger) -> lis
 def copy_allocations(
     spec: Mapping[str, Any], container: str, reusable: Reusable, taken: Sequence[DeviceHolding]
 ) -> None:
-    """Updates what later containers of the pod may use again after ``container`` got ``taken``."""
+    """Updates the devices that later containers of the pod may reuse, after ``container`` got ``taken``."""
     ordinary_init = any(
         each["name"] == container and each.get("restartPolicy") != "Always" for each in spec.get("initContainers") or ()
     )
@@ -215,11 +215,11 @@ def copy_allocations(
 
 
 def pod_resources(pods: Sequence[tuple[Mapping[str, Any], PodUid]], ledger: DeviceLedger) -> list[PodResources]:
-    """The pod-resources listing of running pods: app containers and restartable init containers.
+    """Returns the pod-resources listing of running pods: app containers and restartable init containers.
 
     Args:
         pods: each pod as decoded JSON with its UID.
-        ledger: who holds what.
+        ledger: the devices of each container.
     """
     listing: list[PodResources] = []
     for pod, uid in pods:

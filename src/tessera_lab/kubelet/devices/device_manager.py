@@ -1,9 +1,9 @@
 """Kubelet's device manager: drives device plugins and keeps the ledger of their devices.
 
-Order and words follow ``pkg/kubelet/cm/devicemanager``: one ListAndWatch per registration, the newest registration of a
-resource wins; when a plugin ends its devices turn unhealthy and the resource is forgotten five minutes later unless it
-registers again. ``Allocate`` is called for one container at a time while the pod is admitted, ``PreStartContainer`` at
-every start of a container. Whether the plugin is behind a unix socket or in this process is not known here.
+Order and texts follow ``pkg/kubelet/cm/devicemanager``: one ListAndWatch per registration, the newest registration of a
+resource wins. When a plugin ends its devices turn unhealthy, and the manager forgets the resource five minutes later
+unless the plugin registers again. It calls ``Allocate`` for one container at a time during admission of the pod, and
+``PreStartContainer`` at every start of a container. It works alike for plugins behind unix sockets and in this process.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class DeviceManager:
 
     Args:
         clock: for the grace period.
-        checkpoint: where holders survive a restart.
+        checkpoint: keeps the holders over a restart.
         on_change: called after capacity or allocatable may have changed.
         running_pods: the pods that kubelet knows, with UIDs, for pod-resources.
 
     Attributes:
-        ledger: which devices there are and who holds them; read it, do not change it.
+        ledger: all devices and their holders; read it, do not change it.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class DeviceManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self.ledger = checkpoint.load() or DeviceLedger()
 
-    # What plugins do
+    # Plugins
 
     async def registered(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
         """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.registration.Registered`.
 
         Raises:
-            RegistrationError: not the name of an extended resource.
+            RegistrationError: the name is not that of an extended resource.
         """
         if not is_extended_resource_name(resource_name):
             raise RegistrationError(
@@ -102,7 +102,7 @@ class DeviceManager:
             await older.client.close()
 
     async def stop(self) -> None:
-        """Kubelet ends: hangs up on all plugins."""
+        """Closes the connections to all plugins, as kubelet ends."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,7 +132,7 @@ class DeviceManager:
                 self._checkpoint.save(self.ledger)
                 self._on_change()
         except (ConnectionError, PluginError):
-            pass  # the plugin ended; what follows is the same as for a clean end
+            pass  # the plugin ended; handled like a clean end
         except Exception:  # noqa: BLE001 - whatever a plugin says, it must not end its kubelet
             _log.exception("device list of %s", resource)
         if self._endpoints.get(resource) is endpoint:
@@ -148,15 +148,15 @@ class DeviceManager:
             self.ledger.forget(resource)
             self._on_change()
 
-    # What pods need
+    # Pods
 
     async def allocate(self, pod: Json, uid: PodUid) -> None:
-        """Gives every container of the pod its devices, one after the other. Call it for one pod at a time.
+        """Allocates devices to every container of the pod, one after the other. Call it for one pod at a time.
 
-        A pod that held devices before the node's boot keeps them, if they are there.
+        A pod that held devices before the node's boot keeps them, if they still exist.
 
         Raises:
-            DeviceRefusal: a container cannot have them; the pod then holds nothing.
+            DeviceRefusal: a container cannot get its devices; the pod then holds nothing.
         """
         spec = pod["spec"]
         reusable: Reusable = {}
@@ -196,7 +196,7 @@ class DeviceManager:
         return DeviceHolding(container=container, resource=resource, device_ids=devices, allocation=allocation)
 
     async def _prefer(self, endpoint: _Endpoint, choice: DeviceChoice) -> tuple[str, ...]:
-        """The devices to give; the plugin's preference counts if it can be met."""
+        """Returns the devices to allocate; follows the plugin's preference if possible."""
         missing = choice.needed - len(choice.given)
         if not missing:
             return choice.given
@@ -211,7 +211,7 @@ class DeviceManager:
         return tuple(ordered[: choice.needed])
 
     async def pre_start(self, uid: PodUid, container: str) -> None:
-        """Calls PreStartContainer of every plugin that wants it for what the container holds.
+        """Calls PreStartContainer of every plugin that asks for it, with the container's devices.
 
         Raises:
             PluginError: a plugin refused, did not answer in time, or is gone.
@@ -232,12 +232,12 @@ class DeviceManager:
         return tuple(holding.allocation for holding in self.ledger.holdings(uid, container))
 
     def release(self, uid: PodUid) -> None:
-        """The pod is finished: its devices are free."""
+        """Frees the devices of a finished pod."""
         if self.ledger.release(uid):
             self._checkpoint.save(self.ledger)
 
     def release_others(self, uids: Collection[str]) -> None:
-        """Frees what pods held that are not among these: they were deleted while kubelet was down."""
+        """Frees the devices of all pods but these: the others were deleted while kubelet was down."""
         for pod in self.ledger.pods():
             if pod.uid not in uids:
                 self.release(pod.uid)

@@ -10,10 +10,10 @@ from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
 
 class PluginEndpoints:
-    """One node's side towards device plugins and their files.
+    """One node's endpoints for device plugins, and the plugins' files.
 
     Args:
-        plugins: the way they join.
+        plugins: how they connect.
     """
 
     def __init__(self, plugins: InProcessPlugins | GrpcPlugins) -> None:
@@ -45,7 +45,7 @@ class PluginEndpoints:
                 return self._plugins.directories.validations
 
     def lose_memory(self) -> None:
-        """The node went down: what lies below ``/run`` is lost, CDI files and markers among it."""
+        """Deletes the content of ``/run``, CDI files and markers among it, as the node went down."""
         for folder in self.cdi_folders():
             for path in folder.glob("*.json"):
                 path.unlink()
@@ -57,7 +57,7 @@ class PluginEndpoints:
                 path.unlink()
 
     async def open(self, devices: DeviceManager) -> None:
-        """Starts to take registrations and to answer pod-resources."""
+        """Starts to accept registrations and to answer pod-resources."""
         match self._plugins:
             case InProcessPlugins():
                 self._plugins.bus.start(devices.registered, devices)
@@ -74,7 +74,7 @@ class PluginEndpoints:
                 await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.registered))
 
     async def shut(self) -> None:
-        """Ends that; does nothing when it is not open."""
+        """Stops serving; does nothing if it is not open."""
         if isinstance(self._plugins, InProcessPlugins):
             self._plugins.bus.stop()
         stack, self._stack = self._stack, None

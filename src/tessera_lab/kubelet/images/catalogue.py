@@ -1,17 +1,18 @@
-"""Images that exist only here: how large they are, where they lie, and what happens when one runs.
+"""Simulated images and registries: size, registry and program of each image.
 
 A :class:`ImageCatalogue` stands for all registries of a simulated world. Its keys are whole references
 (``quay.io/x/driver:525-5.14.0-rhcos4.13``) or patterns with ``*`` (``nvcr.io/nvidia/*``, ``quay.io/x/driver:525-*``).
 Rules:
 
-* a repository that is named with tags has these tags only; another tag of it is not there;
+* a repository that is named with tags has only these tags;
 * a pattern without a tag stands for every tag of the repositories that it matches; of several patterns that match,
   the longest counts;
-* of what nobody named there is one kind, :attr:`Catalogue.unnamed`, so that a world need not list its ``busybox``;
+* every repository that is not named holds the image :attr:`Catalogue.unnamed`, so that a world need not list its
+  ``busybox``;
 * a reference by digest is the tag that has this digest.
 
-Time to pull is ``latency + size / bandwidth + size / unpack``. Bandwidth is of one node from one registry: that nodes
-slow each other down is not modelled.
+Time to pull is ``latency + size / bandwidth + size / unpack``. Bandwidth is that of one node from one registry; the
+model does not let nodes slow each other down.
 """
 
 import hashlib
@@ -23,8 +24,8 @@ import msgspec
 from tessera.driver.resolution import Outcome
 from tessera_lab.kubelet.images.image_programs import ProgramContext
 
-#: What a container of an image does: returns its exit code; cancelled when the container is stopped, so that what its
-#: ``finally`` does is what a real one does in its preStop hook.
+#: Program of an image: returns the container's exit code. Kubelet cancels it to stop the container, so its ``finally``
+#: stands for a preStop hook.
 ImageProgram = Callable[[ProgramContext], Awaitable[int]]
 
 _MIB = 1 << 20
@@ -34,12 +35,12 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image.
 
     Attributes:
-        size_mib: its layers as they are transferred, MiB.
+        size_mib: size of its layers as transferred, MiB.
         program: runs in each of its containers; None: the container's command is simulated
             (:mod:`tessera_lab.kubelet.containers.simulated_command`).
-        shared_mib: how much of the size lies in layers that all images of its repository have in common; a node that
-            has one of them does not fetch these again.
-        architectures: for which machines it is there, as registries say it.
+        shared_mib: part of the size in layers that all images of its repository share; a node that has one of these
+            images does not pull these layers again.
+        architectures: the architectures that it exists for, as registries name them.
     """
 
     size_mib: float = 0.0
@@ -54,15 +55,15 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageCatalogue:
-    """All registries of a simulated world; changes when somebody pushes.
+    """All registries of a simulated world; a push changes them.
 
     Args:
         images: by whole reference or repository pattern.
-        bandwidth: MiB/s to one node by registry host (``quay.io``); what is not named has ``default_bandwidth``.
+        bandwidth: MiB/s to one node by registry host (``quay.io``); other hosts have ``default_bandwidth``.
         default_bandwidth: MiB/s; 0 for no limit.
         unpack: MiB/s at which a node unpacks layers; 0 for no time.
-        latency: seconds until a registry has told what an image consists of.
-        unnamed: what every repository holds that is not named; None if such a repository does not exist.
+        latency: seconds until a registry has answered with an image's manifest.
+        unnamed: the image in every repository that is not named; None if such a repository does not exist.
     """
 
     def __init__(
@@ -88,12 +89,12 @@ class ImageCatalogue:
             self.name(reference, image)
 
     def name(self, reference: str, image: SimulatedImage) -> None:
-        """There is this image under a whole reference or a pattern, and always was."""
+        """Adds an image under a whole reference or a pattern, as if it had always existed."""
         whole = _tag_of(reference) and "*" not in reference
         (self._tags if whole else self._patterns)[reference] = image
 
     def find(self, reference: str) -> SimulatedImage | None:
-        """The image that is pulled under a reference; None if there is none."""
+        """Returns the image that a pull of the reference gets; None if there is none."""
         found = self.named(reference)
         if found is not None:
             return found
@@ -103,7 +104,7 @@ class ImageCatalogue:
         return None if known else self._unnamed
 
     def named(self, reference: str) -> SimulatedImage | None:
-        """The image of a reference, if somebody named it or its repository."""
+        """Returns the image of a reference, if it or its repository is named."""
         repository = repository_of(reference)
         if "@" in reference:
             wanted = reference.partition("@")[2]
@@ -123,33 +124,33 @@ class ImageCatalogue:
         return [each for each in self._tags if repository_of(each) == repository]
 
     def digest(self, reference: str) -> str:
-        """``sha256:…`` of what a reference means now; another one after each push."""
+        """Returns the present digest ``sha256:…`` of a reference; each push changes it."""
         if "@" in reference:
             return reference.partition("@")[2]
         text = f"{reference} {self._pushes.get(reference, 0)}"
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def push(self, reference: str, image: SimulatedImage) -> None:
-        """Somebody pushes an image under a whole reference."""
+        """Pushes an image under a whole reference."""
         if not _tag_of(reference):
             raise ValueError(f"push of {reference!r}: a reference has a tag, registry/repository:tag")
         self._pushes[reference] = self._pushes.get(reference, -1) + 1
         self._tags[reference] = image
 
     def delete(self, reference: str) -> None:
-        """Somebody deletes a tag."""
+        """Deletes a tag."""
         self._tags.pop(reference, None)
 
     def refuse(self, pattern: str, outcome: Outcome) -> None:
-        """From now on references that match the pattern are answered like this, whatever there is."""
+        """Sets the registries' answer for references that match the pattern, also for images that exist."""
         self._refusals[pattern] = outcome
 
     def allow(self, pattern: str) -> None:
-        """Takes a refusal back."""
+        """Ends a :meth:`refuse`."""
         self._refusals.pop(pattern, None)
 
     def answer(self, reference: str, architecture: str) -> Outcome:
-        """A registry's answer to a query for an image of an architecture."""
+        """Returns a registry's answer to a query for an image of an architecture."""
         for pattern, outcome in self._refusals.items():
             if fnmatchcase(reference, pattern):
                 return outcome
@@ -172,7 +173,7 @@ def repository_of(reference: str) -> str:
 
 
 def host_of(reference: str) -> str:
-    """The registry; ``docker.io`` where none is written."""
+    """Returns the registry of a reference; ``docker.io`` if it names none."""
     first, slash, _ = reference.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 

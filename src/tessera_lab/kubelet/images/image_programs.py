@@ -1,4 +1,4 @@
-"""Programs of images: coroutines that stand for what a real container does, with time, cards and files of its node.
+"""Programs of images: coroutines that simulate a container, with time, cards and files of its node.
 
 A program reports that it is healthy (:meth:`ProgramContext.ready`); kubelet's probes
 (:mod:`tessera_lab.kubelet.containers.probes`) notice this at their next tick. Kubelet stops a program by cancelling it.
@@ -16,7 +16,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
 from tessera_lab.simulation.virtual_time import CountedClock
 
-#: Exit code of a program that failed in a way that it did not foresee.
+#: Exit code of a program that raised an unexpected error.
 FAILED_EXIT = 1
 
 
@@ -24,8 +24,8 @@ class ProgramHealth:
     """Health of a program, and the action of its startup probe.
 
     Attributes:
-        ok: whether a probe would succeed now.
-        on_started: done by the startup probe when it first succeeds.
+        ok: true if a probe would succeed now.
+        on_started: called when the startup probe first succeeds.
     """
 
     def __init__(self) -> None:
@@ -34,22 +34,22 @@ class ProgramHealth:
         self._changed = asyncio.Event()
 
     def set(self, ok: bool) -> None:
-        """From now on probes succeed, or fail."""
+        """Sets the result of later probes."""
         self.ok = ok
         self._changed.set()
 
     async def becomes(self, ok: bool) -> None:
-        """Returns when a probe would answer so."""
+        """Returns when a probe would have the result ``ok``."""
         while self.ok is not ok:
             self._changed.clear()
             await self._changed.wait()
 
 
 class RunClock(CountedClock):
-    """The clock of one run of a program; whoever sleeps on it after the machine went down does not wake up.
+    """The clock of one run of a program; a sleep on it never ends once the machine went down.
 
     Attributes:
-        stopped: the run is over, whatever the program still wants to do.
+        stopped: true if the run is over; the program cannot continue.
     """
 
     stopped = False
@@ -69,15 +69,15 @@ class ProgramContext:
         argv: command and arguments, ``$(VAR)`` expanded; empty for the image's own command.
         env: its environment.
         image: the reference that the pod's spec has.
-        namespace: the pod's.
+        namespace: the pod's namespace.
         pod: the pod's name.
         node: the node's name.
-        kernel: the kernel that runs on it.
-        architecture: the node's, as registries say it.
+        kernel: the kernel that runs on the node.
+        architecture: the node's architecture, as registries name it.
         machine: the node's cards; None for a node without.
-        markers: the node's ``/run/nvidia/validations``; None where the lab keeps no files.
-        plugins: how device plugins join the node.
-        clock: simulated time; sleeping on it is a wait over which a lab on virtual time may leap.
+        markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
+        plugins: how device plugins connect to the node.
+        clock: simulated time; a lab on virtual time may skip sleeps on it.
         log: adds a line to the container's log.
         health: see :meth:`ready` and :meth:`when_started`.
     """
@@ -98,7 +98,7 @@ class ProgramContext:
     health: ProgramHealth = field(default_factory=ProgramHealth)
 
     def ready(self, ok: bool = True) -> None:
-        """From now on probes of the container succeed, or fail."""
+        """Sets the result of later probes of the container."""
         self.health.set(ok)
 
     def when_started(self, hook: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ class ProgramContext:
 
 
 async def exit_code(program: Callable[[ProgramContext], Awaitable[int]], context: ProgramContext) -> int:
-    """Runs a program to its end; one that fails unforeseen ends with 1 and the reason in its log."""
+    """Runs a program to its end; after an unexpected error writes the reason to its log and returns 1."""
     try:
         return await program(context)
     except (NvmlError, OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The images of one node, and how they come to it.
+"""The images of one node, and their pulls.
 
 Without a catalogue every image that is missing takes the same fixed time, and pulls go side by side. With one, an image
 takes as long as its size and its registry say, one pull after the other (kubelet's ``serializeImagePulls``, on by
@@ -15,7 +15,7 @@ from tessera.driver.resolution import Outcome
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, repository_of
 from tessera_lab.simulation.virtual_time import CountedClock
 
-#: What containerd says of each refusal, after ``failed to resolve reference "…":``.
+#: containerd's text for each refusal, after ``failed to resolve reference "…":``.
 _REFUSALS = {
     Outcome.NOT_FOUND: "not found",
     Outcome.UNAUTHORIZED: "pull access denied, repository does not exist or may require authorization: "
@@ -30,12 +30,12 @@ class PullError(Exception):
 
 
 class ImagePull(msgspec.Struct, frozen=True, kw_only=True):
-    """A pull that is done.
+    """A finished pull.
 
     Attributes:
         seconds: how long the runtime took.
-        waited: the same with the time in kubelet's queue.
-        size_bytes: the image's size; None where images have none.
+        waited: ``seconds`` and the time in kubelet's queue.
+        size_bytes: the image's size; None if images have no sizes.
     """
 
     seconds: float
@@ -47,12 +47,12 @@ class NodeImages:
     """The images of one node.
 
     Args:
-        clock: counts the waits; its ``pending`` are pulls under way.
-        images: those that are there already.
-        pull_seconds: how long an image takes to arrive where there is no catalogue.
-        catalogue: what registries hold; None for images that have neither size nor program.
-        architecture: the node's, as registries say it.
-        serialised: pulls go one after the other, with a catalogue.
+        clock: counts the waits; its ``pending`` are pulls in progress.
+        images: images that the node already has.
+        pull_seconds: duration of a pull without a catalogue.
+        catalogue: images of all registries; None for images that have neither size nor program.
+        architecture: the node's architecture, as registries name it.
+        serialised: with a catalogue, the node pulls one image after the other.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class NodeImages:
         self._catalogue = catalogue
         self._architecture = architecture
         self._serialised = serialised
-        self._digests = dict.fromkeys(images, "")  # of what is there; empty where nobody asked a registry
+        self._digests = dict.fromkeys(images, "")  # of images on the node; empty if no registry was asked
         self._repositories = {repository_of(each) for each in self._digests}
         self._pulls: dict[str, asyncio.Task[ImagePull]] = {}
         self._turn = asyncio.Lock()
 
     def has(self, image: str, policy: str) -> bool:
-        """True if the image need not be pulled."""
+        """True if the node need not pull the image."""
         return policy == "Never" or (policy != "Always" and image in self._digests)
 
     def image(self, reference: str) -> SimulatedImage | None:
@@ -84,7 +84,7 @@ class NodeImages:
         return self._catalogue.find(reference) if self._catalogue is not None else None
 
     def image_id(self, reference: str) -> str:
-        """``imageID`` of a container: repository and digest where a registry told one."""
+        """Returns ``imageID`` of a container: repository and digest if a registry gave one."""
         digest = self._digests.get(reference)
         if digest or (digest == "" and self._catalogue is not None):
             assert self._catalogue is not None
@@ -106,7 +106,7 @@ class NodeImages:
         return msgspec.structs.replace(pull, waited=self._clock.monotonic() - began)
 
     def forget_pulls(self) -> None:
-        """The machine goes down: pulls under way are lost."""
+        """Drops pulls in progress, as the machine goes down."""
         for task in list(self._pulls.values()):
             task.cancel()
 
@@ -114,7 +114,7 @@ class NodeImages:
         if self._pulls.get(image) is task:
             del self._pulls[image]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; where nobody does any more it is no news
+            task.exception()  # waiting pods have got the error; without waiters nobody needs it
 
     async def _fetch(self, image: str) -> ImagePull:
         if self._catalogue is None:

@@ -1,7 +1,7 @@
-"""A simulated node: what the lab's assembler makes, one for each node.
+"""A simulated node: machine, kubelet and pods. The lab makes one for each node.
 
 The node runs its kubelet as a client of the API server: one watch for its own Node object, one for the pods bound to
-it. Device plugins join over unix sockets or in this process; everything above that is the same code.
+it. Device plugins connect over unix sockets or in this process; the rest of the code is the same for both.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
 
-#: Seconds from when a reboot is asked for until the machine goes down: systemd ends services first.
+#: Seconds from the request of a reboot until the machine goes down: systemd ends services first.
 SHUTDOWN = 2.0
 
 
-#: Seconds from the end of a kubelet that failed until it is started again (kubeadm's ``RestartSec``).
+#: Seconds from a failure of kubelet until systemd starts it again (kubeadm's ``RestartSec``).
 KUBELET_RESTART = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class _MachineDown(Exception):  # noqa: N818 - no error: the machine was asked to
-    """Ends everything that runs on the machine."""
+    """Raised to end everything that runs on the machine."""
 
 
 class SimulatedNode:
@@ -60,21 +60,21 @@ class SimulatedNode:
         name: the node's name.
         client: calls the API server as this kubelet.
         machine: the node's simulated cards; None for a node without.
-        plugins: how device plugins join, :class:`InProcessPlugins` or :class:`GrpcPlugins`.
+        plugins: how device plugins connect, :class:`InProcessPlugins` or :class:`GrpcPlugins`.
         clock: the node's time.
         rng: for ids and jitter; seed it for repeatable runs.
         entrypoint: runs Tessera's own containers; None simulates them like others.
         options: see :class:`KubeletOptions`.
         address: the node's internal IP.
-        catalogue: what registries hold; None for images that have neither size nor program.
-        once_ready: what else runs on the node from each boot on, when it has a network; may wait on :attr:`waits`.
+        catalogue: images of all registries; None for images that have neither size nor program.
+        once_ready: runs on the node after each boot, once it has a network; may wait on :attr:`waits`.
 
     Attributes:
         name: the node's name.
         machine: its cards.
         pods: the pods that are bound to it.
-        kernel: ``uname -r`` of what runs now.
-        waits: the node's clock for waits that end by themselves: a lab on virtual time may leap over them.
+        kernel: ``uname -r`` of the running kernel.
+        waits: the node's clock for waits that end by themselves: a lab on virtual time may skip them.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class SimulatedNode:
 
     @property
     def markers(self) -> Path | None:
-        """The node's ``/run/nvidia/validations``; None where the lab keeps no files."""
+        """The node's ``/run/nvidia/validations``; None if the lab keeps no files."""
         return self._endpoints.markers()
 
     @property
     def pending(self) -> int:
-        """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
+        """Number of present simulated waits that end by themselves: image pulls, programs with an end, a boot."""
         return self.waits.pending + (self._booting or self._reboot_requested.is_set())
 
     # Life
@@ -178,13 +178,13 @@ class SimulatedNode:
             await self._boot()
 
     def reboot(self, kernel: str = "") -> None:
-        """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and is back after the options' boot.
+        """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and boots in ``boot_seconds``.
 
-        Nothing that runs on it survives. Pods are the same afterwards: their containers start again as their restart
-        policies say. Pods with devices are mostly refused, as on real nodes: kubelet has not seen their plugins again.
+        Every process on it ends. Its pods stay bound: their containers start again as their restart policies say. As on
+        real nodes, kubelet mostly refuses pods with devices, since their plugins have not registered again.
 
         Args:
-            kernel: the one that it boots, ``uname -r``; empty for the one that runs.
+            kernel: the kernel that it boots, ``uname -r``; empty for the running one.
         """
         self._next_kernel = kernel or self.kernel
         self._reboot_requested.set()
@@ -246,7 +246,7 @@ class SimulatedNode:
 
     async def _boot(self) -> None:
         async with self._restarting:
-            await self._close_endpoints()  # kubelet may have been restarting just then
+            await self._close_endpoints()  # kubelet may have been restarting at that moment
             self._booting = True
             self._reboot_requested.clear()
             self._runtime.images.forget_pulls()
@@ -266,13 +266,13 @@ class SimulatedNode:
             self._booting = False
 
     def discard(self) -> None:
-        """The machine is gone for good; it does not run any more."""
+        """Frees the resources of a machine that has stopped for good."""
         self._runtime.images.forget_pulls()
 
     async def restart_kubelet(self, down: float = 0.0) -> None:
-        """Kubelet ends and starts again after ``down`` seconds; containers go on running.
+        """Stops kubelet and starts it again after ``down`` seconds; containers go on running.
 
-        Device plugins must register again; until they have, their resources count 0 and a pod admitted fails.
+        Device plugins must register again; until then their resources count 0 and kubelet rejects pods that need them.
         """
         async with self._restarting:
             await self._close_endpoints()
@@ -280,7 +280,7 @@ class SimulatedNode:
             await self.devices.restart()
             await self._open_endpoints()
 
-    # Plugins' side
+    # Endpoints of plugins
 
     async def _open_endpoints(self) -> None:
         await self._endpoints.open(self.devices)
@@ -289,7 +289,7 @@ class SimulatedNode:
         await self._endpoints.shut()
         await self.devices.stop()
 
-    # Questions of the pods' workers (tessera_lab.kubelet.pods.node_services.WorkerNode)
+    # For the pods' workers (tessera_lab.kubelet.pods.node_services.WorkerNode)
 
     def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
         """See :meth:`.WorkerNode.admit_pod`."""

@@ -3,13 +3,13 @@
 Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/setters.go``):
 
 * capacity of extended resources that others patched in is kept, and copied to allocatable;
-* a resource whose plugin stayed away is set to 0, once; it stays in the Node object until somebody removes it;
-* extended resources of an earlier life of the node are set to 0 at registration;
-* labels and taints are given once, at registration;
+* kubelet sets a resource whose plugin stayed away to 0, once; it stays in the Node object until somebody removes it;
+* at registration kubelet sets extended resources of an older Node object to 0;
+* kubelet sets labels and taints once, at registration;
 * a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
   gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_lifecycle`).
 
-Capacity is published at once after a change, or on a fixed period like the real kubelet's 10 s.
+Kubelet publishes capacity at once after a change, or on a fixed period like the real kubelet's 10 s.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tessera_lab.kubelet.device_plugins.registration import is_extended_resource
 
 Json = Mapping[str, Any]
 
-#: What kubelet sets on every node of this kind.
+#: Labels that kubelet sets on every node.
 SYSTEM = "linux"
 
 #: Taint of a node that is not Ready.
@@ -48,13 +48,13 @@ class NodeObject:
 
     Args:
         name: the node's name and hostname.
-        client: who writes.
+        client: writes to the API server.
         clock: for times and periods.
-        waits: the same, for waits over which a lab may leap.
+        waits: the clock for waits that virtual time may skip.
         options: see :class:`~tessera_lab.kubelet.context.KubeletOptions`.
         address: the node's internal IP.
         boot_id: changes with every boot.
-        devices: capacity and allocatable of device plugins now.
+        devices: returns the present capacity and allocatable of device plugins.
         current: the Node object as last seen, or None.
     """
 
@@ -89,11 +89,11 @@ class NodeObject:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Capacity may have changed, or somebody patched the object."""
+        """Wakes the writer: capacity may have changed, or somebody patched the object."""
         self._changed.set()
 
     async def register(self) -> None:
-        """Makes the Node object, or takes over the one there is."""
+        """Creates the Node object, or takes over the existing one."""
         self._registered = self._ready_since = rfc3339(self._clock.now())
         labels = {
             "kubernetes.io/hostname": self._name,
@@ -108,7 +108,7 @@ class NodeObject:
         await self._retry(lambda: self._make(node, labels))
 
     async def run(self) -> None:
-        """Keeps the status until cancelled."""
+        """Keeps the status up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish())
             self._changed.set()
@@ -122,10 +122,10 @@ class NodeObject:
         await self._network.wait()
 
     async def report_boot(self, boot_id: str, kernel: str) -> None:
-        """Kubelet is up again after a reboot: it says so, and what the node has now.
+        """Writes boot id, kernel and present capacity after a reboot.
 
-        Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
-        new one. Whether the node is said to have been away is the matter of who watches its Lease.
+        Labels, and capacity that others patched in, stay: kubelet has its checkpoint, so it knows that the node is not
+        new. The node lifecycle controller, which watches the Lease, decides if the node counts as lost meanwhile.
         """
         self.boot_id, self._kernel = boot_id, kernel
         if self._options.network_seconds:
@@ -179,7 +179,7 @@ class NodeObject:
     # Status
 
     async def _publish(self) -> None:
-        """Writes capacity and allocatable when they differ from what the API has."""
+        """Writes capacity and allocatable if they differ from the Node object's."""
         while True:
             if self._options.publish_every is not None:
                 await self._clock.sleep(self._options.publish_every)
@@ -296,7 +296,7 @@ class NodeObject:
             await self._client.create(LEASES.untyped(), lease, LEASE_NAMESPACE)
 
     async def _retry(self, write: Callable[[], Any]) -> None:
-        """Repeats a write until the API takes it; kubelet never gives its node up."""
+        """Repeats a write until the API server accepts it."""
         while True:
             try:
                 await write()
@@ -313,6 +313,6 @@ def _extended(node: Json | None) -> dict[str, str]:
 
 
 def _difference(old: Json, new: Json) -> dict[str, Any]:
-    """The merge patch from one resource list to the other."""
+    """Returns the merge patch from one resource list to the other."""
     gone = {name: None for name in old if name not in new}
     return {name: value for name, value in new.items() if old.get(name) != value} | gone

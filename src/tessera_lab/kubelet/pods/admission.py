@@ -1,8 +1,8 @@
-"""Whether the node takes a pod that was bound to it, in kubelet's words.
+"""Kubelet's admission of a pod that was bound to its node, with kubelet's texts.
 
 The same filters as the scheduler's, run again by the node (``pkg/kubelet/lifecycle/predicate.go``): a pod may have been
 bound by somebody else, or the node may have changed in between. Extended resources that no plugin of this node has
-registered are not the node's business and are not checked. Devices are the device manager's part of the admission.
+registered are not checked. The device manager admits devices.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 
 class AdmissionRejection(msgspec.Struct, frozen=True):
-    """The pod fails for good: ``status.reason`` and the rest of ``status.message``."""
+    """Kubelet rejects the pod for good: ``status.reason`` and the rest of ``status.message``."""
 
     reason: str
     message: str
@@ -33,14 +33,14 @@ def check_admission(
     allocatable: Amounts,
     others: Iterable[PodInfo],
 ) -> AdmissionRejection | None:
-    """Why the node refuses the pod, or None.
+    """Returns why the node refuses the pod, or None.
 
     Args:
         pod: the pod to admit.
         name: the node's name.
         labels: the node's labels.
         taints: the node's taints; only effect NoExecute counts here.
-        allocatable: what the node may give out, in the scheduler's units.
+        allocatable: the node's allocatable resources, in the scheduler's units.
         others: the pods that the node runs.
     """
     taint = untolerated(list(taints), pod.spec.get("tolerations") or (), ("NoExecute",))

@@ -1,7 +1,7 @@
 """The pods of a simulated node: one worker for each pod that is bound to it.
 
-A worker outlives kubelet and ends with the machine. After a reboot its pod gets a new worker, which takes over what
-is left on disk.
+A worker outlives kubelet and ends with the machine. After a reboot its pod gets a new worker, which takes over the
+records that are left on disk.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class NodePods:
 
     Args:
         node: the node's name.
-        services: what workers use of the node.
+        services: the node's services for workers.
     """
 
     def __init__(self, node: str, services: NodeServices) -> None:
@@ -40,22 +40,22 @@ class NodePods:
         self._tasks: asyncio.TaskGroup | None = None
 
     def open(self, tasks: asyncio.TaskGroup) -> None:
-        """The machine is up: workers run in this group from now on."""
+        """Runs workers in this task group from now on, as the machine is up."""
         self._tasks = tasks
 
     def close(self) -> None:
-        """The machine is down; its group has ended all workers."""
+        """Drops the task group, as the machine is down and all workers have ended."""
         self._tasks = None
         self._workers.clear()
 
     def node_down(self) -> None:
-        """The machine goes down: tells all workers, and remembers them for the next boot."""
+        """Tells all workers that the machine goes down, and keeps them for the next boot."""
         self._before = dict(self._workers)
         for worker in self._workers.values():
             worker.node_down()
 
     def remove_missing(self, known: Iterable[str]) -> AbstractSet[str]:
-        """Kubelet has listed its pods: ends those that were deleted while it was away.
+        """Ends workers of pods that were deleted while kubelet was down.
 
         Args:
             known: UIDs of the pods that exist.
@@ -69,11 +69,11 @@ class NodePods:
         return self._workers.keys()
 
     def needs_beside(self, uid: str) -> list[PodInfo]:
-        """Resources and ports of the other active pods of the node."""
+        """Returns resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
     def follow(self, event: WatchEvent[dict[str, Any]]) -> None:
-        """Takes in a pod that came, changed or went."""
+        """Handles a pod that was added, changed or deleted."""
         pod = event.object
         uid = uid_of(pod)
         worker = self._workers.get(uid)
@@ -88,7 +88,7 @@ class NodePods:
             self._tasks.create_task(self._work(uid, worker))
 
     async def _work(self, uid: str, worker: PodWorker) -> None:
-        """A pod's life; after an error of the lab it begins again, with its containers started anew."""
+        """Runs a pod's worker; after an error of the lab starts it again, with new containers."""
         try:
             while not await self._on_worker_end(worker) and not worker.is_gone:
                 again = PodWorker(worker.pod, self._services, worker)
@@ -98,7 +98,7 @@ class NodePods:
             del self._workers[uid]
 
     async def _on_worker_end(self, worker: PodWorker) -> bool:
-        """True if the pod's life went to its end; after a failure this waits as kubelet does."""
+        """True if the worker reached the pod's end; after a failure it first waits as kubelet does."""
         error = await collect_result(worker.run())
         if error is None:
             return True

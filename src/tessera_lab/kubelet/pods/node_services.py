@@ -17,7 +17,7 @@ from tessera_lab.scheduler.state.node_cache import PodInfo
 
 
 class PodAddresses:
-    """Gives addresses out, those that came back first.
+    """Allocates pod addresses; reuses released ones first.
 
     Args:
         network: the first two or three bytes, e.g. ``10.244`` or ``10.244.1``.
@@ -30,11 +30,11 @@ class PodAddresses:
         self._fresh: Iterator[str] = (f"{network}.{host}" for host in hosts)
 
     def take(self) -> str:
-        """An address that no pod of the node has."""
+        """Returns an address that no pod of the node has."""
         return self._free.pop(0) if self._free else next(self._fresh)
 
     def release(self, address: str) -> None:
-        """The pod that had it is gone."""
+        """Frees the address of a pod that is gone."""
         self._free.append(address)
 
 
@@ -63,7 +63,7 @@ class NodeServices:
     """Services of a node for the workers of its pods.
 
     Attributes:
-        admission: held while a pod is admitted; one pod at a time on the whole node.
+        admission: lock during the admission of a pod; one pod at a time on the whole node.
         node: the node itself.
         launcher: starts containers that run a process or a program.
         addresses: the node's pod addresses.

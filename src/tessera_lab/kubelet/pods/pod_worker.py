@@ -1,7 +1,7 @@
-"""One pod on its node, from admission to the last byte of its status.
+"""One pod on its node, from admission to its last status.
 
-A worker is one task per pod UID. It admits the pod (one pod at a time on the whole node, devices included), lives its
-containers' life, writes its status, and, when the API object is being deleted, stops the containers and confirms the
+A worker is one task per pod UID. It admits the pod (one pod at a time on the whole node, devices included), runs its
+containers, writes its status, and, when the API object is being deleted, stops the containers and confirms the
 deletion with a delete of grace zero, as kubelet does.
 """
 
@@ -32,17 +32,17 @@ from tessera_lab.scheduler.state.node_cache import build_pod_info
 
 Json = Mapping[str, Any]
 
-#: On a pod: its simulated containers ignore SIGTERM and are killed when the grace period is over.
+#: Annotation of a pod: its simulated containers ignore SIGTERM, and kubelet kills them after the grace period.
 IGNORES_SIGTERM = "lab.tessera.dev/ignores-sigterm"
 
-#: Seconds that a container has at least to end after SIGTERM (kubelet's ``minimumGracePeriodInSeconds``).
+#: Shortest time for a container to end after SIGTERM, seconds (kubelet's ``minimumGracePeriodInSeconds``).
 _SHORTEST_GRACE = 2.0
 
-#: Seconds that kubelet takes to refuse a pod. Some time it must be: where a node refuses whatever its scheduler sends,
-#: the owner's next pod comes at once, and in virtual time a round without any would have no end.
+#: Seconds that kubelet takes to refuse a pod. It must not be 0: if a node refuses every pod, the owner creates the next
+#: one at once, and virtual time would never advance.
 REJECTION = 0.01
 
-#: Seconds before a status that could not be written is written again.
+#: Seconds before kubelet repeats a failed write of a status.
 _WRITE_AGAIN = 1.0
 
 
@@ -52,14 +52,14 @@ class PodWorker:
     Attributes:
         pod: the newest state of the API object.
         records: its containers.
-        needs: what it asks of the node.
+        needs: its requests of resources and ports.
         started: when kubelet first saw it, seconds since 1970.
-        active: whether it holds resources of the node.
+        active: true if it holds resources of the node.
 
     Args:
         pod: the API object.
-        services: of its node.
-        before: who lived the pod's life until the node rebooted.
+        services: services of its node.
+        before: the pod's worker before the node rebooted.
     """
 
     def __init__(self, pod: Json, services: NodeServices, before: "PodWorker | None" = None) -> None:
@@ -84,35 +84,35 @@ class PodWorker:
 
     @property
     def is_gone(self) -> bool:
-        """True if there is no API object any more."""
+        """True if the API object is gone."""
         return self._gone
 
-    # What the API tells
+    # Events of the API
 
     def update(self, pod: Json) -> None:
-        """The API object changed."""
+        """Handles a change of the API object."""
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
 
     def object_deleted(self) -> None:
-        """The API object is not there any more: stop at once and say nothing.
+        """The API object is gone: stops at once and writes no status.
 
-        Kubelet admits others beside the pods that the API server has (``GetActivePods`` in ``pkg/kubelet``). So the pod
-        holds neither devices nor ports from now on, although its containers take a moment to stop.
+        Kubelet counts only pods that the API server has when it admits others (``GetActivePods`` in ``pkg/kubelet``).
+        So the pod holds neither devices nor ports from now on, although its containers take a moment to stop.
         """
         self._gone = True
         self._release_devices()
         self._deleted.set()
 
     def node_down(self) -> None:
-        """The node goes down: what the pod holds stays in kubelet's checkpoint, and nothing is said any more."""
+        """The node goes down: the pod's devices stay in kubelet's checkpoint, and the worker writes no more status."""
         self._down = True
 
-    # The life
+    # Life cycle
 
     async def run(self) -> None:
-        """Lives until the API object is gone, or this kubelet is stopped."""
+        """Runs until the API object is gone, or this kubelet is stopped."""
         async with asyncio.TaskGroup() as group:
             writer = group.create_task(self._write_statuses())
             try:
@@ -165,7 +165,7 @@ class PodWorker:
             containers.mark_stopped(0)
         finally:
             stop.cancel()
-            containers.kill()  # what still runs here does so because the machine ends, not the pod
+            containers.kill()  # a container that still runs here ends with the machine, not with the pod
             life.cancel()
             await asyncio.wait([life])
         self._return_resources()
@@ -178,7 +178,7 @@ class PodWorker:
         await containers.run()
 
     async def _admit(self) -> AdmissionRejection | None:
-        # A pod that has its devices from before the boot is asked about them first, as by kubelet.
+        # As in kubelet, a pod that has devices from before the boot is checked for them first.
         if self._rebooted:
             return await self._allocate_devices() or self._services.node.admit_pod(self.needs)
         return self._services.node.admit_pod(self.needs) or await self._allocate_devices()
@@ -207,14 +207,14 @@ class PodWorker:
         containers.mark_stopped(exit_code)
 
     def _return_resources(self) -> None:
-        """Returns what the pod holds of the node, its address too."""
+        """Releases the node's resources that the pod holds, its address too."""
         self._release_devices()
         if self._own_address is not None:
             self._services.addresses.release(self._own_address)
             self._own_address = None
 
     def _release_devices(self) -> None:
-        """Returns what admission counts."""
+        """Releases the devices and ports that admission counts."""
         self.active = False
         if not self._down:
             self._services.devices.release(self._uid)
@@ -233,7 +233,7 @@ class PodWorker:
             return False
         return True
 
-    # What the containers ask (tessera_lab.kubelet.containers.containers.PodHost)
+    # For the containers (tessera_lab.kubelet.containers.containers.PodHost)
 
     async def environment(self, container: Json) -> dict[str, str]:
         """The variables of the container's spec."""
@@ -286,7 +286,7 @@ class PodWorker:
         self._services.events.record(self._reference, reason, note, type=type)
 
     def status_changed(self) -> None:
-        """The status is due."""
+        """Wakes the writer of the status."""
         self._status_due.set()
 
     # Status
@@ -297,7 +297,7 @@ class PodWorker:
             await self._write()
 
     async def _write(self) -> None:
-        """Writes the present status until the API has it or the pod is gone."""
+        """Writes the present status until the API server has it or the pod is gone."""
         async with self._writing:
             self._status_due.clear()
             while not self._gone and not await self._try_write():
