@@ -16,10 +16,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What logic may know about time."""
+    """The clock that logic uses."""
 
     def now(self) -> float:
-        """Seconds since 1970-01-01 UTC; for what is shown or stored."""
+        """Seconds since 1970-01-01 UTC; for times that are shown or stored."""
         ...
 
     def monotonic(self) -> float:
@@ -51,7 +51,7 @@ class LoopClock:
     """The running event loop's time, shown as dates from ``epoch`` on.
 
     Args:
-        epoch: the date, in seconds since 1970, that the loop's time zero stands for.
+        epoch: the date of the loop's time zero, in seconds since 1970.
     """
 
     def __init__(self, epoch: float) -> None:
@@ -84,14 +84,14 @@ _FIRST, _LAST = -62135596800, 253402300799
 def rfc3339(seconds: float) -> str:
     """A point in time as Kubernetes' ``metav1.Time``: UTC, whole seconds, ``2026-01-31T12:00:00Z``.
 
-    What lies outside of the years 1 to 9999, as times that others wrote may, becomes their first or last second.
+    A time outside of the years 1 to 9999, which other writers may set, becomes the first or last second of them.
     """
     return _whole_second(math.floor(min(max(seconds, _FIRST), _LAST)))
 
 
 @lru_cache(maxsize=256)
 def _whole_second(seconds: int) -> str:
-    """Remembered, since one second's text goes into many objects."""
+    """Remembers texts, since one second's text goes into many objects."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-#: First and longest pause of everything that talks to the API server, seconds.
+#: First and longest pause of all callers of the API server, seconds.
 SHORTEST = 0.2
 LONGEST = 30.0
 
@@ -28,11 +28,11 @@ class Backoff:
         return self._failures
 
     def reset(self) -> None:
-        """Something worked: the next pause is short again."""
+        """Resets the count of failures after a success: the next pause is short again."""
         self._failures = 0
 
     def next(self) -> float:
-        """Counts a failure; the pause that is due, seconds, between half of the doubled one and all of it."""
+        """Counts a failure; returns the due pause in seconds, between half of the doubled one and all of it."""
         # The exponent is capped: after a thousand failures 2**n would overflow a float.
         doubled = self._shortest * 2.0 ** min(self._failures + 1, 32)
         self._failures += 1

@@ -47,7 +47,7 @@ class _EventKey(NamedTuple):
 
 
 class _Occurrences(msgspec.Struct):
-    """Occurrences not yet told: how many, the first and the last, seconds since 1970."""
+    """Unsent occurrences: their number, and the first and last time, seconds since 1970."""
 
     number: int
     first: float
@@ -66,10 +66,10 @@ class EventRecorder:
     """Records events of one component.
 
     Args:
-        client: who writes.
+        client: the client that writes.
         component: shown as the source, e.g. ``tessera-controller``.
         instance: which process of it, e.g. the pod or node name.
-        clock: for the times.
+        clock: gives the times of events.
         rng: for names and jitter.
         capacity: different notes that may wait to be sent.
 
@@ -115,8 +115,8 @@ class EventRecorder:
             about: the object, see :func:`make_reference`.
             reason: short, CamelCase, for machines.
             note: a sentence for people; made one printable line and cut to 1024 bytes.
-            type: ``Warning`` if somebody should look.
-            action: what was done about it.
+            type: ``Warning`` if a person should act.
+            action: the action that followed.
         """
         now = self._clock.now()
         same = _EventKey(about, type, reason, action, _trim_note(note))
@@ -196,7 +196,7 @@ class EventRecorder:
         }
 
     def _new_name(self, note: _EventKey) -> str:
-        # Names have at most 253 characters; the object's name is what people look for.
+        # Names have at most 253 characters; the object's name is the part that people search for.
         return f"{note.reference.name[:236]}.{self._rng.getrandbits(64):016x}"
 
     def _remember(self, note: _EventKey, sent: _SentEvent) -> None:
@@ -224,6 +224,6 @@ def _event_namespace(note: _EventKey) -> str:
 
 
 def _trim_note(note: str) -> str:
-    """One printable line that the API takes: a note repeats text of others, and kubectl prints it as it is."""
+    """Returns one printable line: a note may repeat foreign text, and kubectl prints it unchanged."""
     encoded = one_line(note, NOTE_LIMIT).encode()
     return encoded.decode() if len(encoded) <= NOTE_LIMIT else encoded[: NOTE_LIMIT - 3].decode(errors="ignore") + "..."

@@ -1,8 +1,8 @@
 """Carries out a decider's instructions as writes to the API server, one at a time per key.
 
-A decider (pure) says again and again what is due. The executor keeps the state between two decisions that the decider
-needs not know: which writes are in flight, which keys rest after a failure, and which writes were answered and not yet
-seen in a watch. Rules:
+A decider (pure) returns the due instructions on each call. The executor keeps the state between two decisions that the
+decider need not know: the writes in flight, the keys that pause after a failure, and the answered writes that no watch
+has shown yet. Rules:
 
 1. One instruction per key is in flight. A second one is not started, and not queued: the decider asks again.
 2. The doer answers how its key is held afterwards: :data:`FREE`, :func:`rest`, :func:`until_seen`, or
@@ -12,8 +12,8 @@ seen in a watch. Rules:
 5. An object that is seen to change frees its key, also if the change is seen before the answer to the write.
 6. All of this may be lost at any instant: a new process decides from what it observes.
 
-Whether this process may write at all is asked at the last moment by the client's transport
-(:mod:`tessera.kube.transport.fenced`): the doer's client has to be a fenced one.
+The client's transport checks just before each write if this process may write at all
+(:mod:`tessera.kube.transport.fenced`): the doer's client must be a fenced one.
 
 Hand-written because controller libraries for Python (kopf, for instance) run one handler per object and read their
 state from it; here one decision over all objects leads to many writes. An instruction costs one task and one entry of
@@ -42,8 +42,8 @@ class Hold:
 
     Attributes:
         seconds: how long; None for no limit.
-        ends_when_seen: whether the hold ends as soon as the object is seen to change.
-        failed: whether it follows a failure; the count of failures in a row goes on then.
+        ends_when_seen: True if the hold ends as soon as the watch shows a change of the object.
+        failed: True if the hold follows a failure; the count of failures in a row then goes on.
     """
 
     seconds: float | None
@@ -66,7 +66,7 @@ def until_seen(at_most: float | None) -> Hold:
 
 
 class Doer(Protocol[_Given_contra]):
-    """What carries out one kind of instructions."""
+    """Carries out one kind of instructions."""
 
     async def perform(self, instruction: _Given_contra) -> Hold:
         """Sends the writes of an instruction and takes in the answer.
@@ -111,7 +111,7 @@ class Executor(Generic[Instruction]):
         self._rng = rng
         #: Instructions that were started and not answered, by key.
         self._in_flight: dict[Hashable, Instruction] = {}
-        #: Keys in flight whose object was seen to change meanwhile. A subset of ``_in_flight``.
+        #: Keys in flight whose object the watch has shown changed meanwhile. A subset of ``_in_flight``.
         self._overtaken: set[Hashable] = set()
         #: Keys that rest after an answer. None of them is in ``_in_flight``.
         self._held: dict[Hashable, _Held[Instruction]] = {}
@@ -142,7 +142,7 @@ class Executor(Generic[Instruction]):
         return key in self._in_flight or key in self._held
 
     def seen(self, keys: Iterable[Hashable]) -> None:
-        """Frees keys whose objects were seen to change. The caller decides anew anyway, so nobody is woken."""
+        """Frees keys whose objects have changed in the watch. Does not call ``wake``: the caller decides anyway."""
         for key in keys:
             if key in self._in_flight:
                 self._overtaken.add(key)
@@ -150,7 +150,7 @@ class Executor(Generic[Instruction]):
                 self._release(key)
 
     def postpone(self, key: Hashable, seconds: float) -> None:
-        """Holds a free key for so many seconds without an instruction; a busy one stays as it is."""
+        """Holds a free key for some seconds without an instruction; a busy key stays as it is."""
         if not self.busy(key):
             self._hold(key, None, Hold(seconds))
 

@@ -74,7 +74,7 @@ class LeaderElector:
     """Takes part in the election for one lease.
 
     Args:
-        client: who writes.
+        client: the client that writes.
         namespace: of the lease.
         name: of the lease.
         identity: must differ between any two processes, and between two runs of one; pod name and a random part.
@@ -111,7 +111,7 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether we may act at this very moment. Cheap: ask it before each write."""
+        """True if we may act at this very moment. Cheap: call it before each write."""
         return self._clock.monotonic() < self._held_until
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -122,14 +122,14 @@ class LeaderElector:
         while True:
             await self._acquire()
             if not self.is_leader:
-                continue  # the answer came so late that what it grants may have run out
+                continue  # the answer came so late that the granted lease may have expired
             _log.info("%s: this process, %s, leads now", self._label, self._identity)
             if await self._lead(lead):
                 return
             _log.warning("%s: this process, %s, leads no more", self._label, self._identity)
 
     async def _lead(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """One time of leadership; whether it ended because ``lead()`` did."""
+        """Runs one term of leadership; returns True if it ended because ``lead()`` did."""
         work = asyncio.create_task(lead())
         renewals = asyncio.create_task(self._renew_until_lost())
         try:
@@ -229,7 +229,7 @@ class LeaderElector:
             try:
                 await self._write({"renewTime": self._now()})
             except NotFound as error:
-                self._version = ""  # so nobody else has taken it meanwhile
+                self._version = ""  # so no other process has taken the lease meanwhile
                 raise _LostError("it was deleted") from error
             except Conflict:
                 if await self._confirm_own_write():
@@ -242,7 +242,7 @@ class LeaderElector:
         return False
 
     async def _confirm_own_write(self) -> bool:
-        """After a conflict: whether a write of ours is there whose answer was lost; then that was the renewal."""
+        """After a conflict, returns True if the lease has our write whose answer was lost; that write renewed it."""
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except _REQUEST_ERRORS as error:
@@ -336,7 +336,7 @@ class LeaderElector:
 
 
 class _LostError(Exception):
-    """Another holds the lease, or nobody does."""
+    """Another process holds the lease, or none does."""
 
 
 async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:

@@ -25,13 +25,13 @@ class PersistentConfigMap:
     """Loads the ConfigMap, and writes it after changes.
 
     Args:
-        client: who reads and writes: get, create, and patch of this name.
+        client: the client that reads and writes: get, create, and patch of this name.
         clock: for pauses.
         namespace: where it lives.
         name: its name.
         data: returns the entries to write; called at each write.
         rng: for jitter.
-        may_act: whether this process may still write; asked before each write.
+        may_act: returns whether this process may still write; called before each write.
     """
 
     def __init__(

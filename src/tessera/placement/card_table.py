@@ -1,15 +1,15 @@
-"""Which card loses least when an instance goes to it.
+"""Chooses the card that loses least when it takes an instance.
 
-A card's *fragmentation* is how many of its free memory slots a random request could not use, every profile being
-equally likely. A placement's cost is the growth of that number: an instance goes where it spoils least, which is
-rarely the first place that is free. The measure is FGD's (USENIX ATC '23) carried over to MIG slots; with uniform
-weights it holds up on every mix of requests, while weights learnt from request counts forget the large profiles.
+A card's *fragmentation* is the number of its free memory slots that a random request could not use, every profile being
+equally likely. A placement's cost is the growth of that number: an instance goes where the growth is least, which is
+rarely the first free place. The measure is FGD's (USENIX ATC '23) applied to MIG slots; with uniform weights it works
+for every mix of requests, while weights learnt from request counts neglect the large profiles.
 
 Cards that were given instances in the batch being planned carry a *pending* multiset. Its starts are open until the
 batch ends, so their cost is that of the best arrangement, and an arrangement must exist: the test is exact.
 
-One ``CardTable`` holds what is known of one geometry. Everything in it is a memo of pure functions of (occupancy,
-pending multiset); both range over a few hundred values on any known card, whatever the size of the fleet.
+One ``CardTable`` remembers all results for one geometry. They are values of pure functions of (occupancy, pending
+multiset); both range over a few hundred values on any known card, whatever the size of the fleet.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ class CardTable:
         self._names: dict[str, str | None] = {}
 
     def name_of(self, profile: str) -> str | None:
-        """The geometry's own name for a profile in any spelling; ``None`` when the cards do not have it."""
+        """Returns the geometry's own name for a profile in any spelling; ``None`` if the cards do not have it."""
         if profile not in self._names:
             _limit_size(self._names)
             row = self.geometry.find(profile)
@@ -101,8 +101,8 @@ class CardTable:
         """Growth of the card's fragmentation when it takes one more instance; ``None`` when it cannot.
 
         Args:
-            occupancy: what is fixed on the card.
-            pending: what the card was given in this batch.
+            occupancy: the fixed instances on the card, as bits.
+            pending: the profiles that the card was given in this batch.
             profile: one of the geometry's own names.
         """
         costs = self._costs.setdefault(profile, {})
@@ -113,7 +113,7 @@ class CardTable:
         return costs[key]
 
     def add_state(self, occupancy: int) -> None:
-        """Tells that a card has this occupancy, so that ``ranking`` covers it."""
+        """Adds an occupancy of a card, so that ``ranking`` covers it."""
         if occupancy not in self._states:
             self._states.add(occupancy)
             self._rankings.clear()
@@ -127,7 +127,7 @@ class CardTable:
         return found
 
     def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
-        """Where cards of this state stand in the order of preference; ``None`` when they have no room.
+        """Returns the rank of cards of this state; ``None`` if they have no room.
 
         Least cost first, ties to the fullest card.
         """
@@ -151,7 +151,7 @@ class CardTable:
 
 
 def _limit_size(memo: dict[Any, Any]) -> None:
-    """Empties a memo that has grown beyond what cards have: others choose what is asked for."""
+    """Empties a memo that has grown beyond the states of real cards: users choose the requested profiles."""
     if len(memo) >= CARD_STATES:
         memo.clear()
 

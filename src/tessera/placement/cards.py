@@ -1,7 +1,7 @@
 """Cards, nodes and the placements on them.
 
 Placements are values. :class:`FleetCard`, :class:`FleetNode` and :class:`AlikeCards` are the fleet's index: only
-``fleet.py`` changes them, everybody else reads.
+``fleet.py`` changes them, other modules only read them.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class OwnedPlacement(msgspec.Struct, frozen=True):
     """A placement and its owner.
 
     Attributes:
-        placement: where.
+        placement: the placement.
         owner: a pod's key, or a description of a foreign instance; for messages and for freeing.
     """
 
@@ -71,7 +71,7 @@ class FleetCard:
 
     @property
     def geometry(self) -> Geometry:
-        """What the card can be cut into."""
+        """Returns the possible placements of the card."""
         return self.table.geometry
 
 

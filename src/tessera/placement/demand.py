@@ -1,4 +1,4 @@
-"""A demand for slices, and the question whether a node takes it."""
+"""A demand for slices, and the type of the function that says if a node takes it."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,16 @@ from tessera.placement.reasons import NodeRefusal
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Slices that are waited for, usually by one pod.
+    """Slices that a pod, usually one, waits for.
 
     Attributes:
         key: names the demand; unique in a batch.
         profiles: one entry per slice, as after ``nvidia.com/mig-`` (``1g.5gb.me``) or as NVIDIA writes it.
         priority: higher goes first.
         arrival: among equals, lower goes first.
-        nodes: the only nodes that may take it, or that are worth asking; None for all. The others refuse it when asked.
-        again: it was refused before and ``nodes`` are those that changed since; why it is refused again is not asked.
+        nodes: the only nodes that may take it, or are worth asking; None for all. Other nodes refuse it when asked.
+        again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
+            refusal.
     """
 
     key: str

@@ -1,8 +1,8 @@
-"""Why a demand found no place, and what would make room.
+"""Explains why a demand found no place, and what would make room.
 
-Runs after a batch is planned, on what the cards will hold then. Kept cheap, since everything that waits is explained
-at every plan: only the few emptiest nodes that admit the demand are looked at, and demands of one shape share the
-answer. What would free room is the smallest set there is on these nodes.
+Runs after a batch is planned, on the state of the cards after it. It must be cheap, since every plan explains all
+waiting demands: it looks only at the few emptiest nodes that admit the demand, and demands of one shape share the
+answer. It finds the smallest set of allocations on these nodes whose end would make room.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from tessera.placement.reasons import Fragmented, Full, NodeRefusal, NoNode, Rea
 from tessera.placement.step_budget import StepBudget
 
 _NODES_SEARCHED = 16
-# Nodes on which the search for what would free room looks.
+# Most nodes to search for allocations whose end would make room.
 _OWNERS_ENDED = 3
-# Owners that it takes together; beyond its bounds the reason says that several would have to end.
+# Most owners in such a set; beyond it the reason says that several would have to end.
 
 
 class RefusalExplainer:
@@ -28,8 +28,8 @@ class RefusalExplainer:
 
     Args:
         fleet: the cards.
-        node_allows: says whether a node takes a demand.
-        settled: what stands on the cards that the batch gave something to, by card.
+        node_allows: returns why a node refuses a demand; None if it takes it.
+        settled: by card, the placements on cards to which the batch gave slices.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class RefusalExplainer:
         self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
-        """Why a demand of known profiles was not placed.
+        """Returns why a demand of known profiles was not placed.
 
-        Where a node would take it, its cards are the reason, and a node with room that refuses it is none: only where
-        no node would take it are the nodes' rules.
+        If some node would take the demand, the reason is the lack of room on the cards; the refusals of other nodes
+        with room do not count. Only if no node would take it, the reason is the nodes' rules.
 
         Args:
             demand: the demand.
@@ -52,7 +52,7 @@ class RefusalExplainer:
         """
         refusals: dict[str, NodeRefusal] = dict(refused)
         admitting: list[str] = []
-        if demand.nodes is not None:  # the others refuse it; they are asked only if these do too
+        if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
             admitting = self._admitting(demand, demand.nodes)
         for node in self._nodes_for(demand.profiles) if not admitting else ():
             refusal = refusals.get(node) or self._allows(demand, node)
@@ -79,7 +79,7 @@ class RefusalExplainer:
                 yield node.name
 
     def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
-        """Why the cards of these nodes have no room for the profiles, which they could hold when empty."""
+        """Returns why the cards of these nodes have no room for the profiles, which they could hold when empty."""
         key = (profiles, nodes)
         if key not in self._by_shape:
             self._by_shape[key] = self._judge(profiles, nodes)
@@ -102,10 +102,10 @@ class RefusalExplainer:
             need = min(need or least, least)
         return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
 
-    # What would free room
+    # Allocations whose end would make room
 
     def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
-        """The fewest allocations, and of these the smallest, that stand where one slice could go."""
+        """Returns the fewest allocations, and of these the smallest, that occupy a place for one slice."""
         best: tuple[int, int, tuple[OwnedPlacement, ...]] | None = None
         for card in (card for node in nodes for card in self._fleet.cards(node)):
             name = card.table.name_of(profile)
@@ -192,7 +192,7 @@ def _together(rooms: Sequence[tuple[int, CardTable]]) -> tuple[int, list[CardTab
 
 
 def _need(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:
-    """Memory slots that the profiles take at least on cards of these geometries."""
+    """Returns the fewest memory slots that the profiles take on cards of these geometries."""
     return sum(
         min((table.size_of(name) for table in tables if (name := table.name_of(profile))), default=0)
         for profile in profiles

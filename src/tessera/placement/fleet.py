@@ -1,11 +1,11 @@
 """The cards of a cluster and the instances on them.
 
-Beside the plain record (node, card, allocations) the fleet keeps a histogram: cards that are alike, that is of one
-geometry, one occupancy and one pending multiset, stand in one group. A decision looks at groups, of which there are at
-most a few hundred whatever the number of cards. Within a group, nodes are sorted by how full they are, so that ties go
-to the fullest node and whole nodes stay free for requests of several slices.
+Besides the plain record (node, card, allocations) the fleet keeps a histogram: one group for all cards with equal
+geometry, occupancy and pending multiset. A decision looks at groups, of which there are at most a few hundred, whatever
+the number of cards. Within a group, nodes are sorted by how full they are, so that ties go to the fullest node and
+whole nodes stay free for requests of several slices.
 
-The fleet is a cache of hardware and API objects. It does not know pods, time, or which node admits whom.
+The fleet is a cache of hardware and API objects. It does not know pods, time, or which demands a node admits.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ class Fleet:
         self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
         self._nodes_by_free: dict[int, dict[str, FleetNode]] = {}
 
-    # What is there
+    # Reading
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Fleet:
         return card
 
     def allocations(self) -> Iterator[OwnedPlacement]:
-        """Everything that is held, card by card."""
+        """Yields all allocations, card by card."""
         for card in self.cards():
             yield from card.allocations.values()
 
@@ -104,7 +104,7 @@ class Fleet:
         self._move_node(home, geometry.slots)
 
     def remove_card(self, node: str, gpu: str) -> tuple[OwnedPlacement, ...]:
-        """Takes a card away, and its node with the last one; returns what stood on it.
+        """Removes a card, and its node with the last card; returns the placements on it.
 
         Raises:
             UnknownCard: the fleet does not have it.
@@ -119,12 +119,12 @@ class Fleet:
         return tuple(card.allocations.values())
 
     def remove_node(self, node: str) -> tuple[OwnedPlacement, ...]:
-        """Takes a node and its cards away; returns what stood on them. A node that is not there is no error."""
+        """Removes a node and its cards; returns the placements on them. An unknown node is no error."""
         cards = list(self._nodes[node].cards) if node in self._nodes else []
         return tuple(allocation for gpu in cards for allocation in self.remove_card(node, gpu))
 
     def occupy(self, placement: CardPlacement, owner: str) -> None:
-        """Records that an instance stands on a card, ours or foreign.
+        """Records an instance on a card, ours or foreign.
 
         Raises:
             UnknownCard: the fleet does not have the card.
@@ -155,7 +155,7 @@ class Fleet:
             raise
 
     def release(self, node: str, gpu: str, start: int) -> OwnedPlacement:
-        """Forgets the allocation that begins at a slot, and returns it.
+        """Removes the allocation that begins at a slot, and returns it.
 
         Raises:
             UnknownCard: the fleet does not have the card, or nothing begins there.
@@ -221,14 +221,14 @@ class Fleet:
         return max(self._nodes_by_free, default=0)
 
     def set_state(self, card: FleetCard, occupancy: int, pending: Pending) -> None:
-        """Gives a card another occupancy and pending multiset, and files it where it now belongs."""
+        """Sets a card's occupancy and pending multiset, and moves the card to its new group."""
         before, after = card.table.room(card.occupancy, card.pending), card.table.room(occupancy, pending)
         self._unindex(card)
         card.occupancy, card.pending = occupancy, pending
         self._index(card)
         self._move_node(card.node, after - before)
 
-    # How it is kept
+    # The index
 
     def _table(self, geometry: Geometry) -> CardTable:
         table = self._tables.get(geometry)

@@ -1,9 +1,9 @@
-"""Several slices on one node: which of its cards take which.
+"""Divides several slices over the cards of one node.
 
 A branch-and-bound search over alike cards with the exact packing test. "No" means that no division over the node's
-cards exists; the division found is the cheapest unless the search ran long, then the cheapest so far. What a demand can
-cost is bounded, since anybody may ask for anything: a search that ran very long without finding a division ends in
-"no" as well. Such demands are made on purpose: dozens of slices of several profiles that miss by one.
+cards exists. The division found is the cheapest; after a long search, the cheapest so far. The cost of a demand is
+bounded, since a user may ask for anything: a very long search without a division also ends in "no". Such demands are
+artificial: dozens of slices of several profiles that miss by one.
 """
 
 from collections import Counter
@@ -15,11 +15,12 @@ from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.step_budget import StepBudget
 
 _STEPS = 300
-# Card-and-profile trials after which a division that was found is good enough.
+# Card-and-profile trials after which the search accepts the division that it has.
 _WORK_A_STEP = 10
 # Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 
-#: What one more slice of a profile costs a card of that table, occupancy and pending multiset; ``None`` without room.
+#: The cost of one more slice of a profile on a card of that table, occupancy and pending multiset; ``None`` without
+#: room.
 Cost = Callable[[CardTable, int, Pending, str], float | None]
 _Class = tuple[CardTable, int, Pending]
 
@@ -30,10 +31,10 @@ def fit_on_node(
     """Divides slices over a node's cards.
 
     Args:
-        node: the node, with what its cards hold and were given in this batch.
-        profiles: the slices asked for, in any spelling.
-        work: what the search is charged to.
-        cost: what one more slice costs a card; by default the growth of fragmentation.
+        node: the node, with its instances and those of this batch.
+        profiles: the requested slices, in any spelling.
+        work: the budget of the search.
+        cost: returns the cost of one more slice on a card; by default the growth of fragmentation.
 
     Returns:
         The cost and one card per profile, in the order of ``profiles``; ``None`` when no division
@@ -56,7 +57,7 @@ def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
 def fits_when_empty(
     empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: StepBudget | None = None
 ) -> bool:
-    """Tells if one of these empty nodes could hold the slices."""
+    """True if one of these empty nodes could hold the slices."""
     return any(divide_over_cards(cards, profiles, work) is not None for cards in empties)
 
 
@@ -133,7 +134,7 @@ class _NodeFitSearch:
             self._entered[situation] = float("-inf")
 
     def _has_room(self, depth: int) -> bool:
-        """Whether what is to come has room by count of each profile, as if it were the only one, and by slots."""
+        """True if the remaining slices have room, by count of each profile alone and by slots."""
         kinds = Counter(self._cards)
         left = self._left[depth]
         slots = sum(self._slots(card) * count for card, count in kinds.items())

@@ -1,19 +1,19 @@
-"""Decides for every waiting demand: which node, card and start, or why none.
+"""Decides for every waiting demand its node, card and start, or the reason why there is none.
 
 Rules:
 
 - Demands that wait together are packed together. A card that got slices in this batch keeps their starts open; they
   must stay exactly packable beside the instances on the card. The planner chooses starts when the batch ends.
-- No demand goes short for the sake of packing. Demands are first packed large to small; only if all of them fit is that
-  the plan. Otherwise they are admitted by priority, then arrival; one that finds no room may have those admitted before
-  it packed anew, large to small, but never takes one's place.
+- No demand loses its place to better packing. The planner first packs all demands large to small, and takes that plan
+  only if all fit. Otherwise it admits demands by priority, then arrival; for one without room it may pack the admitted
+  ones anew, large to small, but never removes one.
 - All slices of a demand go to one node, on any of its cards.
 - The caller decides which node admits a demand. The planner asks lazily, best node first, once per demand and attempt.
 - A batch may have a budget of steps. Demands beyond it are postponed, in the order of admission; the first demand is
   always decided.
 
-The fleet is left as it was; the caller records what it accepts (``Fleet.occupy_all``). Cost per demand of one slice
-does not depend on the number of cards: it looks at groups of alike cards.
+The fleet is unchanged at the end; the caller records accepted placements (``Fleet.occupy_all``). The cost per demand of
+one slice does not depend on the number of cards: the planner looks at groups of alike cards.
 """
 
 import sys
@@ -36,25 +36,25 @@ from tessera.placement.step_budget import StepBudget
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
 
 _REPACKS = 8
-# Attempts per batch to make room by packing anew; each costs as much as the batch.
+# Attempts per batch to make room by packing again; each costs as much as the batch.
 _STEPS_A_DEMAND = 20
-# Steps that a demand costs beside the nodes it asks.
+# Steps that a demand costs besides the nodes it asks.
 _PACKING_SHARE = 0.4
-# Share of the work that packing everything together may take; what it cannot pack is admitted one by one.
+# Share of the work for packing everything together; demands that it cannot pack are admitted one by one.
 _REASONS_SHARE = 0.5
-# Share of the work left in the end that may go into new reasons for demands that are refused again.
+# Share of the remaining work for new reasons of demands that are refused again.
 _OVERDRAFT = 0.25
-# Share of all the work by which reasons of others may overdraw it; a demand beyond is postponed.
+# Share of all the work by which reasons may exceed it; a further demand is postponed.
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What was decided.
+    """Result of planning a batch.
 
     Attributes:
         assignments: demand's key to its placements, in the order of its profiles.
         refusals: demand's key to the reason.
-        postponed: keys of the demands that the work did not suffice for, not decided. Every other demand is in one of
-            the two, but for those that are refused again and have no new reason, for want of work.
+        postponed: keys of undecided demands, for which the work did not suffice. Every other demand is in one of the
+            other two, except demands that are refused again without a new reason, for lack of work.
     """
 
     assignments: dict[str, tuple[CardPlacement, ...]]
@@ -76,18 +76,18 @@ def plan(
     """Plans a batch.
 
     Args:
-        fleet: where; unchanged afterwards.
-        demands: what waits, in any order.
-        node_allows: asked lazily per demand and candidate node; by default every node takes everybody.
-        allows_when_empty: the same question about a node whose cards have no room, if they had; asked for reasons only.
-        on_take: told when a demand is given a node while planning, so that ``node_allows`` can count the node's other
-            resources (CPU, memory) as used by it.
-        on_give_back: told when that is undone. On return exactly the assigned demands are taken.
-        work: what the batch may cost; by default whatever it takes.
-        policy: which card, node and start; by default the one that fragments least.
+        fleet: the cards; unchanged afterwards.
+        demands: the waiting demands, in any order.
+        node_allows: called lazily per demand and candidate node; by default every node takes every demand.
+        allows_when_empty: the same for a node without room, as if it had room; called only for reasons.
+        on_take: called when planning gives a demand a node, so that ``node_allows`` can count the demand's other
+            resources (CPU, memory) there.
+        on_give_back: called when that is undone. On return exactly the assigned demands are taken.
+        work: the budget of the batch; unlimited by default.
+        policy: chooses card, node and start; by default the one that fragments least.
 
     Raises:
-        ValueError: two demands of one key, or one that asks for nothing.
+        ValueError: two demands with one key, or a demand without slices.
     """
     _check(demands)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
@@ -125,7 +125,7 @@ def _check(demands: Sequence[Demand]) -> None:
 
 
 class _Batch:
-    """One run of ``plan``: the pending multisets on the fleet's cards, and who put them there."""
+    """One run of ``plan``: the pending multisets on the fleet's cards, and the demands behind them."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Batch:
         left = self._work.part(_REASONS_SHARE)
         for demand in (each for each in short if each.again):
             if left.spent:
-                break  # their last reason stands
+                break  # their last reason remains
             anew = msgspec.structs.replace(demand, nodes=None, again=False)
             left.spend(2 * len(self._fleet.nodes))
             self._search.find(anew, left)
@@ -171,7 +171,7 @@ class _Batch:
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def clear(self) -> None:
-        """Takes all pending instances off the cards again, without telling the caller's books."""
+        """Removes all pending instances from the cards, without calling ``on_give_back``."""
         for _, cards in self._assigned.values():
             for card in cards:
                 if card.pending:
@@ -181,7 +181,7 @@ class _Batch:
     # Admission
 
     def _refuse_impossible(self, ordered: Sequence[Demand]) -> tuple[dict[str, Reason], list[Demand]]:
-        """Refuses what can never fit on this fleet; returns those reasons and the rest."""
+        """Refuses demands that can never fit on this fleet; returns those reasons and the other demands."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
         judged: dict[tuple[tuple[str, ...], bool], Reason | None] = {}
@@ -278,7 +278,7 @@ class _Batch:
         return False
 
     def undo(self) -> None:
-        """Takes everything back, and tells the caller's books."""
+        """Takes everything back, and calls ``on_give_back``."""
         for demand, cards in self._assigned.values():
             if self._on_give_back:
                 self._on_give_back(demand, cards[0].node.name)
@@ -324,10 +324,10 @@ class _Batch:
     def _choose_starts(
         self,
     ) -> tuple[dict[str, tuple[CardPlacement, ...]], dict[FleetCard, tuple[OwnedPlacement, ...]]]:
-        """Fixes the starts on every card that was given something.
+        """Fixes the starts on every card that was given slices.
 
         Returns:
-            Placements by demand, and by card what stands on it once they are carried out.
+            Placements by demand, and for each such card all placements on it after they are carried out.
         """
         waiting: dict[tuple[FleetCard, str], list[int]] = {}
         settled: dict[FleetCard, tuple[OwnedPlacement, ...]] = {}

@@ -1,4 +1,4 @@
-"""What a placement policy decides; :mod:`tessera.placement.plan` does everything else.
+"""The interface of a placement policy; :mod:`tessera.placement.plan` does everything else.
 
 The planner batches, admits by priority, asks nodes and keeps every card exactly packable, whatever the policy. A policy
 answers four questions: which card a slice goes to, which node several slices go to, how much a slice costs a card, and
@@ -34,7 +34,7 @@ class Policy(Protocol):
         Args:
             fleet: the cards; may not be changed.
             profile: the slice's profile, in any spelling.
-            nodes: the only nodes that come into question; ``None`` for all. Cards of others are passed over later.
+            nodes: the only nodes to consider; ``None`` for all. Cards of others are ignored later.
             work: charged for cards that are looked at one by one.
         """
         ...
@@ -44,7 +44,7 @@ class Policy(Protocol):
         ...
 
     def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """What one more slice costs a card, 0 or more; ``None`` when the card has no room."""
+        """Returns the cost of one more slice on a card, 0 or more; ``None`` if the card has no room."""
         ...
 
     def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
@@ -53,14 +53,14 @@ class Policy(Protocol):
 
 
 class LeftmostStarts:
-    """The part that first-fit, best-fit and DAS have in common: room is all that counts, and the leftmost start."""
+    """The common part of first-fit, best-fit and DAS: only room counts, and the leftmost start."""
 
     def packing_variants(self) -> Sequence[Self]:
         """This policy alone."""
         return (self,)
 
     def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """Nothing, where there is room."""
+        """Returns 0 if there is room."""
         return None if table.cost(occupancy, pending, profile) is None else 0.0
 
     def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
@@ -71,6 +71,6 @@ class LeftmostStarts:
 
 
 def has_room(card: FleetCard, profile: str) -> bool:
-    """Whether a card takes one more slice beside what this batch gave it."""
+    """True if a card takes one more slice besides those of this batch."""
     name = card.table.name_of(profile)
     return name is not None and card.table.cost(card.occupancy, card.pending, name) is not None

@@ -1,4 +1,4 @@
-"""Why a demand has no place, as data with a text for people.
+"""Reasons why a demand has no place, as data with a text for people.
 
 The controller puts the text into events, ``tessera why`` prints it, tests compare the data.
 """
@@ -17,7 +17,7 @@ class NodeRefusal(msgspec.Struct, frozen=True):
     Attributes:
         rule: the rule in a few words that are the same for every node, ``untolerated taint {gpu: down}``; refusals
             are counted by it.
-        text: the particulars of this node, for logs.
+        text: the details of this node, for logs.
     """
 
     rule: str
@@ -27,7 +27,7 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 class UnknownProfile(msgspec.Struct, frozen=True, tag=True):
     """No card of the fleet has a profile that the demand names.
 
-    Attributes:
+    profile: the requested name.
         profile: the name as it was asked for.
         known: the profiles that the fleet's cards have.
         closest: the known profile whose spelling is closest, if any is close.
@@ -50,7 +50,7 @@ class NeverFits(msgspec.Struct, frozen=True, tag=True):
     """No node could hold the demand even if all of its cards were empty.
 
     Attributes:
-        profiles: what the demand asks for.
+        profiles: the requested profiles.
     """
 
     profiles: tuple[str, ...]
@@ -88,7 +88,7 @@ class Full(msgspec.Struct, frozen=True, tag=True):
     """The cards that may take the demand have fewer usable memory slots free, all together, than it needs.
 
     Attributes:
-        profiles: what the demand asks for.
+        profiles: the requested profiles.
         frees: the smallest set of allocations, all on one node, whose end makes room; empty when more than a few
             would have to end.
     """
@@ -106,7 +106,7 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
     """Enough memory slots are free, but spread over cards or not where the profiles may start.
 
     Attributes:
-        profiles: what the demand asks for.
+        profiles: the requested profiles.
         free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
         frees: as in ``Full``.
         total: usable free slots of all cards that may take the demand.

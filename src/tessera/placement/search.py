@@ -1,8 +1,9 @@
-"""Searches the cards that take one demand best, as the fleet stands at that moment. Changes nothing on the fleet.
+"""Finds the best cards for one demand in the fleet's present state. Changes nothing on the fleet.
 
 - One slice goes to the card that the policy ranks first.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
-- Which node admits a demand is asked lazily, best node first. A refusal is remembered until :meth:`CardSearch.forget`.
+- The search asks lazily if a node admits a demand, best node first. It remembers a refusal until
+  :meth:`CardSearch.forget`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from tessera.placement.reasons import NodeRefusal
 from tessera.placement.step_budget import StepBudget
 
 _NODES_COMPARED = 16
-# A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
+# Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 
 
 class CardSearch:
@@ -23,7 +24,7 @@ class CardSearch:
 
     Args:
         fleet: the cards, with what this batch has given them.
-        node_allows: tells why a node does not take a demand.
+        node_allows: returns why a node refuses a demand; None if it takes it.
         policy: ranks cards and nodes.
     """
 

@@ -1,10 +1,10 @@
 """The keys of NVIDIA's gpu-operator: those of its Helm chart's values and of its ``ClusterPolicy``, from 1.7 to 26.7.
 
-Upstream ignores a key that it does not know: ``migManger:`` there means the defaults, without a message. So all keys
-are listed here, and what is not listed is refused. Below some keys everything is allowed, since Kubernetes or another
-chart defines it (labels, tolerations, resources, the values of node feature discovery).
+Upstream ignores an unknown key: ``migManger:`` there means the defaults, without a message. So this module lists all
+keys, and refuses any other. Below some keys everything is allowed, since Kubernetes or another chart defines it
+(labels, tolerations, resources, the values of node feature discovery).
 
-Which keys Tessera follows is not known here, but in :mod:`tessera.api.gpu_operator.settings_reader`.
+This module does not know which keys Tessera follows; :mod:`tessera.api.gpu_operator.settings_reader` does.
 """
 
 from collections.abc import Mapping
@@ -176,17 +176,16 @@ VALUES: Mapping[str, Shape] = {
 def check_keys(
     found: ProblemCollector, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None
 ) -> Any:
-    """Returns the valid part of a value: keys that are not known, and values of another kind, are noted and left out.
+    """Returns the valid part of a value; notes unknown keys and values of another kind, and leaves them out.
 
-    A null counts as a key that is not there, as Helm has it.
+    A null counts as a missing key, as in Helm.
 
     Args:
-        found: where mistakes are noted.
-        value: what stands in the file or object.
-        path: where it stands.
-        shape: what may stand there.
-        strange: takes the keys that are not known, for an object that is in force already; without it they are
-            mistakes.
+        found: collects mistakes.
+        value: the value in the file or object.
+        path: its path.
+        shape: the allowed keys and types.
+        strange: receives unknown keys, for an object that is in force already; without it they are mistakes.
     """
     if isinstance(shape, Leaf):
         return _leaf(found, value, path, shape)
@@ -219,7 +218,7 @@ def _leaf(found: ProblemCollector, value: Any, path: str, leaf: Leaf) -> Any:
 
 
 def _variables(found: ProblemCollector, value: Any, path: str) -> list[tuple[str, str]]:
-    """Environment variables by name; one whose value lies elsewhere (``valueFrom``) is empty."""
+    """Returns environment variables by name; one whose value is elsewhere (``valueFrom``) is empty."""
     variables = []
     for item, at in found.items(value, path):
         fields = found.mapping(item, at, ("name", "value", "valueFrom"))

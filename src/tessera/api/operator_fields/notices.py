@@ -1,7 +1,7 @@
-"""Notices on what an installation of NVIDIA's gpu-operator asks for and Tessera does not do, beside drivers.
+"""Notices on settings of NVIDIA's gpu-operator, besides drivers, that Tessera does not carry out.
 
 The reasons are data (:mod:`tessera.api.operator_fields.without_effect`). A component that is switched off is off here
-too, and not reported; neither is one that belongs to virtual machines where there are none.
+too, and not reported; nor is a component of virtual machines where they are off.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from tessera.api.operator_fields.without_effect import (
     USUAL_PATHS,
 )
 
-#: Environment that is followed.
+#: Environment variables that Tessera follows.
 PLUGIN_FOLLOWED = (
     "DEVICE_LIST_STRATEGY",
     "DEVICE_ID_STRATEGY",
@@ -29,16 +29,16 @@ PLUGIN_FOLLOWED = (
     "DP_ENABLE_HEALTHCHECKS",
 )
 MANAGER_FOLLOWED = ("WITH_REBOOT",)
-#: Keys of a component that ask nothing of agents: its switch, and what the container toolkit is told.
+#: Keys of a component that ask nothing of agents: its switch, and settings of the container toolkit.
 _ELSEWHERE = ("enabled", "nriPluginEnabled")
 
 
 def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
-    """Notices on settings without effect in Helm values, or in a ClusterPolicy that is taken over.
+    """Yields notices on settings without effect in Helm values, or in a ClusterPolicy that is taken over.
 
     Args:
-        fields: all components, checked.
-        path: where they stand: empty, or ``spec``.
+        fields: all components, already checked.
+        path: their path: empty, or ``spec``.
     """
     yield from _components(fields, path)
     if _off(fields, "cdi"):
@@ -58,7 +58,7 @@ def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
 
 
 def list_ineffective(fields: Mapping[str, Any], path: str) -> list[Notice]:
-    """Notices on settings without effect in a ClusterPolicy of a cluster, which the agents do not read."""
+    """Returns notices on settings without effect in a cluster's ClusterPolicy, which the agents do not read."""
     found = list(_components(fields, path))
     for component, reason in OF_INSTALL.items():
         value = fields.get(component, {})
@@ -68,14 +68,14 @@ def list_ineffective(fields: Mapping[str, Any], path: str) -> list[Notice]:
 
 
 def is_set(value: Any) -> bool:
-    """Whether a value asks for anything; empty and false ones, all the way down, do not."""
+    """True if a value asks for anything; empty and false values, at all levels, do not."""
     if isinstance(value, Mapping):
         return any(map(is_set, value.values()))
     return value not in (None, False, "", 0) and value != []
 
 
 def is_switched_off(fields: Mapping[str, Any], component: str) -> bool:
-    """Whether what is asked for is nothing, by the component's switch or by that of all virtual machines."""
+    """True if the component's switch, or the switch of all virtual machines, turns it off."""
     if component in OF_SANDBOXES and fields.get("sandboxWorkloads", {}).get("enabled") is not True:
         return True
     value = fields.get(component)

@@ -1,6 +1,7 @@
 """The settings of NVIDIA's gpu-operator that have no effect in Tessera, each with the reason, as data.
 
-Each goes on after ``no effect:``. A new version that follows one of these takes it out of its table.
+Each reason follows the words ``no effect:``. A new version that follows one of these settings removes it from its
+table.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ OF_SANDBOXES = frozenset(
     }
 )
 
-#: Parts that are about drivers, where Tessera installs none.
+#: Parts about drivers, if Tessera installs none.
 WITHOUT_DRIVERS: Mapping[str, str] = {
     "daemonsets": "the agent's DaemonSet is set up by its manifest, deploy/agent.yaml",
     "driver": "drivers are used as the hosts have them",
@@ -88,16 +89,16 @@ TOOLKIT: Mapping[str, str] = {
     "args": "the toolkit is told by env",
 }
 
-#: Parts of a ClusterPolicy that the agents follow, but through their options.
+#: Parts of a ClusterPolicy that the agents follow, but through their own options.
 OF_INSTALL: Mapping[str, str] = dict.fromkeys(
     ("cdi", "devicePlugin", "gfd", "mig", "migManager"),
     "the agents have it as options; tessera install --values takes it over from this object",
 )
 
-#: Folders of the host by their keys in ``hostPaths``, where they usually are.
+#: Host folders by their keys in ``hostPaths``, with their usual paths.
 USUAL_PATHS: Mapping[str, str] = {"rootFS": "/"}
 
-#: Keys of components that Tessera follows in other keys, and why these have no effect.
+#: Keys of components whose settings Tessera follows under other keys, with the reason.
 GROUPS: tuple[tuple[tuple[str, ...], str], ...] = (
     (IMAGE_KEYS, "the agent has one image; tessera install --image names another"),
     (POD_KEYS, "the agent's pod is set up by its manifest, deploy/agent.yaml"),

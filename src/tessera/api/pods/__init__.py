@@ -1,1 +1,1 @@
-"""What a pod asks for: slices, requirements, and the limits on its size."""
+"""The requests of a pod: slices, requirements, and the limits on its size."""

@@ -1,10 +1,10 @@
 """Reads a pod's requirements on a GPU from its annotations.
 
 ``tessera.dev/gpu-memory: 10Gi``, ``tessera.dev/nvlink: "true"``, ``tessera.dev/ecc: "true"``,
-``tessera.dev/compute-capability: ">=8.0"`` (several bounds with commas), ``tessera.dev/product: A100|H100``. A pod
-writes either requirements or resources: with both it would not be clear which one is wrong when they differ.
+``tessera.dev/compute-capability: ">=8.0"`` (several bounds with commas), ``tessera.dev/product: A100|H100``. A pod has
+either requirements or resources: with both, nobody could tell which is wrong when they differ.
 
-A key that is nearly one of these is refused, since a requirement that nobody reads is worse than none.
+A misspelt key is refused, since a requirement that is silently ignored is worse than none.
 """
 
 import re
@@ -25,13 +25,13 @@ CAPABILITY = PREFIX + "compute-capability"
 PRODUCT = PREFIX + "product"
 KEYS = (MEMORY, NVLINK, ECC, CAPABILITY, PRODUCT)
 
-#: Where the choice that was made for a pod is recorded, and why.
+#: Annotations that record the choice for a pod, and its reason.
 CHOSEN = PREFIX + "chosen-resource"
 CHOSEN_REASON = PREFIX + "chosen-resource-reason"
 
-#: Less is taken for a forgotten unit: no slice of any card is smaller.
+#: A smaller amount counts as a forgotten unit: no slice of any card is smaller.
 _LEAST_MEMORY = 2**20
-#: Characters of a mistaken value that are repeated in a message.
+#: Most characters of a mistaken value that a message repeats.
 _SHOWN = 40
 #: After the sign and without blanks around it. Compute capabilities have two digits at most before the dot.
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
@@ -40,21 +40,21 @@ _LONGEST_NAME = 63
 
 
 class RequirementError(ValueError):
-    """An annotation cannot be understood; the text is written for the pod's author."""
+    """An annotation is malformed; the text is for the pod's author."""
 
 
 def requirements_of(
     annotations: Mapping[str, str], resources: Iterable[str] = (), gpus: Collection[str] = GPU_RESOURCES
 ) -> Requirements | None:
-    """The requirements of a pod, ``None`` if it has none.
+    """Returns the requirements of a pod, ``None`` if it has none.
 
     Args:
         annotations: the pod's.
         resources: names of the resources that its containers ask for.
-        gpus: names of resources that are GPUs, beside those of MIG slices.
+        gpus: names of GPU resources besides those of MIG slices.
 
     Raises:
-        RequirementError: a value is not of its form, a key is nearly one of ours, or GPUs are asked for by name too.
+        RequirementError: a value is malformed, a key is a misspelling of ours, or the pod also asks for GPUs by name.
     """
     own = [key for key in annotations if key.startswith(PREFIX)]
     if len(own) > OWN_ANNOTATIONS:

@@ -1,9 +1,9 @@
-"""Reads which slices a pod needs, as kubelet will hand them out.
+"""Reads which slices a pod needs, as kubelet will allocate them.
 
-Kubelet gives devices to containers one after the other: init containers in order, then the others. What an ordinary
-init container held is offered first to those that come after it; what a sidecar (an init container with
-``restartPolicy: Always``) or an app container takes stays with it. Devices of a resource are counted on their own, and
-a pod keeps all of them until it ends, so the slices of a pod are the sum over profiles of what kubelet newly takes
+Kubelet gives devices to containers one after the other: init containers in order, then the others. Devices of an
+ordinary init container are first offered to later containers; devices of a sidecar (an init container with
+``restartPolicy: Always``) or an app container stay with it. Each resource is counted separately, and a pod keeps all
+its devices until it ends, so the slices of a pod are the sum over profiles of the devices that kubelet newly takes
 (``k8s.io/kubernetes/pkg/kubelet/cm/devicemanager``, ``Allocate`` and ``devicesToReuse``).
 
 This module does not know which profiles exist: a profile here is the text after ``nvidia.com/mig-``.
@@ -20,12 +20,12 @@ from tessera.kube.resources import Container, Pod
 from tessera.limits import POD_SLICES
 from tessera.text import one_line
 
-#: Digits of an amount that needs no look at its form.
+#: Digits of an amount that needs no check of its form.
 _SHORT = 10
 
 
 class SliceRequestError(Exception):
-    """A container asks for slices in a way that cannot be served; the text is written for the pod's author."""
+    """A container's request for slices cannot be served; the text is for the pod's author."""
 
 
 class ContainerSlices(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ def _count(name: str, resource: str, limits: Mapping[str, str], requests: Mappin
 
 def _whole(where: str, field: str, resource: str, text: Any) -> int:
     if isinstance(text, str) and len(text) < _SHORT and text.isascii() and text.isdecimal():
-        return int(text)  # as nearly all are
+        return int(text)  # the usual form
     resource = one_line(resource)
     try:
         value = parse_quantity(str(text))
@@ -140,13 +140,13 @@ def _first(counts: Mapping[str, int]) -> str:
 
 
 def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
-    """The slices that kubelet will take for a pod, one entry each, as profiles in the resource's spelling.
+    """Returns the slices that kubelet will take for a pod, one entry each, as profiles in the resource's spelling.
 
     Args:
         containers: in kubelet's order: init containers as listed, then the others.
 
     Raises:
-        SliceRequestError: they are more than any node has.
+        SliceRequestError: the slices are more than any node has.
     """
     profiles = sorted({profile for container in containers for profile in container.counts})
     if len(profiles) > POD_SLICES:
@@ -190,7 +190,7 @@ def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
 
 
 def asks_for_slice(container: Container) -> bool:
-    """Whether a MIG resource is named at all; cheap, for the many pods that never do."""
+    """True if the container names a MIG resource at all; cheap, for the many pods that never do."""
     resources = container.resources
     return any(name.startswith(MIG_RESOURCE_PREFIX) for name in (*resources.limits, *resources.requests))
 

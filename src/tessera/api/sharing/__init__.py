@@ -1,1 +1,1 @@
-"""Sharing profiles: files in the format of NVIDIA's device plugin, and what a node offers by them. All is pure."""
+"""Sharing profiles: files in the format of NVIDIA's device plugin, and a node's resources by them. All is pure."""

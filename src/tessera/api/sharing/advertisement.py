@@ -9,8 +9,8 @@ A pure function, so a profile can be tried before a node is touched. The rules, 
    of a block before an earlier one, so ``all`` followed by a single card is a rule with an exception;
 3. a device that no entry picks stays whole under its own name.
 
-All that stands in the way is told at once, with the entry's path. Then nothing is offered: the caller keeps what it
-has.
+All obstacles are reported at once, with the entry's path. Then nothing is advertised: the caller keeps its present
+advertisement.
 """
 
 import re
@@ -40,7 +40,7 @@ _ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
 
 
 class AdvertisementImpossible(FileRefused):
-    """The profile cannot be followed on these cards; the paths are those of the profile, or name the node's cards."""
+    """The profile cannot be applied to these cards; the paths are those of the profile, or name the node's cards."""
 
 
 class _Whole(msgspec.Struct, frozen=True):
@@ -55,15 +55,16 @@ class _Whole(msgspec.Struct, frozen=True):
 def make_advertisement(
     gpus: Iterable[GpuDescription], profile: SharingProfile, mig_strategy: MigStrategy
 ) -> Advertisement:
-    """The advertisement of a node with these cards.
+    """Returns the advertisement of a node with these cards.
 
     Args:
         gpus: its cards, in any order.
-        profile: how they are named and shared.
-        mig_strategy: the one in force; the installation's, unless the profile's flags name one.
+        profile: their names and sharing.
+        mig_strategy: the strategy in force; the installation's, unless the profile's flags name one.
 
     Raises:
-        AdvertisementImpossible: the cards break the strategy's rules, or the profile names what they do not have.
+        AdvertisementImpossible: the cards break the strategy's rules, or the profile names devices that they do not
+            have.
     """
     cards = sorted(gpus, key=lambda gpu: gpu.index)
     problems = list(_strategy_problems(cards, mig_strategy))
@@ -142,7 +143,7 @@ def _mig_devices(
 
 
 def _default_mig_name(profile: str) -> str | None:
-    """``nvidia.com/mig-<profile>``; none for a compute instance that does not fill its GPU instance, as upstream."""
+    """``nvidia.com/mig-<profile>``; None for a compute instance smaller than its GPU instance, as upstream."""
     return None if re.match(r"\d+c\.", profile) else resource_of(profile)
 
 
@@ -153,7 +154,7 @@ def _first_match(patterns: Sequence[ResourcePattern], text: str) -> str | None:
 def _pick_devices(
     whole: Sequence[_Whole], entry: SharedResource, problems: list[Problem], notices: list[Notice]
 ) -> Sequence[_Whole]:
-    """The devices that an entry divides."""
+    """Returns the devices that an entry divides."""
     of_resource = [each for each in whole if each.resource == entry.name]
     if not of_resource:
         there = ", ".join(sorted({each.resource for each in whole})) or "no resource"
@@ -186,7 +187,7 @@ def _select_devices(
 def _mps_problems(
     whole: Iterable[_Whole], shares: Mapping[str, tuple[SharedBlock, SharedResource]]
 ) -> Iterator[Problem]:
-    """Problems with sharing by MPS: each rule that is broken once, with all cards that break it."""
+    """Problems with sharing by MPS: each broken rule once, with all cards that break it."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for each in whole:
         block, entry = shares.get(each.device.uuid, (None, None))

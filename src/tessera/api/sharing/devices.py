@@ -35,7 +35,7 @@ class GpuDescription(msgspec.Struct, frozen=True, kw_only=True):
         product: NVML's product name, ``NVIDIA A100-SXM4-40GB``.
         compute_capability: ``(8, 0)``.
         mig_enabled: MIG mode is on.
-        mig_devices: what it is cut into, by index.
+        mig_devices: its MIG devices, by index.
     """
 
     uuid: str
@@ -50,12 +50,12 @@ class AdvertisedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the device plugin's list: a whole device, or one share of it.
 
     Attributes:
-        id: kubelet's name for it: the UUID, and ``::n`` behind it for a share.
+        id: kubelet's name for it: the UUID, followed by ``::n`` for a share.
         uuid: of the card or MIG device that a container gets.
         gpu: UUID of the card.
         index: ``0``, or ``0:1`` for a MIG device.
         profile: of a MIG device, else empty.
-        replicas: into how many shares the device is divided; 1 if it is not.
+        replicas: number of shares of the device; 1 if it is not shared.
         kind: how it is shared.
     """
 
@@ -69,7 +69,7 @@ class AdvertisedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared(self) -> bool:
-        """Whether other containers may have the same device."""
+        """True if other containers may have the same device."""
         return self.kind is not SharingKind.NONE
 
 
@@ -79,7 +79,7 @@ class AdvertisedResource(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the extended resource.
         devices: its entries, in the order of index and share.
-        one_per_request: a container that asks for more than one share is refused.
+        one_per_request: True if a container that asks for more than one share is refused.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         resources: by name, sorted.
-        notices: entries of the profile that concern nothing on this node.
+        notices: notices on entries of the profile that match nothing on this node.
     """
 
     resources: Mapping[str, AdvertisedResource]
@@ -100,7 +100,7 @@ class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The capacity that kubelet will show, by resource."""
+        """Returns the capacity that kubelet will show, by resource."""
         return {name: len(each.devices) for name, each in self.resources.items()}
 
 
@@ -109,15 +109,15 @@ class RequestRefused(ValueError):  # noqa: N818 - says what happened to the requ
 
 
 def device_of(device_id: str) -> str:
-    """The UUID in an entry's id: what stands before ``::``."""
+    """Returns the UUID in an entry's id: the part before ``::``."""
     return device_id.partition("::")[0]
 
 
 def check_request(offered: AdvertisedResource, ids: tuple[str, ...]) -> None:
-    """Whether a container can have these entries together.
+    """Checks that a container can have these entries together.
 
     Raises:
-        RequestRefused: one is not on offer, or there is more than one share where one is the most.
+        RequestRefused: an entry is not advertised, or there are several shares and only one is allowed.
     """
     known = {device.id: device for device in offered.devices}
     for each in ids:

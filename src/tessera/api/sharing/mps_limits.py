@@ -1,8 +1,8 @@
 """Limits of MPS: the number of clients of a card, and the share of each.
 
 Sources: NVIDIA's MPS documentation (16 client contexts per device before Volta, 48 from Volta on) and the device
-plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin counts
-compute capability 7.0, which is Volta, among those of 16; here it has the 48 that the hardware has.
+    plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin gives
+    compute capability 7.0, which is Volta, 16 clients; here it has the 48 that the hardware has.
 """
 
 import msgspec
@@ -32,6 +32,6 @@ def client_share(memory_mib: int, replicas: int) -> ClientShare:
 
     Args:
         memory_mib: of the whole card.
-        replicas: into how many shares it is divided, 1 or more.
+        replicas: number of shares, 1 or more.
     """
     return ClientShare(memory_mib // replicas, max(1, 100 // replicas))

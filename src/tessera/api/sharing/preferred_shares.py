@@ -1,10 +1,9 @@
 """Chooses a container's shares: spread over the devices, or packed onto few.
 
-Kubelet asks for a preference among what is free. One entry after the other is taken: ``distributed`` from the device
-that has the fewest shares in use, ``packed`` from the one that has the most. Equal ones are told apart by the use of
-their card, so MIG devices, which have one share each, are spread over or packed onto cards too; then by what this
-request has taken from them already, then by their order. Whole cards that are not shared are chosen by their links,
-elsewhere.
+Kubelet asks for preferred entries among the free ones. The function takes one entry after another: ``distributed`` from
+the device with the fewest shares in use, ``packed`` from the one with the most. Ties are broken by the use of the card,
+so MIG devices, which have one share each, are also spread over or packed onto cards; then by the entries that this
+request has already taken; then by order. Unshared whole cards are chosen by their links, elsewhere.
 """
 
 from collections import Counter
@@ -25,20 +24,20 @@ def prefer_shares(
     size: int,
     policy: AllocationPolicy,
 ) -> tuple[str, ...]:
-    """The entries that a container should get.
+    """Returns the entries that a container should get.
 
     Args:
         devices: all entries of the resource, in the order of index and share.
-        available: ids of those that are free; unknown ones are passed over.
-        must_include: ids that are part of the answer in any case.
-        size: how many the container gets.
+        available: ids of the free entries; unknown ones are ignored.
+        must_include: ids that the answer must contain.
+        size: the number of entries that the container gets.
         policy: spread or pack.
 
     Returns:
         ``must_include``, and then the preferred ones in the order in which they were chosen.
 
     Raises:
-        NotEnough: fewer are free than are needed.
+        NotEnoughShares: fewer entries are free than needed.
     """
     candidates = set(available).difference(must_include)
     free = [device for device in devices if device.id in candidates]

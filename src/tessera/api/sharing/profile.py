@@ -1,8 +1,9 @@
-"""A sharing profile as values: what the file of NVIDIA's device plugin, ``version: v1``, says.
+"""A sharing profile as values: the content of a file of NVIDIA's device plugin, ``version: v1``.
 
-``grammar.py`` makes these from a file, ``offer.py`` makes from them what a node advertises. Names, defaults and
-meanings are upstream's (k8s-device-plugin, ``api/config/v1``), with one difference: what upstream reads and then throws
-away (``resources``, ``rename``, ``devices``) counts here.
+:mod:`tessera.api.sharing.profile_parser` makes these values from a file, and :mod:`tessera.api.sharing.advertisement`
+computes a node's advertisement from them. Names, defaults and meanings are upstream's (k8s-device-plugin,
+``api/config/v1``), with one difference: settings that upstream reads and discards (``resources``, ``rename``,
+``devices``) count here.
 """
 
 from enum import Enum
@@ -35,29 +36,29 @@ class AllocationPolicy(Enum):
     PACKED = "packed"
 
 
-#: How a container learns of its devices; the order is that of upstream's documentation.
+#: The ways in which a container learns of its devices, in the order of upstream's documentation.
 DEVICE_LIST_STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
-#: What NVIDIA's runtime gives to a container that has the variable ``NVIDIA_<name>``: GDRCopy, GPUDirect Storage,
+#: Extras that NVIDIA's runtime gives to a container with the variable ``NVIDIA_<name>``: GDRCopy, GPUDirect Storage,
 #: Mellanox's network cards.
 EXTRAS = ("gdrcopy", "gds", "mofed")
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the file that Tessera follows; ``None`` where the file leaves them to the installation.
+    """Settings of the file that Tessera follows; ``None`` if the file leaves them to the installation.
 
     Attributes:
         mig_strategy: how cards in MIG mode are advertised.
-        driver_root: where the driver's files are on the host.
-        dev_root: where the device nodes are on the host; the driver root if unset.
+        driver_root: host folder of the driver's files.
+        dev_root: host folder of the device nodes; the driver root if unset.
         pass_device_specs: name device nodes in the answer to kubelet too.
         device_list_strategies: of :data:`DEVICE_LIST_STRATEGIES`, at least one.
-        device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
+        device_ids_are_uuids: True if containers learn UUIDs; otherwise indexes.
         cdi_annotation_prefix: of the strategy ``cdi-annotations``.
         allocation_policy: for shares and MIG devices.
-        extras: of :data:`EXTRAS`, what NVIDIA's runtime shall give to every container beside its cards.
-        imex_channels: numbers of the IMEX channels that every container is told of (``imex.channelIDs``).
-        timestamp: whether a label tells when labels were first made.
+        extras: of :data:`EXTRAS`, the extras that NVIDIA's runtime gives to every container besides its cards.
+        imex_channels: numbers of the IMEX channels that every container learns of (``imex.channelIDs``).
+        timestamp: True if a label shows when labels were first made.
     """
 
     mig_strategy: MigStrategy | None = None
@@ -77,7 +78,8 @@ class ResourcePattern(msgspec.Struct, frozen=True):
     """Assigns a resource name to devices by pattern.
 
     Attributes:
-        pattern: of a card's product name or a MIG device's profile; ``*`` stands for anything, the rest for itself.
+        pattern: of a card's product name or a MIG device's profile; ``*`` matches anything, other characters
+            themselves.
         name: the resource, with its prefix.
     """
 
@@ -85,7 +87,7 @@ class ResourcePattern(msgspec.Struct, frozen=True):
     name: str
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text fits the pattern."""
+        """True if the whole text fits the pattern."""
         first, *rest = self.pattern.split("*")
         if not rest:
             return text == first
@@ -105,7 +107,7 @@ class Selection(msgspec.Struct, frozen=True):
     """The devices of a resource that are shared: all of them if both fields are empty.
 
     Attributes:
-        count: the first so many, in the order of their indexes.
+        count: the first devices in the order of their indexes, as many as this number.
         refs: these, each as index ``0``, MIG index ``0:1``, ``GPU-<uuid>``, ``MIG-<uuid>`` or the old
             ``MIG-GPU-<uuid>/<gi>/<ci>``.
     """
@@ -126,8 +128,8 @@ class SharedResource(msgspec.Struct, frozen=True, kw_only=True):
         name: the resource whose devices are shared.
         advertised: the name under which the shares are offered; ``name`` itself if they are not renamed.
         replicas: shares of each device, 2 or more.
-        devices: which of them.
-        path: where the entry stands in the file, for messages.
+        devices: the selected devices.
+        path: the entry's place in the file, for messages.
     """
 
     name: str
@@ -141,9 +143,9 @@ class SharedBlock(msgspec.Struct, frozen=True, kw_only=True):
     """``timeSlicing`` or ``mps``.
 
     Attributes:
-        kind: which of both.
-        one_per_request: a container may ask for one share only (``failRequestsGreaterThanOne``).
-        resources: in the order of the file; where two name the same device, the later one counts.
+        kind: time slices or MPS.
+        one_per_request: True if a container may ask for only one share (``failRequestsGreaterThanOne``).
+        resources: in the order of the file; of two for the same device, the later one counts.
     """
 
     kind: SharingKind
@@ -159,8 +161,8 @@ class SharingProfile(msgspec.Struct, frozen=True, kw_only=True):
         gpus: names of cards by product name, first match counts; empty for the default.
         mig: names of MIG devices by profile, first match counts; empty for the default of the MIG strategy.
         time_slicing: shares by time.
-        mps: shares by MPS; where both blocks name a device, this one counts.
-        notices: what the file sets without effect here, and why.
+        mps: shares by MPS; if both blocks name a device, this one counts.
+        notices: settings of the file without effect here, and why.
     """
 
     flags: Flags = Flags()
@@ -172,5 +174,5 @@ class SharingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> tuple[SharedBlock, ...]:
-        """The blocks that are there, the one that counts first in front."""
+        """Returns the present blocks, the one that counts first in front."""
         return tuple(block for block in (self.mps, self.time_slicing) if block is not None)

@@ -1,10 +1,10 @@
 """Reads a sharing profile: the device plugin's file, strictly.
 
-Every file that upstream loads as its author meant it loads here. What upstream would pass over in silence, a key that
-it does not know, is refused with its path. Keys that are upstream's own and mean nothing here are accepted, checked for
-their type, and reported with the reason (:data:`WITHOUT_EFFECT`).
+Every file that upstream loads as its author meant it loads here. An unknown key, which upstream would silently ignore,
+is refused with its path. Keys that have a meaning only upstream are accepted, checked for their type, and reported with
+the reason (:data:`WITHOUT_EFFECT`).
 
-Which cards a node has is not known here: that a file is right says nothing about whether a node can follow it.
+This module does not know a node's cards: a valid file may still not fit a node.
 """
 
 import re
@@ -40,7 +40,7 @@ _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F
 _REFERENCE = re.compile(rf"\d+(:\d+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
-#: Keys of upstream that change nothing here, and why.
+#: Keys of upstream that have no effect here, with the reason.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "flags.failOnInitError": "a node whose driver does not answer is reported and tried again, the agent stays",
     "flags.mpsRoot": "the agent chooses the folder of the MPS daemons and mounts it itself",
@@ -55,7 +55,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "imex.required": "a node without the channel offers its cards all the same",
 }
 
-#: What is noted of extras: which of them a node has is known to NVIDIA's runtime only.
+#: Notice on extras: only NVIDIA's runtime knows which of them a node has.
 _BY_RUNTIME = "containers get NVIDIA_{}=enabled, on which NVIDIA's runtime acts; CDI files have no such devices"
 _BOOLEANS = ("failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI")
 _TEXTS = ("mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot")
@@ -87,7 +87,7 @@ def parse_profile(text: str) -> SharingProfile:
 
 
 def parse_profile_document(document: Any) -> SharingProfile:
-    """The profile in a document that is already loaded.
+    """Returns the profile in a loaded document.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
@@ -112,7 +112,7 @@ def parse_profile_document(document: Any) -> SharingProfile:
 
 
 def resource_name(found: ProblemCollector, value: Any, path: str) -> str:
-    """A resource's name with its domain: ``gpu`` is ``nvidia.com/gpu``."""
+    """Returns a resource's name with its domain: ``nvidia.com/gpu`` for ``gpu``."""
     text = found.text(value, path)
     if not isinstance(value, str):
         return ""
@@ -290,7 +290,7 @@ def _references(found: ProblemCollector, value: list[Any], path: str) -> Selecti
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the keys whose value is null: upstream takes those as unset."""
+    """Returns the fields without null values: upstream takes those as unset."""
     return {key: value for key, value in fields.items() if value is not None}
 
 

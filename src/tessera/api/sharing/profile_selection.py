@@ -1,8 +1,8 @@
 """Chooses the named sharing profile of a node.
 
-The rules of the device plugin's config manager: the node's label names a profile; without a label the cluster's default
-counts; without that a profile called ``default``, then the only one there is, then none. One difference: a name that
-does not exist is an error to be shown, not a reason to stop, so the caller keeps what it has.
+The rules are those of the device plugin's config manager: the node's label names a profile; without a label, the
+cluster's default counts; without that, a profile called ``default``, then the only profile, then none. One difference:
+an unknown name is an error to be shown, not a reason to stop, so the caller keeps its present profile.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ class ChosenProfile(msgspec.Struct, frozen=True):
     """The profile of a node.
 
     Attributes:
-        name: its key; empty when there is nothing to follow.
+        name: its key; empty if the node follows no profile.
         text: the file; empty likewise, which is a profile that shares nothing.
-        reason: why this one, for people.
+        reason: the reason of this choice, for people.
     """
 
     name: str
@@ -42,7 +42,7 @@ class UnknownSharingProfile(LookupError):  # noqa: N818 - says what is wrong
 
 
 def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> ChosenProfile:
-    """The profile that a node follows.
+    """Returns the profile that a node follows.
 
     Args:
         profiles: name to file, the data of the ConfigMap.
@@ -50,7 +50,7 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
         default: the cluster's default; empty if it has none.
 
     Raises:
-        NoSuchProfile: the name is not among the profiles; the text lists those.
+        UnknownSharingProfile: the name is not among the profiles; the text lists those.
     """
     for name, reason in ((label, f"the node's label {PROFILE_LABEL}"), (default, "the cluster's default")):
         if name:

@@ -5,9 +5,9 @@ Rules:
 1. Structs are partial, so there is no PUT. Writes are create, server-side apply under one fixed field manager, merge
    patch (with ``resource_version`` where a lost update matters, with ``uid`` where the object's life matters), delete
    with preconditions, and the subresources' own forms.
-2. Only what may be sent twice is sent twice: a read, a patch or a delete that was answered 429 is repeated after the
-   server's Retry-After. A create and an eviction never are, and nothing is after a broken connection, since the
-   server may have acted.
+2. Only repeatable requests are repeated: a read, a patch or a delete that was answered 429 is sent again after the
+server's Retry-After. A create or an eviction never is, and no request is after a broken connection, since the server
+may have acted.
 3. A refusal is an :class:`~tessera.kube.client.errors.ApiError`; no answer is a ``ConnectionError`` or
    ``TimeoutError``.
 """
@@ -63,9 +63,9 @@ class ListResult(msgspec.Struct, Generic[T], frozen=True):
     """All objects that a list found.
 
     Attributes:
-        items: decoded to the resource's type.
-        poison: those that break the type.
-        resource_version: where a watch may go on.
+        items: objects of the resource's type.
+        poison: objects that break the type.
+        resource_version: version from which a watch can go on.
     """
 
     items: Sequence[T]
@@ -78,8 +78,8 @@ class Client:
 
     Args:
         transport: carries the requests; owned, :meth:`close` closes it.
-        field_manager: who owns what is applied or patched, e.g. ``tessera-controller``. Fixed for ever: fields of a
-            manager that is renamed are left behind.
+        field_manager: owner of applied or patched fields, e.g. ``tessera-controller``. It must never change: fields of
+            a renamed manager are left behind.
         clock: for pauses after 429.
         component: shown in the user agent, ``tessera/<version> (<component>)``; the field manager if left out.
     """
@@ -93,15 +93,15 @@ class Client:
 
     @property
     def field_manager(self) -> str:
-        """The owner of the fields that this client writes."""
+        """Returns the owner of the fields that this client writes."""
         return self._field_manager
 
     def with_field_manager(self, field_manager: str) -> "Client":
-        """The same connections, for fields that have an owner of their own. Closing one of the two closes both."""
+        """Returns a client on the same connections with another field manager. Closing one of the two closes both."""
         return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
 
     def fenced(self, may_act: Callable[[], bool]) -> "Client":
-        """The same connections, for writes that are sent only while ``may_act()``; asked before each is sent."""
+        """Returns a client on the same connections that sends a write only if ``may_act()``, called just before."""
         fence = FencedTransport(self._transport, may_act)
         return Client(fence, field_manager=self._field_manager, clock=self._clock)
 
@@ -255,7 +255,7 @@ class Client:
         Raises:
             Conflict: the object is no longer at ``resource_version``, or has another ``uid`` (which kube-apiserver
                 calls Invalid, as it takes the patch for an attempt to change the uid).
-            NotFound: it is gone.
+            NotFound: the object is gone.
         """
         try:
             answer = await self.request(
@@ -285,8 +285,8 @@ class Client:
         """Asks for the object's deletion; finalizers and grace may keep it for a while.
 
         Raises:
-            NotFound: it is gone already.
-            Conflict: it is another one than ``uid`` or ``resource_version`` say.
+            NotFound: the object is gone already.
+            Conflict: the object has another ``uid`` or ``resource_version``.
         """
         body = delete_body(uid, resource_version, grace_seconds, propagation)
         await self.request("DELETE", resource.path(namespace, name), body=body)
@@ -307,8 +307,8 @@ class Client:
         Args:
             name: the pod's.
             namespace: the pod's.
-            uid: the life that is meant.
-            resource_version: the state that is meant; one that has changed since is left alone.
+            uid: UID of the pod to evict.
+            resource_version: version of the pod to evict; a pod that has changed since is left alone.
             grace_seconds: seconds that it may take to end.
 
         Raises:
@@ -322,7 +322,7 @@ class Client:
         """Puts a pod on a node, as a scheduler does.
 
         Raises:
-            Conflict: it is bound already, or has another ``uid``.
+            Conflict: the pod is bound already, or has another ``uid``.
         """
         body = binding_body(name, namespace, node, uid)
         await self.request("POST", PODS.path(namespace, name, "binding"), body=body)
@@ -354,7 +354,7 @@ class Client:
 
         Raises:
             ApiError: the server refused.
-            ConnectionError: no answer; whether the server acted is unknown.
+            ConnectionError: no answer; it is unknown if the server acted.
             TimeoutError: as above.
         """
         headers = {"accept": accept, "user-agent": self._agent}

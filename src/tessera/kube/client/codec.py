@@ -23,7 +23,7 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
-#: A text as a whole, or what begins or ends a level.
+#: A whole text, or the beginning or end of a level.
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _NESTING_REPLACEMENT = b'"nested too deep, %d levels are read"' % NESTING
 
@@ -51,9 +51,9 @@ class Undecodable(msgspec.Struct, frozen=True):
     """An object that does not decode to its type.
 
     Attributes:
-        type: what the watch said of it; ``""`` in a list.
+        type: the watch event's type; ``""`` in a list.
         metadata: its metadata if at least that could be read.
-        error: what is wrong, with the field's path and value.
+        error: the mistake, with the field's path and value.
     """
 
     type: str
@@ -65,8 +65,8 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list.
 
     Attributes:
-        items: what decoded.
-        poison: what did not.
+        items: objects that decoded.
+        poison: objects that did not decode.
         version: the resourceVersion of the list.
         token: the continue token, ``""`` on the last page.
     """
@@ -124,7 +124,7 @@ class Codec(Generic[T]):
         """One page of a list, its bad objects set apart.
 
         Raises:
-            msgspec.DecodeError: the answer as a whole is no list.
+            msgspec.DecodeError: the whole answer is no list.
         """
         try:
             whole = _decode(self._list, body)
@@ -180,7 +180,7 @@ class Codec(Generic[T]):
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decodes; bytes that are no UTF-8 and levels beyond what the decoder takes are replaced first.
+    """Decodes; first replaces bytes that are no UTF-8 and levels too deep for the decoder.
 
     Raises:
         msgspec.DecodeError: the bytes are no JSON, or break the type.
@@ -192,7 +192,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def _cut_nesting(body: bytes) -> bytes:
-    """The same JSON with a text in the place of each object and array that lies too deep."""
+    """Returns the same JSON with a text in place of each too deep object and array."""
     pieces, depth, begin = [], 0, 0
     for level in _STRING_OR_BRACKET.finditer(body):
         if level[0] in (b"{", b"["):

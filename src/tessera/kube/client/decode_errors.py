@@ -1,7 +1,7 @@
 """Names the field at which an object breaks its type, with its value and the rule.
 
 The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves its value out;
-whoever repairs the object needs both. Pure. Costs a few decodings of an object that is refused anyway.
+a person who repairs the object needs both. Pure. Costs a few decodings of an object that is refused anyway.
 """
 
 import re
@@ -14,16 +14,16 @@ from tessera.text import one_line
 
 #: The words between the decoder's text and the path.
 _PATH = " - at `"
-#: A field, or what is in brackets: ``...`` for an entry of a map, or an index.
+#: A field, or the text in brackets: ``...`` for an entry of a map, or an index.
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]+)\]")
 
 
 def locate_error(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: str) -> str:
-    """The decoder's error with the field's whole name and its value.
+    """Returns the decoder's error with the field's whole name and its value.
 
     Args:
         raw: the object's JSON.
-        decode: refuses it.
+        decode: the function that refuses it.
         error: the text of the refusal.
     """
     rule, _, path = error.rpartition(_PATH)

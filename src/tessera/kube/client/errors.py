@@ -47,7 +47,7 @@ class ApiError(Exception):
     """The server answered and refused.
 
     Attributes:
-        status: what it said.
+        status: the server's Status.
         retry_after: seconds it asks to wait before another try, ``None`` if it does not ask.
     """
 
@@ -142,7 +142,7 @@ class ServerTimeout(ApiError):
 
 
 class BrokenAnswer(ApiError):
-    """The server did what was asked, but its answer does not fit the type that was expected."""
+    """The server carried out the request, but its answer does not fit the expected type."""
 
 
 _BY_REASON: Mapping[str, type[ApiError]] = {

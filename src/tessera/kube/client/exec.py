@@ -21,7 +21,7 @@ STDOUT, STDERR, STATUS = 1, 2, 3
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """What a command wrote, and how it ended.
+    """Output and result of a command.
 
     Attributes:
         stdout: its standard output.
@@ -40,10 +40,10 @@ async def run_in_container(
     """Runs a command to its end, without input.
 
     Args:
-        transport: of the API server.
-        namespace: the pod's.
-        pod: its name.
-        container: the container's.
+        transport: connection to the API server.
+        namespace: the pod's namespace.
+        pod: the pod's name.
+        container: the container's name.
         command: program and arguments; no shell takes part.
 
     Raises:

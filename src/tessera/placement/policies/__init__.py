@@ -1,4 +1,4 @@
-"""The placement policies by name. Tessera uses the first; the others are there to be compared with."""
+"""The placement policies by name. Tessera uses the first; the others are for comparison."""
 
 from collections.abc import Callable, Mapping
 
