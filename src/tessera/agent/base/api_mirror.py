@@ -1,7 +1,7 @@
-"""What the API server knows about this node: the node, its pods, and its Instaslice object, mirrored by watches.
+"""Mirrors the node, its pods and its Instaslice object from the API server by watches.
 
-All parts of the agent read from here, so they see the same state of the cluster. Where a watch may be behind and it
-matters, the server itself is asked.
+All parts of the agent read from here, so they see the same state of the cluster. Where a watch that is behind would do
+harm, the API server itself is asked.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from tessera.kube.watch.informer import Informer
 
 
 class ApiMirror:
-    """See :class:`tessera.agent.slices.claimants.PodDirectory`, of which it is one.
+    """Mirrors one node's objects; a :class:`tessera.agent.slices.claimants.PodDirectory`.
 
     Args:
         client: the API server.
-        node_name: whose node.
-        namespace: of the Instaslice object.
+        node_name: the node's name.
+        namespace: namespace of the Instaslice object.
         clock: for pauses between attempts.
         rng: for jitter.
-        nodes: mirrors the node alone already; one of its own is made and run unless given.
+        nodes: an existing mirror of the node alone; if not given, the mirror makes and runs one.
 
     Attributes:
         nodes: the node alone.
@@ -57,7 +57,7 @@ class ApiMirror:
         )
 
     async def start(self, group: asyncio.TaskGroup) -> None:
-        """Begins to mirror; returns when everything was listed once. Add handlers before."""
+        """Begins to mirror; returns when everything was listed once. Add handlers before this call."""
         informers = (self.nodes, self.pods, self.objects)
         for informer in informers[1:] if self._nodes_run else informers:
             group.create_task(informer.run())
@@ -83,14 +83,14 @@ class ApiMirror:
         return self.objects.cache.get(f"{self._namespace}/{self._name}")
 
     def live_pods(self) -> Sequence[Pod]:
-        """The pods bound to this node that are not over."""
+        """The pods bound to this node that have not ended."""
         return [pod for pod in self.pods.cache.values() if not has_ended(pod)]
 
     async def list_bound_pods(self) -> Sequence[Pod]:
-        """The pods bound to this node that are not over, asked of the API server itself.
+        """The pods bound to this node that have not ended, read from the API server itself.
 
         Raises:
-            ConnectionError: it did not say.
+            ConnectionError: the API server did not answer.
         """
         try:
             found = await self._client.list(PODS, field_selector=self._by_node)
@@ -99,10 +99,10 @@ class ApiMirror:
         return [pod for pod in found.items if not has_ended(pod)]
 
     async def has_promise(self, pod: PodUid) -> bool:
-        """True if the API server itself knows a promise to a pod. A list of one needs no right but the watch's.
+        """True if the API server itself has a promise to a pod. A list of one object needs only the watch's right.
 
         Raises:
-            ConnectionError: it did not say.
+            ConnectionError: the API server did not answer.
         """
         try:
             found = await self._client.list(INSTASLICES, self._namespace, field_selector=self._by_name)

@@ -1,6 +1,6 @@
-"""CDI files: how one is written, and how it comes to its place while container runtimes read the folder.
+"""Writes CDI files and puts them in place while container runtimes read the folder.
 
-What stands in them is decided by whoever hands out devices. Specification: container-device-interface 0.6.0 (SPEC.md).
+The callers decide the content. Specification: container-device-interface 0.6.0 (SPEC.md).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from tessera.nvml.interface import DeviceFile
 #: Lowest version that has all that we use (names that begin with a digit came with 0.5.0); containerd 1.7 and CRI-O
 #: 1.28 read it.
 VERSION = "0.6.0"
-#: Where NVIDIA's runtime looks for devices that are listed as mounts (nvidia-container-toolkit,
+#: Folder in which NVIDIA's runtime finds devices that are listed as mounts (nvidia-container-toolkit,
 #: ``internal/config/image``).
 MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
 
@@ -54,13 +54,13 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def define_device(
     name: str, env: Iterable[str], files: Iterable[DeviceFile] = (), *, mounted: Iterable[str] = ()
 ) -> CdiDefinition:
-    """A device.
+    """Returns a device of a CDI file.
 
     Args:
-        name: what comes behind the kind and ``=`` in its full name.
+        name: the part of its full name after the kind and ``=``.
         env: variables that its container gets, each ``NAME=value``.
         files: device nodes that its container may open; each path counts once.
-        mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, also where
+        mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, even where
             it ignores the variable (``docs/decisions/container-environment.md``).
     """
     by_path = {each.path: each for each in files}
@@ -70,12 +70,12 @@ def define_device(
 
 
 def write_cdi_file(path: Path, kind: str, devices: Sequence[CdiDefinition]) -> None:
-    """Brings a file about, by an atomic rename; one that stands there with this content is left alone.
+    """Writes a file by an atomic rename; leaves an existing file with this content alone.
 
     Args:
-        path: where; its folder is made when needed.
+        path: the file; its folder is made when needed.
         kind: vendor and class, such as ``tessera.dev/mig``.
-        devices: at least one, as a file without any is not valid.
+        devices: at least one, since a file without devices is not valid.
 
     Raises:
         OSError: the folder cannot be written.
@@ -84,7 +84,7 @@ def write_cdi_file(path: Path, kind: str, devices: Sequence[CdiDefinition]) -> N
     if path.exists() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: runtimes keep what they read, and notice a rename within the folder, not a move into it.
+    # In the same folder: runtimes cache a file that they read, and notice a rename in the folder, not a move into it.
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(data)
     fresh.replace(path)

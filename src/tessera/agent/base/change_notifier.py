@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class ChangeNotifier:
-    """Wakes everybody who waits. Waiters look at the facts themselves, so several changes may be one wake-up."""
+    """Wakes all waiting parts. They read the facts themselves, so several changes may cause one wake-up."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Event] = set()
@@ -13,11 +13,11 @@ class ChangeNotifier:
 
     @property
     def count(self) -> int:
-        """How many changes there were; equal counts mean that nothing happened in between."""
+        """The number of changes so far; equal counts mean that nothing happened in between."""
         return self._count
 
     def notify(self) -> None:
-        """Says that a fact changed."""
+        """Announces that a fact changed."""
         self._count += 1
         for waiter in self._waiters:
             waiter.set()
@@ -37,7 +37,7 @@ class ChangeNotifier:
             self._waiters.discard(waiter)
 
     async def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Waits until a condition holds; ``False`` if it still does not after ``seconds``."""
+        """Waits until a condition holds; ``False`` if it does not hold within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not holds():

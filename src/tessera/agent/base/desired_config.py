@@ -1,6 +1,6 @@
 """The desired configuration of a node's cards, as values: a sharing profile and a MIG layout.
 
-It says what must be, not what is. Conditions of the Node report whether it is in force.
+The values give the desired state, not the present one. Conditions of the Node report whether it is in force.
 """
 
 import msgspec
@@ -28,10 +28,10 @@ class DesiredSharing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its key in the ConfigMap; empty if none is selected, and then no card is shared.
-        text: the file, to be handed back when the profile is in force.
+        text: the file; passed back when the profile is in force.
         profile: the parsed file.
-        reason: why this one was selected, for people: ``the node's label nvidia.com/device-plugin.config``.
-        problem: why the profile that the label asks for is not followed; ``None`` if this is that one.
+        reason: why this profile was selected, for people: ``the node's label nvidia.com/device-plugin.config``.
+        problem: why the profile that the label asks for is not followed; ``None`` if this profile is the one.
         problem_reason: the same for machines: ``ProfileMissing``, ``ProfileRefused``, ``ProfilesUnreadable``.
         last: the profile that was in force before, in this process or an earlier one; ``None`` if none ever was. It is
             offered instead if the cards do not allow this profile and nothing is offered yet.
@@ -50,12 +50,12 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG layout that the node must have.
 
     Attributes:
-        name: as the label or the cluster's default has it; empty to leave the cards as they are. ``dynamic`` is no
+        name: its name in the label or the cluster's default; empty to leave the cards as they are. ``dynamic`` is no
             layout of a file.
-        entries: the layout; ``None`` if no file has one of that name. That is no mistake yet, since many layouts exist
-            without a file.
-        reason: why this one was selected, for people.
-        is_default: it is the cluster's default; the node itself asks for none.
+        entries: the layout; ``None`` if no file has a layout of that name. That is no mistake yet, since many layouts
+            exist without a file.
+        reason: why this layout was selected, for people.
+        is_default: true if it is the cluster's default, because the node itself asks for none.
         problem: why the files cannot be used, for people, with the path of each mistake; ``None`` if they can.
         problem_reason: the same for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
         closest: if no file has the layout, the most similar name in the files; may be empty.

@@ -1,7 +1,7 @@
 """Evicts pods through the API server, so that disruption budgets and grace periods are kept.
 
-The pod's UID is a precondition: another pod of the same name is never evicted. One call asks once; the caller decides
-when to ask again.
+The pod's UID is a precondition: another pod of the same name is never evicted. One call sends one request; the caller
+decides when to try again.
 """
 
 import msgspec
@@ -22,7 +22,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """There is no such pod any more."""
+    """There is no such pod any longer."""
 
 
 class Evictor:
@@ -36,12 +36,12 @@ class Evictor:
         self._client = client
 
     async def evict(self, namespace: str, name: str, uid: PodUid) -> Evicted | Blocked | Gone:
-        """Asks for one pod's eviction; never raises for what the server said or did not say.
+        """Asks for one pod's eviction; never raises because of the server's answer or silence.
 
         Args:
-            namespace: the pod's.
-            name: the pod's.
-            uid: the pod's; another pod of that name is left alone.
+            namespace: the pod's namespace.
+            name: the pod's name.
+            uid: the pod's UID; another pod of that name is left alone.
         """
         try:
             await self._client.evict(name, namespace, uid=uid)

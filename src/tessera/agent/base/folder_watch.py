@@ -1,10 +1,10 @@
-"""Wakes at changes of a folder that may not be there yet, may go, and may come back.
+"""Watches a folder that may not exist yet, may go, and may come back.
 
-The nearest folder above that is there is watched until the wanted one is. Nothing is looked at by the clock: inotify
-tells when a name comes or goes, and tells it of the watched folder itself when that is removed.
+Until the folder exists, the watch is on the nearest existing folder above it. There is no polling: inotify reports when
+a name comes or goes, and when the watched folder itself is removed.
 
-What inotify cannot tell: a file that is written in place, and a file system that is mounted over a folder. Whoever has
-such news writes a file of a new name afterwards.
+inotify does not report a file that is written in place, nor a file system that is mounted over a folder. A writer whose
+change would go unnoticed writes a file of a new name afterwards.
 """
 
 from collections.abc import AsyncGenerator
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from tessera.kubelet.inotify import FolderWatch
 
-#: A folder by its path, and which one it is: device and inode.
+#: A folder by its path, and its identity: device and inode.
 _Spot = tuple[Path, int, int]
 
 
 async def changes(folder: Path) -> AsyncGenerator[None, None]:
-    """Yields at once, and after each change in the folder or, while it is not there, in what is above it.
+    """Yields at once, and after each change in the folder or, while it does not exist, in the folder above it.
 
-    What happened is not told; several changes may be one. Close it when it is left early
+    The change itself is not reported, and one yield may stand for several. Close the generator if you leave it early
     (:func:`contextlib.aclosing`).
 
     Raises:
-        OSError: nothing can be watched: the host's inotify instances are used up, or a folder must not be read.
+        OSError: nothing can be watched: the host's inotify instances are used up, or a folder is not readable.
     """
     while True:
         spot = _nearest(folder)
@@ -34,7 +34,7 @@ async def changes(folder: Path) -> AsyncGenerator[None, None]:
                     yield
                     await woken.wait()
                     woken.clear()
-        except FileNotFoundError:  # it went before it could be watched
+        except FileNotFoundError:  # the folder went before it could be watched
             continue
 
 

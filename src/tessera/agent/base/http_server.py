@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of an agent, when a port is given."""
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` of an agent, when a port is given."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,8 +12,8 @@ async def serve_http(port: int, registry: Callable[[], CollectorRegistry], waits
 
     Args:
         port: TCP port.
-        registry: what ``/metrics`` shows.
-        waits: what speaks against being ready: then ``/readyz`` answers 503 with it; empty for 200. ``/healthz``
+        registry: the metrics of ``/metrics``.
+        waits: why the agent is not ready: then ``/readyz`` answers 503 with that text; empty for 200. ``/healthz``
             answers 200 as long as the process runs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Marker files: by them the parts of the driver stack on a node tell each other that they are ready.
+"""Marker files: with them the parts of the driver stack on a node tell each other that they are ready.
 
 Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.node_status`), so this agent and the
 operator's driver containers and validator understand each other. The existence of a marker is the message; its content
@@ -31,14 +31,14 @@ class MarkerFile(msgspec.Struct, frozen=True):
 
     Attributes:
         identity: its file.
-        about: the marker of the driver container that it concerns; ``None`` if it names none.
+        about: the marker of the driver container that this marker concerns; ``None`` if it names none.
     """
 
     identity: MarkerId
     about: MarkerId | None = None
 
     def is_about(self, driver: MarkerId) -> bool:
-        """True if it concerns a driver container: it names that one, or it names none and is not older."""
+        """True if the marker concerns a driver container: it names that one, or it names none and is not older."""
         return self.about == driver if self.about is not None else self.identity[-1] >= driver[-1]
 
 
@@ -84,10 +84,10 @@ class MarkerFiles:
         return "" if driver is None else f"TESSERA_DRIVER_CONTAINER={'-'.join(map(str, driver))}\n"
 
     def write(self, name: str, text: str = "") -> bool:
-        """Writes a marker, whole or not at all; returns whether its folder exists.
+        """Writes a marker, whole or not at all; returns true if its folder exists.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the marker cannot be written.
         """
         if self.folder is None:
             return False
@@ -101,10 +101,10 @@ class MarkerFiles:
         return True
 
     def remove(self, *names: str) -> None:
-        """Removes those of the markers that exist.
+        """Removes the markers of these names that exist.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: a marker cannot be removed.
         """
         if self.folder is not None:
             for name in names:

@@ -1,4 +1,4 @@
-"""What an agent counts. One registry an agent, so that many can live in one process."""
+"""The metrics of an agent. Each agent has its own registry, so that many agents can run in one process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,7 +12,7 @@ _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod holds of one shared card or MIG device, bytes; ``limit`` is 0 for a pod that was not given any."""
+    """Memory that one pod holds on one shared card or MIG device, bytes; ``limit`` is 0 for a pod without a share."""
 
     namespace: str
     pod: str
@@ -25,7 +25,7 @@ class Metrics:
     """The agent's metrics.
 
     Attributes:
-        registry: what ``/metrics`` shows.
+        registry: the metrics that ``/metrics`` shows.
     """
 
     def __init__(self) -> None:
@@ -67,44 +67,44 @@ class Metrics:
         )
 
     def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
-        """Shows from now on what each card asks for, 0 to 4."""
+        """Shows from now on the reaction that each card needs, 0 to 4."""
         self.registry.register(_Health(reactions))
 
     def show_memory(self, uses: Callable[[], Sequence[MemoryUsage]], unproven: Callable[[], Mapping[str, int]]) -> None:
-        """Shows from now on who holds how much of shared cards, and how much of a card no pod is proven to hold."""
+        """Shows from now on the memory of shared cards by pod, and the memory of a card that no pod provably holds."""
         self.registry.register(_Memory(uses, unproven))
 
     def count_hardware_event(self, gpu: str, event: str) -> None:
-        """The driver reported an event of a card."""
+        """Counts an event of a card that the driver reported."""
         self._gpu_events.labels(gpu, event).inc()
 
     def count_probe(self, result: str) -> None:
-        """A card was probed."""
+        """Counts a probe of a card."""
         self._probes.labels(result).inc()
 
     def count_unsaved_faults(self) -> None:
-        """What is known of bad cards was not saved."""
+        """Counts a failed save of the faults of cards."""
         self._fault_save_failures.inc()
 
     def count_memory_decision(self, act: str, outcome: str) -> None:
-        """Something was decided about a pod's memory; ``outcome`` is ``told`` or what became of the deed."""
+        """Counts a decision about a pod's memory; ``outcome`` is ``told`` or the result of the action."""
         self._memory.labels(act, outcome).inc()
 
     def observe_call(self, call: str, seconds: float) -> None:
-        """A call changed a card."""
+        """Records the duration of a call that changed a card."""
         self._calls.labels(call).observe(seconds)
 
     def count_failed_call(self, call: str, error: str) -> None:
-        """A call was refused."""
+        """Counts a refused call."""
         self._failures.labels(call, error).inc()
 
     def observe_claim(self, outcome: str, seconds: float) -> None:
-        """A container got its slices (``ready``) or did not (``refused``)."""
+        """Records a claim: the container got its slices (``ready``) or did not (``refused``)."""
         self._claims.labels(outcome).observe(seconds)
 
 
 class _Health(Collector):
-    """The worst that each card asks for, itself or one of its instances."""
+    """The worst reaction that a card or one of its instances needs."""
 
     def __init__(self, reactions: Callable[[], Mapping[str, int]]) -> None:
         self._reactions = reactions

@@ -11,8 +11,8 @@ class MpsPlan(msgspec.Struct, frozen=True):
     """The daemon of one resource.
 
     Attributes:
-        devices: what one client may use of each card, by the card's UUID; in the order of the cards' indexes.
-        replicas: clients of the most divided card.
+        devices: the share of one client on each card, by the card's UUID; in the order of the cards' indexes.
+        replicas: number of clients of the card with most shares.
     """
 
     devices: Mapping[str, ClientShare]
@@ -25,12 +25,12 @@ class MpsPlan(msgspec.Struct, frozen=True):
 
     @property
     def thread_percent(self) -> int:
-        """Of a card's threads, what one client may use."""
+        """Percentage of a card's threads that one client may use."""
         return min(share.thread_percent for share in self.devices.values())
 
 
 def drop_cards(plans: Mapping[str, MpsPlan], cards: Collection[str]) -> dict[str, MpsPlan]:
-    """The plans as they are when these cards are served no more; one that has no card left is none."""
+    """Returns the plans without these cards; drops a plan that has no card left."""
     left = {
         resource: {card: share for card, share in plan.devices.items() if card not in cards}
         for resource, plan in plans.items()

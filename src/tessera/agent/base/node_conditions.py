@@ -1,8 +1,8 @@
-"""Conditions of the Node: whether what administrators asked of its cards is in force, and if not, why. Pure.
+"""Conditions of the Node: they report if the desired configuration of its cards is in force, and if not, why. Pure.
 
-``True`` is "in force as asked", ``False`` has the reason as a word for machines and a text for people, ``Unknown`` is
-"at work". The time of the last transition moves with the status only, as Kubernetes' API conventions have it; that of
-the last heartbeat is the time of the last write, since nothing is written to say that nothing changed.
+``True`` means "in force as desired"; ``False`` has the reason as a word for machines and a text for people; ``Unknown``
+means "in progress". The time of the last transition changes with the status only, as Kubernetes' API conventions
+require. The time of the last heartbeat is that of the last write, since the agent writes only changes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -17,15 +17,15 @@ from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
-#: Every type that an agent may have written while there is a driver; ``GpuNodeReady`` is told by
-#: :mod:`tessera.agent.driver.ready_condition` alone.
+#: Every type that an agent may have written while there is a driver; only
+#: :mod:`tessera.agent.driver.ready_condition` writes ``GpuNodeReady``.
 TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
-    """One condition as it shall stand on the Node."""
+    """One condition as the agent writes it on the Node."""
 
     type: str
     status: ConditionStatus
@@ -34,11 +34,11 @@ class NodeCondition(msgspec.Struct, frozen=True):
 
 
 class LayoutOutcome(Protocol):
-    """What a MIG layout came to."""
+    """Result of applying a MIG layout."""
 
     @property
     def state(self) -> str:
-        """``pending``, ``rebooting``, ``success`` or ``failed``; empty where no layout is asked for."""
+        """``pending``, ``rebooting``, ``success`` or ``failed``; empty if no layout is desired."""
         ...
 
     @property
@@ -63,11 +63,11 @@ def sharing_condition(
     """Returns the condition of the desired sharing profile: true if it is in force.
 
     Args:
-        wish: what was asked for.
-        in_force: name of the profile that what is offered follows; empty for none.
-        offer: what is offered: its counts show that new content of a profile is in force, its notices what has no
-            effect.
-        problem: why the wish cannot be offered on these cards; ``None`` if it can.
+        wish: the desired profile.
+        in_force: name of the profile behind the present offer; empty for none.
+        offer: the present offer: its counts show that new content of a profile is in force, its notices name fields
+            without effect.
+        problem: why the desired profile cannot be offered on these cards; ``None`` if it can.
         problem_reason: the same as a word; ``ProfileRefused`` unless given.
     """
     now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, nothing is shared"
@@ -122,7 +122,7 @@ def bound_messages(conditions: Iterable[NodeCondition]) -> dict[str, NodeConditi
 
 
 def read_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
-    """Those of the agent's conditions that a Node shows."""
+    """The agent's own conditions that a Node shows."""
     truths: Mapping[str, ConditionStatus] = {"True": "True", "False": "False"}
     return {
         each.type: NodeCondition(each.type, truths.get(each.status, "Unknown"), each.reason, each.message)
@@ -134,12 +134,12 @@ def read_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
 def conditions_manifest(
     conditions: Iterable[NodeCondition], since: MutableMapping[str, tuple[str, str]], now: str
 ) -> list[dict[str, Any]]:
-    """The conditions as they are applied, by type.
+    """The conditions by type, in the form of an apply.
 
     Args:
-        conditions: all that shall stand on the Node.
-        since: by type, the last status and since when it holds; becomes that of these conditions.
-        now: RFC 3339.
+        conditions: all conditions to write on the Node.
+        since: by type, the last status and the time since which it holds; updated to these conditions.
+        now: the present time, RFC 3339.
     """
     found: list[dict[str, Any]] = []
     before = dict(since)

@@ -1,4 +1,4 @@
-"""Records Kubernetes events about the agent's node and its pods, and knows which boot of the node this is."""
+"""Records Kubernetes events about the agent's node and its pods, and gives the node's boot id."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class ObjectEvents:
 
     Args:
         events: sends them.
-        mirror: knows the node.
+        mirror: mirrors the node.
         node_name: the Node object's name.
     """
 
@@ -25,7 +25,7 @@ class ObjectEvents:
         self._node_name = node_name
 
     def boot_id(self) -> str:
-        """The node's boot id; empty while it is not known."""
+        """The node's boot id; empty while unknown."""
         return self._mirror.boot_id()
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:

@@ -1,4 +1,4 @@
-"""What an agent is told when it starts: values only. Whoever starts it makes client, cards and kubelet from them."""
+"""The options of an agent at its start: values only. The caller builds client, cards and kubelet from them."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,15 +14,15 @@ from tessera.replay.service import SOCKET
 
 
 class ValidationMode(Enum):
-    """When the agent advertises cards only after a program has run on them."""
+    """When the agent requires that a program has run on the cards before it advertises them."""
 
-    AUTO = "auto"  # with drivers in containers
+    AUTO = "auto"  # if the driver comes in a container
     ALWAYS = "always"
     NEVER = "never"
 
 
 class EnforcementMode(Enum):
-    """What the memory watch does about a pod that takes more than its share."""
+    """What the memory monitor does about a pod that takes more than its share."""
 
     OFF = "off"
     OBSERVE = "observe"
@@ -32,7 +32,7 @@ class EnforcementMode(Enum):
 
 
 class ConfigMapName(msgspec.Struct, frozen=True):
-    """Where a ConfigMap lies."""
+    """Namespace and name of a ConfigMap."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class ConfigMapName(msgspec.Struct, frozen=True):
         """Reads ``namespace/name``.
 
         Raises:
-            ValueError: the text is not of that form.
+            ValueError: the text does not have that form.
         """
         namespace, slash, name = text.partition("/")
         if not (namespace and slash and name) or "/" in name:
@@ -53,41 +53,41 @@ class ConfigMapName(msgspec.Struct, frozen=True):
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's agent.
+    """Options of one node's agent.
 
     Attributes:
         node_name: the Node object's name; also the Instaslice object's.
         kubelet_root: kubelet's ``--root-dir``.
-        plugin_dir: where kubelet's ``kubelet.sock`` lies. Kubelet has it in one place whatever its ``--root-dir`` says.
-        pod_resources_dir: where kubelet's pod-resources socket lies; below ``kubelet_root`` unless given.
-        cdi_dir: where the container runtime reads CDI files from. Files there do not survive a reboot.
-        state_dir: where the journal lies. It must survive a restart of the agent, it need not survive a reboot.
+        plugin_dir: folder of kubelet's ``kubelet.sock``. It is fixed, whatever kubelet's ``--root-dir`` is.
+        pod_resources_dir: folder of kubelet's pod-resources socket; below ``kubelet_root`` unless given.
+        cdi_dir: folder from which the container runtime reads CDI files. Files there do not survive a reboot.
+        state_dir: folder of the journal. It must survive a restart of the agent, but not a reboot.
         simulate: cards to simulate, e.g. ``4xA100-40GB``; ``None`` for the machine's own cards.
         simulated_state: file that keeps the simulated cards over restarts; in ``state_dir`` unless given.
-        namespace: where the Instaslice objects lie.
-        http_port: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; ``None`` for nowhere.
+        namespace: namespace of the Instaslice objects.
+        http_port: port of ``/metrics``, ``/healthz`` and ``/readyz``; ``None`` for no server.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
         sharing_default: profile of nodes without a label that names one; empty for none.
         mig_config: the ConfigMap of MIG layouts, ``namespace/name``; ``None`` for the generated layouts only.
         mig_default: layout of nodes without a label that names one; empty to leave their cards as they are.
-        mig_strategy: how MIG devices of a layout are advertised; a profile's own setting goes before.
-        mig_evict: pods that hold what a layout replaces are evicted; otherwise they are waited for.
-        mig_reboot: the node may be rebooted when MIG mode cannot be changed by a reset of the card.
-        memory_limits: how far the watch on the memory of shared cards goes.
-        device_list_strategies: how containers learn of their devices, of
-            :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
-        device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
-        pass_device_specs: device nodes are named in the answers to kubelet too.
-        driver_root: where a driver container shows its files on this node, as seen here.
-        markers_dir: where the parts of the driver stack leave their markers, as seen here; ``None`` for
-            nowhere.
-        validation: whether cards are advertised only after a program was run on them.
+        mig_strategy: how MIG devices of a layout are advertised; a profile's own setting takes precedence.
+        mig_evict: true if the agent evicts pods that hold devices which a layout replaces; otherwise it waits for them.
+        mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
+        memory_limits: what the memory monitor does about pods that take more than their share.
+        device_list_strategies: how containers learn of their devices, a subset of
+            :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting takes precedence.
+        device_ids_are_uuids: true if containers get UUIDs; otherwise they get indexes.
+        pass_device_specs: true if the answers to kubelet name device nodes too.
+        driver_root: folder in which a driver container shows its files on this node, as this process sees it.
+        markers_dir: folder of the driver stack's marker files, as this process sees it; ``None`` for
+            none.
+        validation: when cards are advertised only after a program has run on them.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
-        mps_mount: where this process sees that folder; the same unless given.
-        record: decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
+        mps_mount: that folder as this process sees it; the same unless given.
+        record: number of decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
         record_socket: name of the socket through which the records are fetched.
-        environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
+        environment: the process's environment, for the variables of NVIDIA's device plugin that the agent honours.
     """
 
     node_name: str
@@ -128,10 +128,10 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def simulated_file(self) -> Path:
-        """The file of the simulated cards."""
+        """The file that keeps the simulated cards."""
         return self.simulated_state or self.state_dir / "simulated-cards.json"
 
     @property
     def journal_file(self) -> Path:
-        """The file of what this agent made."""
+        """The file of the journal."""
         return self.state_dir / "journal.json"

@@ -1,15 +1,15 @@
 """Reads pod and container of a process from the kernel, and holds a process so that a signal meets no other.
 
 NVML reports host PIDs. The cgroup of a process names its pod and container. Kubelet and the runtimes write the path in
-several ways (both cgroup drivers, both cgroup versions, nested nodes), which are read here. The first pod in the path
-counts, since a container may name what it makes below its own cgroup as it likes.
+several ways (both cgroup drivers, both cgroup versions, nested nodes); this module reads them all. The first pod in the
+path counts, since a container may choose the names below its own cgroup freely.
 
-A PID is used again after its process has ended. So a process is identified by PID and start time, and signalled through
-a pidfd that was opened before both were checked. Where the kernel proves no pod, the answer is ``None``: such a process
-is never acted on.
+The kernel reuses a PID after its process has ended. So a process is identified by PID and start time, and gets a signal
+through a pidfd that was opened before both were checked. Where the kernel proves no pod, the answer is ``None``: the
+agent never acts on such a process.
 
-This module knows neither the names of pods nor what a process holds on a card. ``/proc`` must be the host's: the agent
-runs in the host's PID namespace.
+This module knows neither the names of pods nor the memory of a process on a card. ``/proc`` must be the host's: the
+agent runs in the host's PID namespace.
 """
 
 import os
@@ -28,8 +28,8 @@ from tessera.limits import ECHOED
 ContainerId = NewType("ContainerId", str)
 
 _UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32}"
-# One element of a path: podUID (cgroupfs), kubepods[-burstable|-besteffort]-podUID.slice with whatever a nested kubelet
-# puts before it (systemd). A static pod's UID is the 32 digits of its annotation kubernetes.io/config.hash.
+# One element of a path: podUID (cgroupfs), kubepods[-burstable|-besteffort]-podUID.slice with any prefix of a nested
+# kubelet (systemd). A static pod's UID is the 32 digits of its annotation kubernetes.io/config.hash.
 _POD = re.compile(rf"(?:pod({_UID})|(?:[a-z0-9_]+-)*kubepods(?:-[a-z]+)?-pod({_UID})\.slice)")
 _KUBEPODS = re.compile(r"kubepods|(?:[a-z0-9_]+-)*kubepods(?:-[a-z]+)?\.slice")
 # RUNTIME-CONTAINER.scope, with or without either end.
@@ -106,7 +106,7 @@ def parse_start(text: str) -> int:
     """The start time in ``/proc/PID/stat``.
 
     Raises:
-        ValueError: the text is no process status.
+        ValueError: the text is not the status of a process.
     """
     # The name may have blanks and brackets itself, so the fields begin after the last bracket.
     fields = text.rpartition(")")[2].split()
@@ -119,7 +119,7 @@ class ProcessTable:
     """The machine's processes.
 
     Args:
-        proc: where the host's ``/proc`` is.
+        proc: the host's ``/proc``.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -145,7 +145,7 @@ class ProcessTable:
 
     @contextmanager
     def open(self, process: ProcessId) -> "Iterator[ProcessHandle | None]":
-        """Holds the process: meanwhile its PID means this process or none. ``None`` if it has ended.
+        """Holds the process: until the end of the block its PID means this process or none. ``None`` if it has ended.
 
         Raises:
             OSError: the kernel refuses a pidfd.
@@ -171,7 +171,7 @@ class ProcessHandle:
         """Sends a signal; ``False`` if the process has ended.
 
         Raises:
-            PermissionError: not allowed.
+            PermissionError: the signal is not allowed.
         """
         try:
             signal.pidfd_send_signal(self._descriptor, number)

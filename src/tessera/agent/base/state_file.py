@@ -1,14 +1,14 @@
-"""A value on disk that outlives the process: what is lost with a restart of the agent and cannot be read anew.
+"""A value on disk that outlives the process, for state that the agent cannot read anew after a restart.
 
 Rules:
 
-- Written by atomic rename, so there is the old value or the new one. It is flushed to the platter only on request: the
+- Written by atomic rename, so the file has the old value or the new one. It is flushed to the disk only on request: the
   page cache survives a killed process, and little has to survive a crashed machine.
-- The value is followed by its SHA-256 on a line of its own, so one wrong byte is noticed even where the text still
-  reads. A file without that line was written by an older agent, or by hand, and is taken as it is.
-- A file that does not read, whatever the reason, never stops the agent. It is set aside as ``<name>.bad`` and counts as
+- The value is followed by its SHA-256 on a line of its own, so one wrong byte is noticed even if the text can still be
+  parsed. A file without that line was written by an older agent, or by hand, and is accepted.
+- A file that cannot be read, whatever the reason, never stops the agent. It is renamed to ``<name>.bad`` and counts as
   empty; the agent then starts from the hardware and the API server. At most :data:`~tessera.limits.BAD_FILES` are
-  preserved: the first ones, which show how it began, and the newest.
+  preserved: the first ones, which show how the damage began, and the newest.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class StateFile(Generic[T]):
 
     Args:
         path: the file. One process at a time writes it.
-        kind: what it holds, a type that msgspec reads.
+        kind: type of the value; msgspec must be able to decode it.
     """
 
     def __init__(self, path: Path, kind: type[T]) -> None:
@@ -44,7 +44,7 @@ class StateFile(Generic[T]):
         self._saved: bytes | None = None
 
     def load(self) -> T | None:
-        """The value last saved; ``None`` without a file. A damaged file is set aside and counts as none."""
+        """The value last saved; ``None`` without a file. A damaged file is renamed and counts as none."""
         try:
             value = self._decoder.decode(_verified(_read(self._path)))
             self.check(value)
@@ -58,18 +58,18 @@ class StateFile(Generic[T]):
         return value
 
     def check(self, value: T) -> None:
-        """Looks at what the type cannot say of a value.
+        """Checks rules that the type cannot express.
 
         Raises:
-            ValueError: the value breaks a rule; the file then counts as one that does not read.
+            ValueError: the value breaks a rule; the file then counts as damaged.
         """
 
     def save(self, value: T, *, flush: bool = False) -> None:
         """Puts the value in place of the last one; does nothing if they are equal.
 
         Args:
-            value: what is to be kept.
-            flush: it must survive the machine too; it is then written even if it is equal.
+            value: the value to save.
+            flush: true if it must survive a crash of the machine too; then it is written even if it is equal.
 
         Raises:
             OSError: the file cannot be written.
@@ -89,7 +89,7 @@ class StateFile(Generic[T]):
 
 
 def set_aside(path: Path) -> Path | None:
-    """Renames a file, or whatever is in its place, to ``<name>.bad``, ``.bad.2`` and so on.
+    """Renames a file, or any other entry at its path, to ``<name>.bad``, ``.bad.2`` and so on.
 
     Returns:
         The new name; ``None`` if it cannot be renamed.
@@ -107,7 +107,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def _read(path: Path) -> bytes:
-    """The whole file, within bounds; never waits for a pipe or a device in its place."""
+    """The whole file, up to the size limit; never waits for a pipe or a device in its place."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -123,10 +123,10 @@ def _seal(data: bytes) -> bytes:
 
 
 def _verified(content: bytes) -> bytes:
-    """The value's text, without the line that vouches for it.
+    """The value's text, without the line of its SHA-256.
 
     Raises:
-        ValueError: the line is of another text.
+        ValueError: the SHA-256 is that of another text.
     """
     data, _, rest = content.partition(b"\n")
     if not rest.startswith(_SEAL):

@@ -1,1 +1,1 @@
-"""The node's driver: where it is, when it may be used, and what the agent does while it is replaced."""
+"""Finds the node's driver, decides when the agent may use it, and releases the cards while it is replaced."""

@@ -1,11 +1,11 @@
-"""Decides where a node's driver is, and whether it may be used. Pure.
+"""Finds the node's driver and decides if it may be used. Pure.
 
 Rules:
 
 1. A replacement of the driver goes first: while the node's label asks for a pause, nothing uses a card.
-2. A driver container says by its marker that it is ready, and only then is its library used. Where such a container is
-   expected (by the node's label, or by files below the driver root), a library of the host does not count: it would be
-   left from the earlier container.
+2. A driver container reports by its marker that it is ready, and only then is its library used. Where such a container
+   is expected (by the node's label, or by files below the driver root), a library of the host does not count: it would
+   be left from the earlier container.
 3. A validation concerns one driver. A marker that names another driver container, or that names none and is older than
    the container's own, concerns the earlier driver.
 """
@@ -20,7 +20,7 @@ from tessera.agent.base.options import ValidationMode
 
 
 class DriverHome(Enum):
-    """Who brought the driver: the host, or a driver container."""
+    """The source of the driver: the host, or a driver container."""
 
     HOST = "host"
     CONTAINER = "container"
@@ -40,7 +40,7 @@ class DriverFound(msgspec.Struct, frozen=True):
     """A driver that may be opened.
 
     Attributes:
-        home: who brought it.
+        home: the source of the driver.
         container: the marker of the container that brought it; ``None`` for the host's.
     """
 
@@ -49,16 +49,16 @@ class DriverFound(msgspec.Struct, frozen=True):
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent can see without the driver.
+    """Facts that the agent can see without the driver.
 
     Attributes:
-        paused: the node's label asks every process to release the cards.
-        managed: the node's driver comes in a container.
+        paused: true if the node's label asks every process to release the cards.
+        managed: true if the node's driver comes in a container.
         container: the marker of a driver container that is ready.
-        library: the driver's library is below the driver root.
+        library: true if the driver's library is below the driver root.
         toolkit: the marker of the container runtime that knows the cards.
         validated: the marker of the validation.
-        driver_root: for messages.
+        driver_root: the driver root, for messages.
     """
 
     paused: bool = False
@@ -88,7 +88,7 @@ def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
 
 
 def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
-    """True if a driver that is open may still be used."""
+    """True if an open driver may still be used."""
     return not facts.paused and facts.container == found.container
 
 

@@ -1,9 +1,9 @@
 """Opens the driver as soon as it may be used, and closes it again: waits for events, and writes markers.
 
-:mod:`tessera.agent.driver.driver_state` decides. The gate looks whenever something happened on the node or to the Node
-object, with two exceptions by time. A driver that says that it is ready and does not open is tried again with growing
-pauses. And a module of the host that somebody loads by hand makes no device node before it is used, so no event shows
-it: the gate tries to open a driver every :data:`HOST_RECHECK`.
+:mod:`tessera.agent.driver.driver_state` decides. The gate checks after every event on the node or the Node object, with
+two exceptions by time. First, if a driver reports that it is ready and does not open, the gate tries again with growing
+pauses. Second, a module of the host that an administrator loads by hand makes no device node before its first use, so
+no event shows it: the gate tries to open a driver every :data:`HOST_RECHECK`.
 
 Many parts of the agent call NVML, and each treats an error as one of its own call. :class:`NvmlWithLossDetection`
 notices when the driver itself is gone: then everything must be released before another driver can come.
@@ -54,14 +54,14 @@ T = TypeVar("T")
 
 
 class NvmlWithLossDetection(AsyncNvml):
-    """Passes all calls on, and remembers when the driver is gone.
+    """Passes all calls on, and notices when the driver is gone.
 
     Args:
-        inner: does the calls.
+        inner: makes the calls.
         notify: called when the driver is gone.
 
     Attributes:
-        gone: NVML's error when the driver was gone; empty while it is there.
+        gone: NVML's error when the driver went; empty while it is there.
     """
 
     def __init__(self, inner: AsyncNvml, notify: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ class DriverGate:
     Args:
         options: the node, its folders, and whether a validation is required.
         driver: finds the driver and opens it.
-        markers: the node's.
+        markers: the node's marker files.
         condition: reports why the cards cannot be used yet.
         changes: notified when a marker, a device or the node's labels changed.
         clock: the time.
@@ -217,7 +217,7 @@ class DriverGate:
         return True
 
     def advertised(self, *, published: bool) -> None:
-        """Takes in that kubelet has the cards; ``published`` says whether the node's status shows them."""
+        """Notes that kubelet has the cards; ``published`` is true if the node's status shows them."""
         self._backoff.reset()
         if not published:
             self._condition.set_publishing()
@@ -227,14 +227,14 @@ class DriverGate:
             self._mark(PLUGIN_READY, self._markers.about_driver())
 
     def released(self) -> None:
-        """Takes in that the driver was released: removes the markers."""
+        """Notes that the driver was released: removes the markers."""
         self._unmark(PLUGIN_READY, DRIVER_READY)
 
     def _facts(self) -> DriverFacts:
         paused, managed = self._labels
         return DriverFacts(
             paused=paused,
-            # Without a folder of markers no driver container could ever say that it is ready (simulated cards).
+            # Without a folder of markers no driver container could ever report that it is ready (simulated cards).
             managed=managed and self._markers.folder is not None,
             container=self._markers.identity(DRIVER_CONTAINER_READY),
             library=self._driver.has_library(),
@@ -244,7 +244,7 @@ class DriverGate:
         )
 
     def _driver_text(self, found: DriverFound) -> str:
-        """The content of the marker as NVIDIA's operator writes it; its other parts source it as a shell script."""
+        """The content of the marker in the form of NVIDIA's operator; its other parts source it as a shell script."""
         host = found.home is DriverHome.HOST
         root, seen = ("/", "/host") if host else (self._root, self._root)
         lines = [

@@ -32,15 +32,15 @@ class DriverBackend(Protocol):
     """A node's driver."""
 
     def has_library(self) -> bool:
-        """True if its library is below the driver root."""
+        """True if the driver's library is below the driver root."""
         ...
 
     def nvml(self, home: DriverHome) -> AsyncNvml:
-        """Its NVML, not opened yet."""
+        """The driver's NVML, not opened yet."""
         ...
 
     def root(self, home: DriverHome) -> Path | None:
-        """Where its files are, as this process sees them; ``None`` if they are in the usual places."""
+        """Root of the driver's files, as this process sees it; ``None`` if they are in the usual places."""
         ...
 
     def needs_new_process(self, error: NvmlError) -> bool:
@@ -56,7 +56,7 @@ class MachineDriver:
     """The machine's own driver.
 
     Args:
-        root: where a driver container shows its files.
+        root: folder in which a driver container shows its files.
         clock: the time.
         dev: the host's ``/dev``.
         proc: the host's ``/proc``.
@@ -105,7 +105,7 @@ class SimulatedDriver:
     """A simulated machine's driver. It has no files, so the marker of a driver container suffices.
 
     Args:
-        machine: the simulated one.
+        machine: the simulated machine.
         clock: the time.
         markers: the folder of markers; ``None`` if there is none.
     """
@@ -116,7 +116,7 @@ class SimulatedDriver:
         self._markers = markers
 
     def has_library(self) -> bool:
-        """True if the driver is a container's: one is ready, or the host has no driver itself."""
+        """True if the driver is a container's: a container is ready, or the host has no driver itself."""
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 

@@ -1,8 +1,8 @@
 """Kubelet as the agent's parts see it while a driver is there; all its device lists can be emptied at once.
 
 The devices of a plugin that ends stay in the node's capacity for minutes, since kubelet waits for its return. An empty
-list counts at once. So before the driver goes, every list becomes empty, whatever its plugin lists, and no further
-device is given out.
+list counts at once. So before the driver goes, the gate makes every list empty, whatever its plugin lists, and gives
+out no further device.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tessera.kubelet.interfaces import (
     PreferredRequest,
 )
 
-#: Seconds that kubelet has to take the empty lists; a silent kubelet must not delay the driver.
+#: Seconds that kubelet has to read the empty lists; a silent kubelet must not delay the driver.
 EMPTY_LISTS_TIMEOUT = 5.0
 #: Seconds between kubelet's reading of a list and its new count.
 HANDOVER = 0.1
@@ -33,8 +33,8 @@ class GatedKubelet:
     """A :class:`~tessera.kubelet.interfaces.Kubelet` whose lists can be emptied all at once.
 
     Args:
-        kubelet: the node's.
-        changes: notified when kubelet has taken a list.
+        kubelet: the node's kubelet.
+        changes: notified when kubelet has read a list.
         clock: for timeouts.
     """
 
@@ -60,20 +60,20 @@ class GatedKubelet:
 
     @property
     def accepted(self) -> bool:
-        """True if kubelet has taken a list of every plugin that is served."""
+        """True if kubelet has read a list of every plugin that is served."""
         return all(served.count is not None for served in self._served)
 
     @property
     def devices(self) -> int:
-        """The number of devices in the lists that kubelet has taken."""
+        """The number of devices in the lists that kubelet has read."""
         return sum(served.count or 0 for served in self._served)
 
     def is_published(self, allocatable: Mapping[str, str]) -> bool:
-        """True if a node's allocatable covers the healthy devices of every list that kubelet has taken."""
+        """True if a node's allocatable covers the healthy devices of every list that kubelet has read."""
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
-        """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
+        """Empties all lists; returns when kubelet has read them, or after :data:`PATIENCE`."""
         self._closed.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
@@ -83,7 +83,7 @@ class _GatedPlugin:
     """One plugin, as kubelet sees it.
 
     Attributes:
-        count: devices in the last list that kubelet took; ``None`` while it reads none.
+        count: devices in the last list that kubelet read; ``None`` while it reads none.
         healthy: how many of them are healthy.
     """
 
@@ -132,7 +132,7 @@ class _GatedPlugin:
         await self._plugin.pre_start_container(device_ids)
 
     def _set_count(self, count: int | None, healthy: int = 0) -> None:
-        # Kubelet asks for the next list once it has taken this one.
+        # Kubelet asks for the next list once it has read this one.
         if (count, healthy) != (self.count, self.healthy):
             self.count, self.healthy = count, healthy
             self._changes.notify()
@@ -143,7 +143,7 @@ class _GatedPlugin:
 
 
 def _count(text: str) -> int:
-    """A count in the node's status; 0 if it is no quantity, which kubelet corrects with its next status."""
+    """A count in the node's status; 0 if it is not a quantity, which kubelet corrects with its next status."""
     try:
         return integer_value(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Writes the condition ``GpuNodeReady`` of the Node: whether its cards are advertised, and if not, why.
+"""Writes the condition ``GpuNodeReady`` of the Node: true if its cards are advertised, else the reason.
 
-The condition has a field manager of its own. It is written while there is no driver and the agent's other conditions
-are unknown; those stay as they are meanwhile, as over a restart of the agent. A replacement of the driver may begin
-once the condition says ``PausedForDriver``: NVML is closed by then.
+The condition has a field manager of its own. The agent writes it even while there is no driver; its other conditions
+are unknown then and stay as they are, as over a restart of the agent. A replacement of the driver may begin once the
+condition says ``PausedForDriver``: NVML is closed by then.
 """
 
 import logging
@@ -41,13 +41,13 @@ _PUBLISHING = NodeCondition(
 
 
 class ReadyConditionWriter:
-    """Keeps the condition of one Node as desired.
+    """Writes the desired condition on one Node.
 
     Args:
         client: the API server.
         node_name: the Node's name.
         node: the Node as last seen; ``None`` while there is none.
-        events: where changes are recorded.
+        events: records the changes.
         clock: the time.
         rng: for jitter.
     """
@@ -69,7 +69,7 @@ class ReadyConditionWriter:
         self._changes = ChangeNotifier()
         self._clock = clock
         self._backoff = Backoff(rng)
-        #: ``None`` before it was set.
+        #: The desired condition; ``None`` before it was set.
         self._desired: NodeCondition | None = None
         #: The last write: UID of the Node, condition, monotonic seconds.
         self._written: tuple[str, NodeCondition, float] | None = None

@@ -1,1 +1,1 @@
-"""One reading of the node's GPUs, who owns each of them and who uses its devices."""
+"""Reads the node's GPUs once for all parts, with the owner of each GPU and the users of its devices."""

@@ -1,9 +1,10 @@
-"""Who has a card: the slicer, which cuts it on demand, or the static side, which offers it as it is or as laid out.
+"""Records which side owns a card: the slice manager, which cuts it on demand, or the static side.
 
-A layout says who shall have each card. A card changes hands only after the side that has it has let go: the slicer when
-no slice of it is promised or made, the static side when no pod holds the card or a part of it and what the layout made
-there is gone. So a card is never cut under a pod, whatever the node's label says and however often it changes. Who has
-which card is kept in a file: a process that starts again does not take a card from the other side by mistake.
+The static side offers a card as it is or as its layout cuts it. A layout sets the desired owner of each card. A card
+changes its owner only after the present one has released it: the slice manager once no slice of it is promised or made,
+the static side once no pod holds the card or a part of it and the layout's instances are gone. So a card is never cut
+under a pod, whatever the node's label says and however often it changes. The owners are kept in a file: a process that
+starts again does not take a card from the other side by mistake.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,20 +15,20 @@ from tessera.agent.base.state_file import StateFile
 
 
 class CardOwner(Enum):
-    """Who has a card, or shall have it."""
+    """The present or desired owner of a card."""
 
     ON_DEMAND = "on-demand"
     STATIC = "static"
 
 
 class CardOwnership:
-    """The roles of a node's cards. A card that nothing was wished for is static.
+    """The owners of a node's cards. A card without a desired owner is static.
 
     Args:
-        path: where it is kept who has which card.
+        path: the file of the owners.
 
     Attributes:
-        decided: somebody has said who shall have which card; before that nobody may act on a card.
+        decided: true once the desired owners are set; before that no part may act on a card.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,22 +38,22 @@ class CardOwnership:
         self.decided = False
 
     def assume(self, held: Mapping[str, CardOwner]) -> None:
-        """Says who has cards for sure when the process starts, whatever the file says.
+        """Sets owners that are certain when the process starts, whatever the file says.
 
         Args:
-            held: the slicer's are the cards on which it has made or promised slices; the static side's those that
-                pods hold and of which the file says nothing.
+            held: on-demand for cards on which the slice manager has made or promised slices; static for those that pods
+                hold and that the file does not name.
         """
         self._held |= held
 
     def is_known(self, uuid: str) -> bool:
-        """True if it is known who has a card: from the file, or since it was said."""
+        """True if the owner of a card is known: from the file, or since it was set."""
         return uuid in self._held
 
     def set_desired(self, wanted: Mapping[str, CardOwner]) -> bool:
-        """Says who shall have each card; returns whether that is news.
+        """Sets the desired owner of each card; returns true if one changed.
 
-        A card that nobody had yet is taken at once by whoever shall have it.
+        A card without an owner gets its desired owner at once.
 
         Raises:
             OSError: the file cannot be written.
@@ -66,19 +67,19 @@ class CardOwnership:
         return news
 
     def desired_owner(self, uuid: str) -> CardOwner:
-        """Who shall have a card."""
+        """The desired owner of a card."""
         return self._wanted.get(uuid, CardOwner.STATIC)
 
     def owner(self, uuid: str) -> CardOwner:
-        """Who has a card now."""
+        """The present owner of a card."""
         return self._held.get(uuid, CardOwner.STATIC)
 
     def is_leaving(self, uuid: str) -> bool:
-        """True if the side that has a card is to let go of it; it gives nothing of it to further pods."""
+        """True if the owner of a card must release it; until then it gives nothing of the card to further pods."""
         return self.owner(uuid) is not self.desired_owner(uuid)
 
     def hand_over(self, uuid: str) -> None:
-        """The side that has a card needs it no longer: whoever shall have it has it from now on.
+        """Makes the desired owner the present one; the former owner has released the card.
 
         Raises:
             OSError: the file cannot be written.
@@ -87,11 +88,11 @@ class CardOwnership:
         self._save()
 
     def on_demand_gpus(self) -> frozenset[str]:
-        """The cards that the slicer has."""
+        """The cards that the slice manager owns."""
         return self._having(CardOwner.ON_DEMAND)
 
     def static_gpus(self) -> frozenset[str]:
-        """The cards that the static side has."""
+        """The cards that the static side owns."""
         return self._having(CardOwner.STATIC)
 
     def _having(self, role: CardOwner) -> frozenset[str]:

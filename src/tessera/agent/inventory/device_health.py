@@ -14,17 +14,17 @@ from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription
 
 
 class Reaction(IntEnum):
-    """What an error asks for. From ``DRAIN`` on no new container gets the device."""
+    """The reaction that an error requires. From ``DRAIN`` on no new container gets the device."""
 
-    #: Nothing: the program's fault.
+    #: No reaction: the program caused the error.
     IGNORE = 0
-    #: It is shown; the device is still given out.
+    #: The error is shown; the device is still given out.
     DEGRADE = 1
-    #: The device is not given out until it has proven itself.
+    #: The device is not given out until it has shown enough clean probes.
     DRAIN = 2
-    #: Not before the card was reset.
+    #: The device is not given out before the card was reset.
     RESET = 3
-    #: Not before the node was booted.
+    #: The device is not given out before the node was booted.
     REBOOT = 4
 
 
@@ -41,7 +41,7 @@ class DeviceScope(msgspec.Struct, frozen=True, order=True):
 
 
 class DeviceHealth(msgspec.Struct, frozen=True):
-    """What is thought of a device: the worst reaction asked for, why, and since when (``None``: nothing is wrong)."""
+    """Health of a device: the worst reaction required, its reason, and its time (``None``: nothing is wrong)."""
 
     reaction: Reaction = Reaction.IGNORE
     text: str = ""
@@ -49,7 +49,7 @@ class DeviceHealth(msgspec.Struct, frozen=True):
 
     @property
     def healthy(self) -> bool:
-        """True if it may be given out."""
+        """True if the device may be given out."""
         return self.reaction < Reaction.DRAIN
 
 
@@ -59,12 +59,12 @@ _GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
 def entry_health(
     devices: Iterable[AdvertisedDevice], gpus: Iterable[GpuDescription], verdict: Callable[[DeviceScope], DeviceHealth]
 ) -> dict[str, DeviceHealth]:
-    """The verdict on each entry, by its id.
+    """Returns the health of each entry, by its id.
 
     Args:
         devices: the entries of one or more resources.
-        gpus: the node's cards as they are now.
-        verdict: what is thought of a card or an instance.
+        gpus: the node's cards as last read.
+        verdict: gives the health of a card or an instance.
     """
     scopes: dict[str, DeviceScope] = {}
     for gpu in gpus:

@@ -1,9 +1,9 @@
-"""Which pod's container holds which card, share or MIG device of the static side, as kubelet tells it.
+"""Lists the containers that hold cards, shares or MIG devices of the static side, from kubelet's pod-resources API.
 
-Kubelet's pod-resources API knows pods by namespace and name only, and goes on listing pods that have ended. So what it
-lists is matched with the pods that are bound to this node and not over; a name of which there is none among them holds
-nothing. Devices of slices on demand, and those of other plugins, are nobody's business here: a static entry's id is
-``<uuid>`` or ``<uuid>::<n>`` of a card or a MIG device, a slice's is ``<gpu uuid>:<profile>:<start>``.
+That API knows pods by namespace and name only, and goes on listing pods that have ended. So its list is matched with
+the pods that are bound to this node and have not ended; a listed name without such a pod holds nothing. This module
+ignores devices of slices on demand and of other plugins: a static entry's id is ``<uuid>`` or ``<uuid>::<n>`` of a card
+or a MIG device, a slice's is ``<gpu uuid>:<profile>:<start>``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pod: UID of its pod.
-        namespace: of the pod.
-        name: of the pod.
-        container: which container.
-        resource: the extended resource that the entries were given as.
+        namespace: namespace of the pod.
+        name: name of the pod.
+        container: name of the container.
+        resource: the extended resource under which kubelet gave the entries.
         ids: the entries of the device, sorted; several for a container with several shares of it.
     """
 
@@ -44,11 +44,11 @@ class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceUsers:
-    """Asks kubelet who holds what.
+    """Asks kubelet for the holders of devices.
 
     Args:
-        kubelet: the node's.
-        live: the pods that are bound to this node and not over.
+        kubelet: the node's kubelet.
+        live: the pods that are bound to this node and have not ended.
     """
 
     def __init__(self, kubelet: Kubelet, live: Callable[[], Sequence[Pod]]) -> None:
@@ -56,15 +56,15 @@ class DeviceUsers:
         self._live = live
 
     def live_pods(self) -> frozenset[PodUid]:
-        """The pods that can hold anything; while this is the same, only admissions can change an answer."""
+        """The pods that can hold devices; while they are the same, only admissions can change an answer."""
         return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
 
     def may_initialize(self, resource: str) -> bool:
-        """True if an init container may have entries of a resource, of which kubelet tells nobody."""
+        """True if an init container may have entries of a resource; kubelet does not list init containers."""
         return any(_initializes_with(resource, pod) for pod in self._live())
 
     async def read(self) -> Mapping[str, tuple[DeviceUser, ...]]:
-        """The holders of each card and MIG device, by its UUID; a device that nobody holds is missing.
+        """Returns the holders of each card and MIG device, by its UUID; devices without a holder are missing.
 
         Raises:
             ConnectionError: kubelet did not answer.
@@ -112,5 +112,5 @@ def _by_device(devices: Sequence[ContainerDevices]) -> dict[tuple[str, str], set
 
 
 def is_static_entry(entry: str) -> bool:
-    """True if an entry's id is one of a card, a MIG device, or a share of those."""
+    """True if an entry's id is that of a card, a MIG device, or a share of those."""
     return entry.startswith(_KINDS) and ":" not in device_of(entry)

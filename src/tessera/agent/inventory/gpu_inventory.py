@@ -1,4 +1,4 @@
-"""The GPUs of the node as they are: the one reading that slices, sharing, MIG config, labels and health start from.
+"""The GPUs of the node as last read: the one reading for slices, sharing, MIG config, labels and health.
 
 A GPU's table of profiles comes from the GPU while MIG mode is on, and from the known models while it is off, so a MIG
 layout can be judged before a GPU is touched. A GPU that cannot be read keeps the values that NVML gave last, without
@@ -27,10 +27,10 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         info: NVML's basic facts.
         instances: its GPU instances by start; empty without MIG mode.
-        geometry: what it can be cut into; ``None`` for a card without MIG, and for an unknown one while MIG is off.
+        geometry: how it can be cut; ``None`` for a card without MIG, and for an unknown model while MIG is off.
         geometry_problem: why the profiles of a GPU in MIG mode cannot be read; empty if they were read.
-        attributes: what does not change while the driver runs; ``None`` if it cannot be read.
-        mig_attributes: of its MIG devices, by UUID.
+        attributes: the values that do not change while the driver runs; ``None`` if they cannot be read.
+        mig_attributes: attributes of its MIG devices, by UUID.
         links: its NVLinks that are up.
     """
 
@@ -82,7 +82,7 @@ class InventoryReader:
         """Reads every GPU again.
 
         Raises:
-            NvmlError: the cards cannot even be listed; the last reading is kept.
+            NvmlError: the cards cannot be listed; the last reading is kept.
         """
         found = await read_gpu_inventory(self._hardware)
         if found != self._stock:
@@ -95,7 +95,7 @@ async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
     """Reads every card without changing any.
 
     Raises:
-        NvmlError: the cards cannot even be listed. One card in trouble is listed without what it does not tell.
+        NvmlError: the cards cannot be listed. A card that fails is listed without the values that it does not give.
     """
     infos = await hardware.devices()
     return GpuInventory(
@@ -120,7 +120,7 @@ async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
                 for each in (compute for instance in instances for compute in instance.compute_instances):
                     mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
         except NvmlError:
-            pass  # It is listed as far as it was read; health and MIG config find out themselves what is wrong with it.
+            pass  # It is listed with the values that were read; health and MIG config find out what is wrong.
     return GpuState(
         info=info,
         instances=instances,
@@ -148,7 +148,7 @@ def _known_geometry(info: GpuInfo) -> Geometry | None:
 
 
 def sharing_gpus(cards: Iterable[GpuState]) -> list[GpuDescription]:
-    """The GPUs as a sharing profile sees them: with the MIG devices that a container can be given."""
+    """The GPUs as a sharing profile sees them: with the MIG devices that a container can get."""
     return [
         GpuDescription(
             uuid=card.uuid,
@@ -199,7 +199,7 @@ _COMPUTE_SLICES: Mapping[int, int] = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 
 
 
 def mig_cards_of(cards: Sequence[GpuState]) -> list[MigCard]:
-    """The cards as a file of layouts tells them apart."""
+    """The cards in the form by which a file of layouts selects them."""
     return [
         MigCard(
             uuid=card.uuid,
@@ -217,7 +217,7 @@ def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
     """The table of a card from what NVML reports of it.
 
     Raises:
-        ValueError: NVML reported no profile, or one with a name that is not a profile's.
+        ValueError: NVML reported no profile, or one with an invalid name.
     """
     rows = [
         Profile(

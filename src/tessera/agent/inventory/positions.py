@@ -1,4 +1,4 @@
-"""Where a slice can lie on a node: card, profile, first memory slot. Also the device plugin's name for it."""
+"""Positions of slices on a node: card, profile, first memory slot; and the device plugin's ID of each."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from tessera.api.names import device_id
 
 
 class SlicePosition(msgspec.Struct, frozen=True, order=True):
-    """One legal place of a slice. ``profile`` is in the resource's spelling (``1g.5gb.me``) everywhere in the agent."""
+    """One legal position of a slice. ``profile`` has the resource's spelling (``1g.5gb.me``) in all of the agent."""
 
     gpu: str
     profile: str

@@ -38,7 +38,7 @@ class SliceableGpu(msgspec.Struct, frozen=True):
         return {profile.spelling: profile.starts for profile in self.geometry.profiles}
 
     def positions(self) -> Iterable[SlicePosition]:
-        """Every place that a slice could have on the empty GPU."""
+        """Every position that a slice could have on the empty GPU."""
         for profile in self.geometry.profiles:
             yield from (SlicePosition(self.info.uuid, profile.spelling, start) for start in profile.starts)
 
@@ -62,14 +62,14 @@ class SliceableGpus(msgspec.Struct, frozen=True):
         return next((card for card in self.gpus if card.uuid == uuid), None)
 
     def only(self, uuids: Collection[str]) -> "SliceableGpus":
-        """These GPUs alone."""
+        """Returns only these GPUs."""
         return SliceableGpus(
             tuple(card for card in self.gpus if card.uuid in uuids),
             tuple(each for each in self.skipped if each.info.uuid in uuids),
         )
 
     def quota_gib(self) -> int:
-        """The most that pods can be charged for, GiB: the sum over the GPUs of the largest GB total of a layout."""
+        """Upper limit of the charges of pods, GiB: the sum over the GPUs of the largest GB total of a layout."""
         alike = Counter(card.geometry for card in self.gpus)
         return sum(max_memory_gb_of_layout(geometry) * count for geometry, count in alike.items())
 
@@ -117,7 +117,7 @@ def sliceable_gpus(inventory: GpuInventory, refused: Mapping[str, str] | None = 
 
 
 async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> dict[str, str]:
-    """Turns MIG mode on where it is off. A GPU that needs a reset is left waiting for it.
+    """Turns MIG mode on where it is off. A GPU that needs a reset is left in that state.
 
     Args:
         hardware: the node's GPUs.
@@ -127,7 +127,7 @@ async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> dict[str, s
         By UUID, why MIG mode could not be turned on.
 
     Raises:
-        NvmlError: the GPUs cannot even be listed.
+        NvmlError: the GPUs cannot be listed.
     """
     refused: dict[str, str] = {}
     for info in await hardware.devices():
@@ -144,7 +144,7 @@ async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> dict[str, s
 
 
 def node_gpus(cards: Sequence[SliceableGpu]) -> tuple[tuple[NodeGpu, ...], dict[str, ProfilePlacements]]:
-    """The cards as the Instaslice object lists them, and the first card's table as the node's.
+    """Returns the cards as the Instaslice object lists them, and the first card's table as the node's.
 
     A card whose table differs from the first one's carries its own.
     """

@@ -1,14 +1,13 @@
-"""One node's agent from its start to its end, over drivers that come late, go, and are replaced by others.
+"""Runs one node's agent from its start to its end, over drivers that come late, go, and are replaced by others.
 
-While a driver is there, an agent runs as :mod:`tessera.agent.main.run` has it; from one driver to the next everything
-is made anew from hardware, files and the API server, as over a restart of the process. What is different from a
-restart:
+While a driver is there, :mod:`tessera.agent.main.run` runs an agent. From one driver to the next everything is made
+anew from hardware, files and the API server, as after a restart of the process. The differences from a restart:
 
-1. the lists that kubelet has become empty first, so that the node's capacity says at once what is true;
+1. first, the lists that kubelet has become empty, so that the node's capacity is right at once;
 2. MPS daemons end with the driver, whatever their clients compute, since they would keep it in use;
-3. NVML is closed before the node says that it has let go (:mod:`tessera.agent.driver.ready_condition`).
+3. NVML is closed before the Node shows that the driver is released (:mod:`tessera.agent.driver.ready_condition`).
 
-``/healthz`` is served all the time: that a driver comes late is no reason to start a process again.
+``/healthz`` is served all the time: a late driver is no reason to restart the process.
 """
 
 import asyncio
@@ -57,16 +56,16 @@ async def run_lifecycle(
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
     Args:
-        options: which node, which folders.
+        options: the node's name, folders and settings.
         client: the API server; its identity needs what ``deploy/`` grants to the agent.
-        driver: looks for the node's driver and opens it.
+        driver: finds the node's driver and opens it.
         kubelet: the node's kubelet.
         clock: the time.
         rng: for jitter; seeded in tests.
-        reboot: reboots the node, where the options allow it; raises OSError if it cannot.
+        reboot: reboots the node, if the options allow it; raises OSError on failure.
 
     Raises:
-        ExceptionGroup: something failed in a way that only a fresh start can mend.
+        ExceptionGroup: a part failed, and only a fresh start can help.
     """
     await _Lifecycle(options, client, driver, kubelet, clock, rng=rng or random.Random(), reboot=reboot).run()
 
@@ -142,7 +141,7 @@ class _Lifecycle:
                     await self._gate.nvml_failed(trouble)
 
     async def _use(self, opened: OpenDriver) -> str:
-        """Runs an agent on a driver until that has to be let go of; returns how NVML failed, empty if it did not."""
+        """Runs an agent on a driver until it must be released; returns NVML's error, empty if NVML did not fail."""
         advertising = GatedKubelet(self._kubelet, self._changes, self._clock)
         parts = self._parts = self._made(opened, advertising)
         agent = asyncio.create_task(run_components(parts))
@@ -162,10 +161,10 @@ class _Lifecycle:
         return "" if opened.hardware.gone else trouble
 
     async def _over(self, opened: OpenDriver, parts: Components, advertising: GatedKubelet) -> None:
-        """Returns when a driver has to be let go of; tells meanwhile when kubelet has published the cards.
+        """Returns when a driver must be released; before that, reports once that kubelet has published the cards.
 
-        Once it is told, it stays told for as long as this driver is used: what becomes of a card or of kubelet's counts
-        later is told by other conditions.
+        The report then holds for as long as this driver is used: other conditions report later changes of cards and of
+        kubelet's counts.
         """
         published = False
         while self._gate.is_usable(opened):
@@ -195,7 +194,7 @@ class _Lifecycle:
     def _node(self) -> Node | None:
         return self._nodes.cache.get(self._options.node_name)
 
-    # What is asked over HTTP ------------------------------------------------------------------------------------
+    # State for the HTTP server ----------------------------------------------------------------------------------
 
     def _registry(self) -> CollectorRegistry:
         return CollectorRegistry() if self._parts is None else self._parts.metrics.registry
@@ -214,7 +213,7 @@ async def _follow(events: Coroutine[Any, Any, None]) -> None:
 
 
 def _nvml_failure(agent: "asyncio.Task[None]") -> str:
-    """What NVML said, where nothing else ended an agent; empty if it goes on or something else did."""
+    """NVML's error, if it alone ended an agent; empty if the agent runs on or ended for another reason."""
     if not agent.done():
         return ""
     failed = agent.exception()

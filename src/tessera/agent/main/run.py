@@ -1,8 +1,8 @@
-"""Runs one node's agent while its driver is there; whether it is, is :mod:`tessera.agent.main.lifecycle`'s business.
+"""Runs one node's agent while its driver is there; :mod:`tessera.agent.main.lifecycle` starts and ends it.
 
-Start: mirror the node, its pods and its Instaslice object, read what administrators wish, read the cards; only then
-decide who shall have which card, and only then act. From there all parts work side by side and wake each other through
-one signal. A part that fails in a way that it cannot mend ends the process, which Kubernetes starts anew.
+Start: mirror the node, its pods and its Instaslice object; read the desired configuration; read the cards. Only then
+decide which side owns each card, and only then act. From there all parts work side by side and wake each other through
+one signal. A part with a failure that it cannot repair ends the process, which Kubernetes starts anew.
 """
 
 import asyncio
@@ -41,17 +41,17 @@ async def run(
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
     Args:
-        options: which node, which folders.
+        options: the node's name, folders and settings.
         client: the API server; its identity needs what ``deploy/`` grants to the agent.
         hardware: the node's cards, already entered (``async with``); the caller closes it.
         kubelet: the node's kubelet.
         clock: the time.
         rng: for jitter; seeded in tests.
-        reboot: reboots the node, where the options allow it; raises OSError if it cannot.
+        reboot: reboots the node, if the options allow it; raises OSError on failure.
 
     Raises:
         NvmlError: the cards cannot be listed at all.
-        ExceptionGroup: a part failed in a way that only a fresh start can mend.
+        ExceptionGroup: a part failed, and only a fresh start can help.
     """
     await run_components(
         Components(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot)
@@ -59,7 +59,7 @@ async def run(
 
 
 async def run_components(parts: Components) -> None:
-    """Runs the parts of an agent until cancelled; raises what :func:`run` does."""
+    """Runs the parts of an agent until cancelled; raises the errors of :func:`run`."""
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.events.run())
         group.create_task(parts.following.run())
@@ -77,7 +77,7 @@ async def run_components(parts: Components) -> None:
 
 
 async def _note_holders(parts: Components) -> None:
-    """Leaves cards that pods hold on the static side where no file says who has them: MIG mode is not theirs."""
+    """Leaves cards that pods hold on the static side if no file names their owner: their MIG mode must not change."""
     parents = {each: card.uuid for card in parts.stock.inventory.gpus for each in (card.uuid, *card.mig_attributes)}
     while any(not parts.roles.is_known(card) for card in parents.values()):
         try:
@@ -95,7 +95,7 @@ async def _watch_hardware(parts: Components) -> None:
         try:
             event = await parts.hardware.wait_event(_EVENT_WAIT)
             parts.health.hardware_event(event)
-            # A program that fails may make hundreds of these a second, and they change nothing on a card.
+            # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
                 await parts.look_again(event.gpu)
         except NotSupported as error:

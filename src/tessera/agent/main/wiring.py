@@ -1,7 +1,7 @@
-"""The parts of one node's agent, each made of what the others tell it.
+"""Makes the parts of one node's agent and joins them.
 
-Which part asks which is decided here and nowhere else: a part is given callables, and knows no other part. What happens
-when, is :mod:`tessera.agent.main.run`'s business.
+Only this module decides which part uses which other part. :mod:`tessera.agent.main.run` decides the order in which they
+start.
 """
 
 import logging
@@ -71,17 +71,17 @@ class Components:
     """All parts, made and joined, none of them running.
 
     Args:
-        options: which node, which folders.
+        options: the node's name, folders and settings.
         client: the API server.
         hardware: the node's cards.
         kubelet: the node's kubelet.
         clock: the time.
         rng: for jitter.
-        reboot: reboots the node, where the options allow it; raises OSError if it cannot.
-        nodes: mirrors the node already, for longer than these parts.
-        changes: the signal of all parts, where somebody else listens to it too.
-        driver_root: where the driver's programs are, unless in the usual places.
-        recorders: records what deciders decide, where somebody wants that.
+        reboot: reboots the node, if the options allow it; raises OSError on failure.
+        nodes: an existing mirror of the node that outlives these parts.
+        changes: the signal of all parts, if other code listens to it too.
+        driver_root: folder of the driver's programs, unless they are in the usual places.
+        recorders: record the decisions of the deciders, if the options ask for it.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Components:
             mig_strategy=options.mig_strategy,
         )
         self.teller = self._made_teller()
-        #: Takes the parts off what outlives them.
+        #: Detaches the parts from objects that outlive them.
         self.leave = self.mirror.nodes.add_handler(self._seen)
         self.mirror.pods.add_handler(self._seen)
 
@@ -160,25 +160,25 @@ class Components:
 
     @property
     def has_devices(self) -> bool:
-        """True if anything is to be advertised, as the node's settings are."""
+        """True if the node's settings leave any device to advertise."""
         return bool(self.shelf.offer.resources or self.roles.on_demand_gpus())
 
     def _seen(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
         self.changes.notify()
 
-    # What happens to the cards -----------------------------------------------------------------------------------
+    # Readings of the cards --------------------------------------------------------------------------------------
 
     async def take_stock(self) -> None:
         """Reads the cards.
 
         Raises:
-            NvmlError: they cannot be listed.
+            NvmlError: the cards cannot be listed.
         """
         stock = await self.stock.refresh()
         self.health.set_cards(card.info for card in stock.gpus)
 
     async def look_again(self, gpu: str | None) -> None:
-        """Something happened to a card, or to any one: what is known of it is read anew."""
+        """Has a card read again after an event on it; all cards for ``None``."""
         self.on_demand.suspect(gpu)
         try:
             await self.take_stock()
@@ -324,7 +324,7 @@ class Components:
             rng=self._rng,
         )
 
-    # What the parts ask of each other ---------------------------------------------------------------------------
+    # Questions between the parts --------------------------------------------------------------------------------
 
     async def is_unused(self, uuid: str) -> bool:
         """True if no pod has any part of a card, nor is about to get one."""

@@ -1,1 +1,1 @@
-"""Cards shared through MPS: control daemons, limits of their clients, and what a container needs to be a client."""
+"""Shares cards through MPS: control daemons, limits of their clients, and the edits that make a container a client."""

@@ -1,9 +1,9 @@
-"""A control daemon as a process: watched, controlled and ended, with the session it leaves behind.
+"""Watches, controls and ends a control daemon as a process, and the session that it leaves behind.
 
-The process may be nobody's child here, since an earlier agent may have started it. A daemon is started as the leader of
-a session of its own, and the servers that it forks are in that session. A session's number is the leader's PID, which
-the kernel gives to no other process while a member lives. So the members are the processes of a session whose leader is
-the daemon, or has ended.
+The process may not be a child of this one, since an earlier agent may have started it. A daemon is started as the
+leader of a session of its own, and the servers that it forks are in that session. A session's number is the leader's
+PID, which the kernel gives to no other process while a member lives. So the members are the processes of a session
+whose leader is the daemon, or has ended.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def is_alive(process: ProcessId, proc: Path = Path("/proc")) -> bool:
 
 
 def session_members(leader: ProcessId, proc: Path = Path("/proc")) -> list[ProcessId]:
-    """The live processes of a session besides its leader; none if the number is another session's by now."""
+    """The live processes of a session besides its leader; none if the number belongs to another session by now."""
     table = ProcessTable(proc)
     if table.identify(leader.pid) not in {None, leader}:
         return []
@@ -60,7 +60,7 @@ def send(process: ProcessId, number: signal.Signals) -> None:
     """Sends a signal to the process, unless it has ended.
 
     Raises:
-        OSError: not allowed.
+        OSError: the signal is not allowed.
     """
     with ProcessTable().open(process) as held:
         if held is not None:
@@ -86,7 +86,7 @@ async def wait_end(process: ProcessId) -> None:
 
 
 def reap(pid: int) -> str:
-    """How a child of this process ended; empty if it is no child, or was reaped already."""
+    """Describes the end of a child of this process; empty if it is no child, or was reaped already."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
@@ -98,7 +98,7 @@ def reap(pid: int) -> str:
     return f"signal {signal.Signals(result.si_status).name}"
 
 
-#: How long a daemon may take to end after each of: quit, SIGTERM, SIGKILL; seconds.
+#: Seconds that a daemon may take to end after each of: quit, SIGTERM, SIGKILL.
 END_TIMEOUT = 5.0
 
 
@@ -107,10 +107,10 @@ class DaemonProcess:
 
     Args:
         process: the daemon.
-        id: names the daemon.
+        id: identifies the daemon.
         control: sends it a command.
         output: the file with its output.
-        end_timeout: how long it may take to end after each of quit, SIGTERM and SIGKILL, seconds.
+        end_timeout: seconds that it may take to end after each of quit, SIGTERM and SIGKILL.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DaemonProcess:
 
     @property
     def id(self) -> DaemonId:
-        """Names the daemon."""
+        """Identifies the daemon."""
         return self._mark
 
     @property
@@ -149,15 +149,15 @@ class DaemonProcess:
         """The answer to one control command.
 
         Raises:
-            ControlFailed: it was refused or not answered in time.
+            ControlFailed: the daemon refused the command or did not answer in time.
         """
         return await self._control(command)
 
     async def end(self) -> None:
-        """Ends the daemon and what is in its session.
+        """Ends the daemon and the other processes of its session.
 
         Raises:
-            LaunchFailed: it is still there after SIGKILL.
+            LaunchFailed: the daemon still runs after SIGKILL.
             OSError: a signal is not allowed.
         """
         await self._quit()

@@ -1,11 +1,11 @@
 """The MPS daemons of a node: one for each resource that shares cards by MPS.
 
 The plans come from the offer in force, the running daemons from the record of an earlier agent; each gets a supervisor
-(:mod:`tessera.agent.mps.supervisor`). Nothing is done before the first plans are set: until then daemons of an earlier
-agent go on serving their clients.
+(:mod:`tessera.agent.mps.supervisor`). Supervision begins with the first plans: until then daemons of an earlier agent
+go on serving their clients.
 
-This module does not know pods. The advertiser asks :meth:`MpsDaemons.ready` for the health of each share, and does not
-give :attr:`MpsDaemons.fenced` cards out in another form.
+This module does not know pods. The advertiser reads the health of each share from :meth:`MpsDaemons.ready`, and does
+not give :attr:`MpsDaemons.fenced` cards out in another form.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ class MpsDaemons:
     Args:
         hardware: the node's cards, whose compute mode is set.
         launcher: starts daemons: real ones for real cards.
-        state_file: what survives a restart of the agent.
+        state_file: the file of the record that survives a restart of the agent.
         host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
-        changes: notified when a daemon became ready or stopped being so.
+        changes: notified when a daemon became ready or is no longer ready.
         clock: for pauses.
         occupied: why a card cannot be taken, by UUID, such as a pod that holds all of it; empty if it can. A card on
             which a process computes is never taken.
@@ -80,33 +80,33 @@ class MpsDaemons:
         return bool(served) and (plan is None or served.issuperset(plan.cards))
 
     def problem(self, resource: str) -> str:
-        """What differs from the plan of a resource; empty if nothing does."""
+        """The difference from the plan of a resource, for people; empty if there is none."""
         if resource in self._supervisors and (why := self._supervisors[resource].problem):
             return why
         asked = resource in (self._plans or {})
         return "" if self.ready(resource) or not asked else "the MPS daemon does not serve all cards of its plan yet"
 
     def container_edits(self, resource: str) -> MpsEdits:
-        """What a container of the resource gets besides its devices, to be a client of the daemon."""
+        """Edits that make a container of the resource a client of the daemon, besides its devices."""
         return container_edits(resource, self._host)
 
     @property
     def fenced(self) -> frozenset[str]:
-        """UUIDs of cards that MPS still holds and no plan has: they must not be given out in another form yet."""
+        """UUIDs of cards that MPS still holds without a plan: they must not be given out in another form yet."""
         if self._plans is None:
             return frozenset()
         wanted = {card for plan in self._plans.values() for card in plan.cards}
         return frozenset(self._record.exclusive).difference(wanted)
 
     def summary(self) -> Mapping[str, str]:
-        """Every resource that has a daemon or a plan, and what differs from the plan; empty if nothing does.
+        """Every resource that has a daemon or a plan, with its difference from the plan; empty text for none.
 
         For the node condition ``GpuMpsReady``, which a node has only while this names a resource.
         """
         return {each: self.problem(each) for each in sorted({*(self._plans or {}), *self._supervisors})}
 
     async def run(self) -> None:
-        """Keeps the daemons as planned until cancelled. Then they go on without the agent."""
+        """Keeps the daemons as planned until cancelled. After that they go on without the agent."""
         while self._plans is None:
             await self._wake.wait(self._wake.count)
         async with asyncio.TaskGroup() as group:
@@ -121,13 +121,13 @@ class MpsDaemons:
                 await self._wake.wait(seen)
 
     async def end_all(self) -> None:
-        """Ends every daemon, whatever its clients compute, so that none keeps the driver in use. :meth:`run` has ended.
+        """Ends every daemon, even with busy clients, so that none keeps the driver in use. :meth:`run` has ended.
 
         The cards stay recorded as taken: their compute mode ends with the driver, and the next agent reads the record.
 
         Raises:
-            ControlFailed: a daemon does not take the command.
-            OSError: one cannot be signalled, or the record cannot be written.
+            ControlFailed: a daemon does not accept the command.
+            OSError: a daemon cannot get a signal, or the record cannot be written.
         """
         for resource, left in list(self._record.daemons.items()):
             if (daemon := self._launcher.find(resource, left.mark)) is not None:

@@ -1,13 +1,13 @@
 """The interface between supervision and MPS control daemons, and the control commands.
 
 Daemons are real processes, or simulated ones on simulated cards. A daemon outlives the agent that started it, so the
-next agent finds it again by its id. The id is written down before the daemon begins to work: at no instruction is there
-a daemon that no record has.
+next agent finds it again by its id. The agent records the id before the daemon begins to work, so at no moment is there
+a daemon without a record.
 
 Commands are those of ``nvidia-cuda-mps-control`` (NVIDIA MPS documentation, appendix on tools and interfaces). A
 default concerns servers that start later, so a change of limits is sent to the running servers too; connected clients
-keep their limits. A card is named by its UUID. Answers other than lists of PIDs have no documented form and are not
-read.
+keep their limits. Commands name a card by its UUID. Answers other than lists of PIDs have no documented form; the agent
+does not read them.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,20 @@ import msgspec
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.api.sharing.mps_limits import ClientShare
 
-#: Names one daemon, over restarts of the agent and of the machine.
+#: Identifies one daemon, over restarts of the agent and of the machine.
 DaemonId = NewType("DaemonId", str)
 
 
 class LaunchFailed(RuntimeError):  # noqa: N818 - says what happened
-    """A daemon cannot be started; the text says why and what to do."""
+    """A daemon cannot be started; the text gives the reason and the next step."""
 
 
 class ControlFailed(RuntimeError):  # noqa: N818 - says what happened
-    """A control command was refused or not answered in time."""
+    """A daemon refused a control command or did not answer it in time."""
 
 
 class DaemonSpec(msgspec.Struct, frozen=True):
-    """What a daemon is started as. Limits are not part of it, since they can be set while it runs.
+    """The values with which a daemon is started. Limits are not among them, since they can be set while it runs.
 
     Attributes:
         resource: the extended resource whose shares it serves.
@@ -47,25 +47,25 @@ class MpsDaemon(Protocol):
 
     @property
     def id(self) -> DaemonId:
-        """Names the daemon."""
+        """Identifies the daemon."""
         ...
 
     async def wait_ended(self) -> str:
-        """Returns once the daemon has ended; the text says how, as far as that is known."""
+        """Waits until the daemon has ended; returns how it ended, as far as that is known."""
         ...
 
     async def control(self, command: str) -> str:
         """The answer to one control command.
 
         Raises:
-            ControlFailed: it was refused, or not answered in time.
+            ControlFailed: the daemon refused the command, or did not answer in time.
         """
         ...
 
     async def end(self) -> None:
         """Ends the daemon and its servers: first by the command, then by signals. Returns when they have ended.
 
-        Clients that are still connected lose what they compute.
+        Clients that are still connected lose their work.
         """
         ...
 
@@ -81,12 +81,12 @@ class DaemonLauncher(Protocol):
         """Starts a daemon. It may not answer commands yet.
 
         Args:
-            spec: what to start.
-            note: writes the id down; the daemon begins to work only after that.
+            spec: resource and cards of the daemon.
+            note: records the id; the daemon begins to work only after that.
 
         Raises:
-            LaunchFailed: it cannot be started.
-            OSError: ``note`` could not write; no daemon was started then.
+            LaunchFailed: the daemon cannot be started.
+            OSError: ``note`` could not write; then no daemon was started.
         """
         ...
 
@@ -95,7 +95,7 @@ class DaemonLauncher(Protocol):
         ...
 
     async def quit_unknown(self, resource: str) -> None:
-        """Tells a daemon of a resource that no record has to quit, if one answers."""
+        """Makes a daemon of a resource quit that answers and has no record, if there is one."""
         ...
 
     async def end_leftovers(self, mark: DaemonId) -> None:
@@ -121,7 +121,7 @@ async def count_clients(daemon: MpsDaemon) -> int:
 
 
 async def set_limits(daemon: MpsDaemon, plan: MpsPlan) -> None:
-    """Sets what each further client may use, for servers that run and servers that will start."""
+    """Sets the share of each further client, for servers that run and servers that will start."""
     for card, share in plan.devices.items():
         await _set(daemon, f"set_default_device_pinned_mem_limit {card} {_amount(share)}")
     await _set(daemon, f"set_default_active_thread_percentage {plan.thread_percent}")
@@ -137,7 +137,7 @@ def _amount(share: ClientShare) -> str:
 
 async def _set(daemon: MpsDaemon, command: str) -> None:
     answer = await daemon.control(command)
-    # The answer has the refusal in words; no document says that the exit status shows it.
+    # The text of the answer has the refusal; no document says that the exit status shows it.
     if any(word in answer.lower() for word in ("fail", "invalid", "error", "denied")):
         raise ControlFailed(f"MPS daemon refuses `{command}`: {answer.strip()}")
 

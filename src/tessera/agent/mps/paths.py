@@ -1,4 +1,4 @@
-"""The folders of MPS, and what a container gets to be a client of a daemon. Pure.
+"""The folders of MPS, and the edits that make a container a client of a daemon. Pure.
 
 Paths are those of NVIDIA's device plugin: below the root ``<resource>/pipe`` and ``<resource>/log``, one folder for
 each resource, and ``shm`` for all. Containers see the pipe directory below ``/mps`` and the shared memory as their
@@ -15,9 +15,9 @@ import msgspec
 
 from tessera.kubelet.interfaces import Mount
 
-#: Where containers see the MPS root (k8s-device-plugin, ``mps.ContainerRoot``).
+#: The MPS root as containers see it (k8s-device-plugin, ``mps.ContainerRoot``).
 CONTAINER_ROOT = PurePosixPath("/mps")
-#: Where containers see the shared memory.
+#: The shared memory as containers see it.
 CONTAINER_SHM = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
@@ -29,11 +29,11 @@ class MpsPaths(msgspec.Struct, frozen=True):
     root: Path
 
     def pipe(self, resource: str) -> Path:
-        """Where the daemon of a resource is talked to."""
+        """The pipe directory of a resource's daemon, through which it takes commands and clients."""
         return self.root / resource / "pipe"
 
     def log(self, resource: str) -> Path:
-        """Where the daemon of a resource writes what it does; never seen by containers."""
+        """The log folder of a resource's daemon; containers never see it."""
         return self.root / resource / "log"
 
     @property
@@ -43,17 +43,17 @@ class MpsPaths(msgspec.Struct, frozen=True):
 
 
 class MpsEdits(msgspec.Struct, frozen=True):
-    """What a container of a resource gets in Allocate, besides its devices."""
+    """Edits that a container of a resource gets in Allocate, besides its devices."""
 
     envs: Mapping[str, str]
     mounts: tuple[Mount, ...]
 
 
 def container_edits(resource: str, host: MpsPaths) -> MpsEdits:
-    """What a container needs to be a client of the resource's daemon.
+    """Returns the edits that make a container a client of the resource's daemon.
 
     Args:
-        resource: whose daemon.
+        resource: the resource of the daemon.
         host: the MPS folders as kubelet sees them.
     """
     pipe = str(CONTAINER_ROOT / resource / "pipe")

@@ -1,12 +1,12 @@
 """Starts control daemons as child processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
 
-How no daemon stays unknown or runs twice:
+These rules prevent that a daemon stays unknown or runs twice:
 
-* The child is a shell that waits for a line before it becomes the daemon. The line is sent after the daemon's id was
-  written down. If the agent dies in between, the shell's input ends, and the shell with it.
+* The child is a shell that waits for a line before it becomes the daemon. The agent sends the line after it has
+  recorded the daemon's id. If the agent dies in between, the shell's input ends, and the shell with it.
 * An id is boot, PID and start time, so it can name no other process.
-* If a daemon without a record answers in the pipe directory, it is told to quit first. The binary itself refuses to
-  start beside another one of the same directory.
+* If a daemon without a record answers in the pipe directory, the agent first makes it quit. The binary itself refuses
+  to start beside another one of the same directory.
 
 A daemon has a session and files of its own, so it goes on when the agent ends. The PID that the daemon writes into the
 pipe directory is never read, since pods could write there.
@@ -28,13 +28,13 @@ from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, DaemonSp
 from tessera.agent.mps.paths import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
 
 BINARY = "nvidia-cuda-mps-control"
-#: Where the binary is in a driver's root and on a host.
+#: Paths of the binary in a driver's root and on a host.
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "opt/bin")
-#: How long an answer to a command may take, seconds.
+#: Seconds that an answer to a command may take.
 CONTROL_TIMEOUT = 5.0
 #: File with the daemon's output, in its log folder.
 _OUTPUT = "output.log"
-#: Becomes the daemon once it reads a line; ends when its input does.
+#: Shell command that becomes the daemon once it reads a line, and ends when its input ends.
 _SHELL = ("/bin/sh", "-c", 'read -r go && exec "$0" -f </dev/null')
 #: Variables of the agent's own environment that a program of the driver may need.
 _PASSED = ("PATH", "LD_LIBRARY_PATH")
@@ -44,7 +44,7 @@ def find_binary(driver_root: Path = Path("/"), search: str | None = None) -> Pat
     """The control binary: in ``search`` (a ``PATH``) first, then in the driver's root; ``None`` if there is none.
 
     Args:
-        driver_root: where the driver's files are, as seen here.
+        driver_root: root of the driver's files, as this process sees it.
         search: the environment's ``PATH`` unless given.
     """
     folders = [Path(each) for each in (os.environ.get("PATH", "") if search is None else search).split(":") if each]
@@ -60,11 +60,11 @@ class ProcessLauncher:
     Args:
         root: the MPS root as this process sees it.
         binary: the control binary; searched at each start if not given.
-        driver_root: where the driver's files are, as seen here.
+        driver_root: root of the driver's files, as this process sees it.
         shm: the shared memory of this process, which the daemons inherit.
-        environment: of this process.
-        control_timeout: how long an answer to a command may take, seconds.
-        end_timeout: how long a daemon may take to end after each of quit, SIGTERM and SIGKILL, seconds.
+        environment: environment of this process.
+        control_timeout: seconds that an answer to a command may take.
+        end_timeout: seconds that a daemon may take to end after each of quit, SIGTERM and SIGKILL.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class ProcessLauncher:
         """Starts a daemon.
 
         Raises:
-            LaunchFailed: it cannot be started.
-            OSError: folders or the id cannot be written.
+            LaunchFailed: the daemon cannot be started.
+            OSError: the folders or the id cannot be written.
         """
         binary = self._find_binary()
         if binary is None:
@@ -133,11 +133,11 @@ class ProcessLauncher:
         return self._daemon(resource, process) if process is not None and is_alive(process) else None
 
     async def quit_unknown(self, resource: str) -> None:
-        """Tells the daemon that answers in a resource's pipe directory to quit, if there is one."""
+        """Makes the daemon quit that answers in a resource's pipe directory, if there is one."""
         if (self._paths.pipe(resource) / "control").exists():
             try:
                 await self._control(resource, QUIT)
-            except ControlFailed:  # no answer: the socket is left from a daemon that has ended
+            except ControlFailed:  # no answer: a daemon that has ended left the socket
                 return
 
     async def end_leftovers(self, mark: DaemonId) -> None:
@@ -210,7 +210,7 @@ class ProcessLauncher:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._variables(resource),
             )
-        except OSError as error:  # a daemon that cannot be asked must still be ended
+        except OSError as error:  # a daemon that takes no command must still be ended
             text = f"the MPS daemon of {resource} cannot get `{command}`, {binary} does not run: {error}"
             raise ControlFailed(text) from error
         try:
@@ -238,14 +238,14 @@ class ProcessLauncher:
 
 
 def _parse(mark: DaemonId) -> ProcessId | None:
-    """The process of an id; ``None`` if it is of another boot, or not ours."""
+    """The process of an id; ``None`` if the id is of another boot, or not ours."""
     match mark.split("/"):
         case (boot, pid, start) if boot == boot_id() and pid.isdigit() and start.isdigit():
             return ProcessId(int(pid), int(start))
     return None
 
 
-#: Where the kernel says whether SELinux is enforced.
+#: File in which the kernel shows if SELinux is enforced.
 ENFORCE = Path("/sys/fs/selinux/enforce")
 #: The type that NVIDIA's plugin gives the pipe directory (k8s-device-plugin, MPS control daemon), without categories,
 #: so that every container may use it.
@@ -255,8 +255,8 @@ CONTAINER_LABEL = "system_u:object_r:container_file_t:s0"
 def label_for_containers(folder: Path, enforce: Path = ENFORCE) -> None:
     """Lets containers use a folder where SELinux is enforced; does nothing elsewhere.
 
-    The shared memory needs it like the pipe directory, since it is a folder of the host here. New files inherit the
-    label.
+    The shared memory needs the label like the pipe directory, since it is a folder of the host here. New files inherit
+    the label.
 
     Raises:
         OSError: the label cannot be written.

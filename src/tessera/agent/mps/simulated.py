@@ -1,4 +1,4 @@
-"""Control daemons that exist only here, for simulated cards: in the process, on the injected clock.
+"""Simulated control daemons for simulated cards: they live in this process, on the injected clock.
 
 They take the commands of :mod:`tessera.agent.mps.interfaces` and answer them as documented. Tests make a daemon die,
 stop answering, or have clients. Daemons belong to the launcher and live as long as it does: an agent that starts again
@@ -30,7 +30,7 @@ class SimulatedDaemon:
 
     Args:
         spec: its resource and cards.
-        id: names the daemon.
+        id: identifies the daemon.
         clock: for its latencies.
 
     Attributes:
@@ -38,7 +38,7 @@ class SimulatedDaemon:
         thread_percent: the default thread share.
         servers: its servers by PID.
         commands: every command so far.
-        hung: it no longer answers.
+        hung: true if it no longer answers.
     """
 
     def __init__(self, spec: DaemonSpec, mark: DaemonId, clock: Clock) -> None:
@@ -56,16 +56,16 @@ class SimulatedDaemon:
 
     @property
     def id(self) -> DaemonId:
-        """Names the daemon."""
+        """Identifies the daemon."""
         return self._mark
 
     @property
     def alive(self) -> bool:
-        """True if it has not ended."""
+        """True if the daemon has not ended."""
         return not self._over.is_set()
 
     async def wait_ended(self) -> str:
-        """Returns once it has ended."""
+        """Returns once the daemon has ended."""
         await self._over.wait()
         return self._how
 
@@ -73,7 +73,7 @@ class SimulatedDaemon:
         """The answer to one control command.
 
         Raises:
-            ControlFailed: it has ended, hangs, or does not know the command.
+            ControlFailed: the daemon has ended, hangs, or does not know the command.
         """
         if self.hung:
             await self._clock.sleep(CONTROL_TIMEOUT)
@@ -84,17 +84,17 @@ class SimulatedDaemon:
         return self._answer(*command.split())
 
     async def end(self) -> None:
-        """Ends it."""
+        """Ends the daemon."""
         self.die("quit")
 
     def die(self, how: str = "signal 9") -> None:
-        """The daemon and its servers end at once."""
+        """Ends the daemon and its servers at once."""
         self.servers.clear()
         self._how = how
         self._over.set()
 
     def connect(self) -> int:
-        """A client connects, and a server starts if there is none; the client's PID."""
+        """Connects a client, and starts a server if there is none; returns the client's PID."""
         if not self.servers:
             self.servers[next(self._pids)] = SimulatedServer(self.limits, self.thread_percent)
         client = next(self._pids)
@@ -102,7 +102,7 @@ class SimulatedDaemon:
         return client
 
     def disconnect(self, client: int) -> None:
-        """A client goes; the server stays."""
+        """Disconnects a client; the server stays."""
         for server in self.servers.values():
             server.clients.discard(client)
 
@@ -135,11 +135,11 @@ class SimulatedLauncher:
 
     Args:
         clock: for their latencies.
-        start_seconds: how long a start takes.
+        start_seconds: duration of a start, seconds.
 
     Attributes:
         refusal: why no daemon can be started; empty if one can.
-        asked: when :meth:`find_obstacle` was called, monotonic seconds.
+        asked: times of the calls of :meth:`find_obstacle`, monotonic seconds.
         started: every daemon so far, in order.
     """
 
@@ -163,7 +163,7 @@ class SimulatedLauncher:
         """Starts a daemon.
 
         Raises:
-            LaunchFailed: one serves the resource already.
+            LaunchFailed: a daemon serves the resource already.
         """
         if self.daemon(spec.resource) is not None:
             raise LaunchFailed(f"{spec.resource}: an MPS daemon serves its pipe directory already")
@@ -179,7 +179,7 @@ class SimulatedLauncher:
         return daemon if daemon is not None and daemon.id == mark else None
 
     async def quit_unknown(self, resource: str) -> None:
-        """Ends a daemon that no record has."""
+        """Ends a daemon without a record."""
         if (daemon := self.daemon(resource)) is not None:
             await daemon.end()
 

@@ -1,15 +1,14 @@
-"""What this node's agent did for MPS: the daemons it started, on disk, and the cards whose compute mode it changed.
+"""Records on disk the MPS daemons that this node's agent started, and the cards whose compute mode it changed.
 
-Each entry is written before the act, so that an agent that is killed at any instruction leaves nothing that the next
-one does not know. A crash of the machine may lose the file; its reboot ends the daemons and resets the compute modes
-too.
+The agent writes each entry before it acts. So an agent that is killed at any moment leaves nothing unknown to the next
+one. A crash of the machine may lose the file; its reboot ends the daemons and resets the compute modes too.
 
 In the compute mode ``EXCLUSIVE_PROCESS`` only the MPS server may compute on a card. A container without a way to the
-daemon cannot compute beside those that share, which is what keeps the limits (NVIDIA MPS documentation, on compute
-modes). A card is taken for one resource, and can be taken for another only after it was released. A card is not taken
-while another process computes on it: its owner, with a whole card or a time slice, would get no second process onto it.
-A card that no record has and that is in the mode all the same was taken before the record was lost: the processes on it
-are MPS clients. Only modes that were set here are set back; after a restart the record says which.
+daemon cannot compute beside the MPS clients, and this keeps the limits (NVIDIA MPS documentation, on compute modes). A
+card is taken for one resource, and can be taken for another only after it was released. A card is not taken while
+another process computes on it: the pod of that process, with a whole card or a time slice, could start no second one. A
+card in the mode without a record was taken before the record was lost: the processes on it are MPS clients. The agent
+sets back only modes that it has set; after a restart the record names them.
 """
 
 import contextlib
@@ -63,14 +62,14 @@ class MpsState:
 
     @property
     def exclusive(self) -> Mapping[str, str]:
-        """The cards whose compute mode was or was about to be changed, by UUID, with the resource that took them."""
+        """The cards whose compute mode was changed or about to be, by UUID, with the resource that took them."""
         return self._record.exclusive
 
     def add_daemon(self, resource: str, daemon: DaemonRecord) -> None:
         """Records a daemon.
 
         Raises:
-            OSError: the file cannot be written, here and in the methods below; the daemon must not work then.
+            OSError: the file cannot be written; then the daemon must not work. The methods below raise it too.
         """
         self._save(_StoredState({**self.daemons, resource: daemon}, self.exclusive))
 
@@ -99,7 +98,7 @@ class ExclusiveCards:
 
     Args:
         hardware: the node's cards.
-        record: which cards were taken, over restarts.
+        record: the cards that were taken, over restarts.
         occupied: why a card cannot be taken, besides processes that compute on it; empty if it can.
     """
 
@@ -113,7 +112,7 @@ class ExclusiveCards:
         return frozenset(card for card, owner in self._record.exclusive.items() if owner == resource)
 
     async def obstacles(self, resource: str, cards: Collection[str]) -> dict[str, str]:
-        """The cards that cannot be taken for a resource now, and why. A card that it already has can be.
+        """The cards that cannot be taken for a resource now, and why. The resource's own cards can be taken.
 
         Raises:
             NvmlError: a card cannot be read.
@@ -134,10 +133,10 @@ class ExclusiveCards:
         return f"card {card} still computes for others than MPS" if processes else ""
 
     async def take(self, resource: str, cards: Collection[str]) -> None:
-        """Puts cards into the mode, except those that are in it already.
+        """Sets the mode of cards that are not in it yet.
 
         Raises:
-            NvmlError: a card refuses; those before it stay taken.
+            NvmlError: a card refuses; the cards before it stay taken.
             OSError: the record cannot be written.
         """
         for card in cards:
@@ -146,10 +145,10 @@ class ExclusiveCards:
                 await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.EXCLUSIVE_PROCESS)
 
     async def release(self, cards: Collection[str]) -> None:
-        """Puts cards back into the default mode.
+        """Sets cards back to the default mode.
 
-        A card in MIG mode is in it already. One that is lost or was taken out comes back in it: the mode ends with
-        the driver's hold on the card (NVML, on ``nvmlDeviceSetComputeMode``).
+        A card in MIG mode is in the default mode already. A card that is lost or was removed comes back in it: the
+        mode ends when the driver loses the card (NVML, on ``nvmlDeviceSetComputeMode``).
 
         Raises:
             NvmlError: a card refuses; it and those after it stay taken.

@@ -35,16 +35,16 @@ from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError
 
-#: Seconds between two checks whether a daemon still answers.
+#: Seconds between two checks that a daemon still answers.
 CHECK_INTERVAL = 5.0
-#: How long a daemon may take from its start to its first answer, seconds.
+#: Seconds that a daemon may take from its start to its first answer.
 START_TIMEOUT = 15.0
 #: Seconds between two checks of a daemon that starts.
 START_CHECK_INTERVAL = 0.05
 #: First and longest pause before a daemon is started again, seconds.
 SHORTEST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-#: Seconds after which a daemon did not fail at its start: the next pause is short again.
+#: Seconds that a daemon must run so that its end no longer counts as a failed start: the next pause is short again.
 STABLE = 60.0
 
 _FAILURES = (ControlFailed, LaunchFailed, NvmlError, OSError)
@@ -57,7 +57,7 @@ class DaemonSupervisor:
         resource: the resource whose shares it serves.
         launcher: starts and finds daemons.
         cards: sets compute modes.
-        record: what survives a restart of the agent.
+        record: the record that survives a restart of the agent.
         wake: shared by all supervisors of a node; notified when a plan or a card's owner changed.
         changes: notified when :attr:`served` or :attr:`problem` changed.
         clock: for pauses.
@@ -96,7 +96,7 @@ class DaemonSupervisor:
 
     @property
     def problem(self) -> str:
-        """What differs from the plan; empty if nothing does."""
+        """The difference from the plan, for people; empty if there is none."""
         return self._problem
 
     def set_plan(self, plan: MpsPlan | None) -> None:
@@ -125,7 +125,7 @@ class DaemonSupervisor:
         return None if left is None else self._launcher.find(self._resource, left.mark)
 
     async def _end_leftover(self) -> None:
-        """Ends a daemon that is left from before, and its servers."""
+        """Ends a daemon that a former agent left, and its servers."""
         left = self._record.daemons.get(self._resource)
         if left is None:
             await self._launcher.quit_unknown(self._resource)
@@ -136,7 +136,7 @@ class DaemonSupervisor:
         self._record.remove_daemon(self._resource)
 
     async def _next(self) -> MpsDaemon | None:
-        """Starts the planned daemon; ``None`` without a plan, once nothing is left to do."""
+        """Starts the planned daemon; ``None`` without a plan, once there is no more to do."""
         while True:
             seen = self._wake.count
             plan = self._plan
@@ -170,8 +170,8 @@ class DaemonSupervisor:
         """Follows the plan; returns when the daemon must end.
 
         Raises:
-            LaunchFailed: it ended by itself.
-            ControlFailed: it does not answer, or refuses.
+            LaunchFailed: the daemon ended by itself.
+            ControlFailed: the daemon does not answer, or refuses.
             NvmlError: a card refuses.
             OSError: the record cannot be written.
         """
@@ -226,7 +226,7 @@ class DaemonSupervisor:
                 asked = self._clock.monotonic()
 
     async def _find_obstacles(self, plan: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:
-        """The planned cards that a daemon does not serve and that cannot be taken, and why."""
+        """The planned cards that the daemon does not serve and that cannot be taken, with the reasons."""
         missing = [] if plan is None else [card for card in plan.cards if card not in cards]
         return await self._cards.obstacles(self._resource, missing)
 
@@ -259,7 +259,7 @@ def _restrict(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
 
 
 def _required_change(plan: MpsPlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
-    """How a daemon that serves these cards must change; empty if it need not."""
+    """The required change of a daemon that serves these cards; empty if none is required."""
     if plan is None:
         return "the MPS daemon ends"
     possible = [card for card in plan.cards if card not in obstacles]
