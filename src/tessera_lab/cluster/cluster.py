@@ -1,10 +1,10 @@
 """The simulated cluster: API server, workload controllers, scheduler and nodes in one event loop.
 
-The assembler knows who takes part and under which name; what each part does is its own business. All parts are ordinary
-clients of the API server. They reach it without sockets, whether or not it also listens for kubectl.
+This module makes all parts and starts them under their users' names. All parts are ordinary clients of the API server.
+They call it without sockets, also if it listens for kubectl.
 
-Nodes are as a cluster administrator leaves them: registered, and those with cards labelled with a MIG layout, which is
-``dynamic`` unless the options say otherwise. More may come and go while the cluster runs.
+Nodes are registered, and those with cards are labelled with a MIG layout, as by a cluster administrator; it is
+``dynamic`` unless the options say otherwise. Callers may add and remove nodes while the cluster runs.
 """
 
 import asyncio
@@ -47,18 +47,18 @@ class SimulatedCluster:
     """A simulated cluster.
 
     Args:
-        nodes: which nodes it has.
+        nodes: its nodes.
         clock: its time.
-        options: how it behaves.
-        entrypoint: made from this cluster, runs the containers of Tessera's own image; None simulates them too.
+        options: its options.
+        entrypoint: makes, from this cluster, the function that runs Tessera's containers; None simulates them too.
 
     Attributes:
         server: the API server.
         nodes: the nodes by name.
-        hardware_clock: the clock that calls to simulated cards wait on.
+        hardware_clock: the clock for waits of calls to simulated cards.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
-        connect: how a container with its service account's credentials reaches the server over HTTPS; None where
-            the server does not listen.
+        connect: connects a container with its service account's credentials to the server over HTTPS; None if the
+            server does not listen.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SimulatedCluster:
         raise NotImplementedError("a command in a simulated container, which holds no files,")
 
     def _webhooks(self) -> AdmissionWebhooks:
-        """Admission webhooks, called over TLS where the server listens, else in this process."""
+        """Returns admission webhooks, called over TLS if the server listens, else in this process."""
         core = self.server.core
         caller: WebhookCaller
         if self.options.folder is not None:
@@ -123,7 +123,7 @@ class SimulatedCluster:
         return self.client(component, account)
 
     async def container_client(self, context: ContainerContext) -> Client:
-        """The API server as a container sees it: with its service account's token where the server listens."""
+        """Makes a container's client: with its service account's token if the server listens."""
         component = f"tessera-{context.argv[1]}"
         if self.connect is None:
             pod, node = BoundObject(context.pod, context.pod_uid), BoundObject(context.node, "")
@@ -137,7 +137,7 @@ class SimulatedCluster:
 
     @property
     def pending(self) -> int:
-        """Simulated waits under way that end by themselves."""
+        """Number of present simulated waits that end by themselves."""
         return self.hardware_clock.pending + sum(node.pending for node in self.nodes.values())
 
     @asynccontextmanager
@@ -166,14 +166,14 @@ class SimulatedCluster:
         provider_id: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> SimulatedNode:
-        """A machine is switched on: its kubelet starts and registers the node. The cluster must be running.
+        """Starts a machine: its kubelet registers the node. The cluster must be running.
 
         Args:
-            spec: what it is; its name must be free.
-            labels: of the Node object beside those that every node has.
-            taints: of the Node object from registration on.
+            spec: the node; its name must be free.
+            labels: labels of the Node object besides those that every node has.
+            taints: taints of the Node object from registration on.
             provider_id: ``spec.providerID``.
-            annotations: of the Node object, which whoever made the machine sets.
+            annotations: annotations of the Node object, set by the maker of the machine.
 
         Raises:
             ValueError: there is a node of that name, or the cluster does not run.
@@ -194,9 +194,9 @@ class SimulatedCluster:
         return node
 
     async def remove_node(self, name: str) -> None:
-        """The machine is switched off for good and its Node object deleted, as a cloud controller does.
+        """Switches the machine off for good and deletes its Node object, as a cloud controller does.
 
-        Nothing on it is told before. What is left of its pods is ended by the pod garbage collector.
+        Its processes get no warning. The pod garbage collector deletes its pods.
 
         Raises:
             ValueError: there is no such node.
@@ -218,7 +218,7 @@ class SimulatedCluster:
         self._running[node.name] = group.create_task(supervise(name, node.run, self.clock), name=name)
 
     def _parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The control plane's programs by name; each call makes a new one that knows nothing of its predecessor."""
+        """Returns the control plane's programs by name; each call makes a new program without the state of the last."""
         manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
         return {
             "kube-controller-manager": lambda: WorkloadControllers(
@@ -231,7 +231,7 @@ class SimulatedCluster:
         return self.client(name, UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated")))
 
     def rng(self, part: str) -> random.Random:
-        """Chance for one part, the same in every run with the same seed."""
+        """Returns the random numbers of one part, the same in every run with the same seed."""
         return random.Random(f"{self.options.seed}/{part}")
 
 
@@ -239,13 +239,13 @@ _SERVICES, _ENDPOINTS = GroupResource("", "services"), GroupResource("", "endpoi
 
 
 class ServiceResolver:
-    """Service, namespace and port to an address; always the first ready one, since a lab balances nothing."""
+    """Resolves namespace, service and port to an address; always the first ready one, without load balancing."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
 
     def __call__(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
-        """Host and port of a ready pod, None if there is no such service, port or ready pod."""
+        """Returns host and port of a ready pod; None if there is no such service, port or ready pod."""
         service = self._reader.get(_SERVICES, namespace, name)
         endpoints = self._reader.get(_ENDPOINTS, namespace, name)
         if service is None or endpoints is None:

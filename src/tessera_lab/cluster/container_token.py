@@ -1,7 +1,7 @@
-"""The service account token of a container that runs for real: asked for, and renewed as kubelet does it.
+"""The service account token of a container that runs for real: requested and renewed as kubelet does.
 
-Kubelet renews a projected token once 80 % of its life are over; the file that a container reads it from is left out
-here. A token that the server refuses is asked for anew at once.
+Kubelet renews a projected token once 80 % of its lifetime are over; the lab omits the file that a container reads it
+from. It requests a new token at once if the server refuses one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class ContainerToken:
     """The credentials of one container.
 
     Args:
-        kubelet: asks for tokens.
+        kubelet: the client that requests tokens.
         context: the container; its tokens are bound to its pod.
         clock: says when to renew.
     """
@@ -36,10 +36,10 @@ class ContainerToken:
         self._asking = asyncio.Lock()
 
     async def current(self) -> Credential:
-        """The token, renewed when it is due.
+        """Returns the token, renewed if it is due.
 
         Raises:
-            ApiError: the server gives none, since the pod is gone for instance.
+            ApiError: the server issues none, for example since the pod is gone.
         """
         async with self._asking:
             if self._credential is None or self._clock.now() >= self._renew:
@@ -47,7 +47,7 @@ class ContainerToken:
             return self._credential
 
     def reject(self, credential: Credential) -> bool:
-        """The server refused it: another is asked for."""
+        """Drops a token that the server refused, so that the next call requests another."""
         if credential is self._credential:
             self._credential = None
         return True

@@ -1,4 +1,4 @@
-"""Node feature discovery, as far as GPUs need it: labels that say what a node is, some time after it is Ready.
+"""Node feature discovery, as far as GPUs need it: labels a node's features, some time after the node is Ready.
 
 The real worker labels when its pod runs and looks again every 60 s; the lab has one delay for both. It labels again
 after each boot, since another kernel may run. Names of labels: NFD's sources ``kernel``, ``system`` and ``pci``.
@@ -21,9 +21,9 @@ async def label_node(client: Client, node: SimulatedNode, seconds: float) -> Non
     """Labels a node that has just become Ready.
 
     Args:
-        client: who labels.
+        client: writes the labels.
         node: the node.
-        seconds: how long the worker takes to come and look.
+        seconds: delay until the worker labels the node.
     """
     await node.waits.sleep(seconds)
     labels = feature_labels(node.kernel, node.options.os_image, cards=node.machine is not None)
@@ -39,7 +39,7 @@ def feature_labels(kernel: str, os_image: str, *, cards: bool) -> dict[str, Any]
     Args:
         kernel: ``uname -r``.
         os_image: ``PRETTY_NAME`` of its os-release.
-        cards: whether it has cards of NVIDIA.
+        cards: true if it has cards of NVIDIA.
     """
     found = {"kernel-version.full": kernel.replace("+", "_")}  # a label's value has no plus sign
     release = parse_os_image(os_image)

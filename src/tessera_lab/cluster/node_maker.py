@@ -16,7 +16,7 @@ from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, no
 from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
 
-#: Calls that change a card; what ``slice_seconds`` slows down. Making a slice is two of them, so each takes half.
+#: Calls that change a card; ``slice_seconds`` slows them down. Making a slice needs two calls, so each takes half.
 _SLICE_CALLS = ("create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance")
 
 
@@ -32,10 +32,10 @@ class NodeMaker:
     """Makes nodes, each with a number of its own.
 
     Args:
-        options: how the cluster behaves.
+        options: the cluster's options.
         client: makes clients.
         clock: the cluster's time.
-        rng: chance for a part.
+        rng: returns the random numbers of a part.
         entrypoint: runs the containers of Tessera's own image.
     """
 
@@ -56,7 +56,7 @@ class NodeMaker:
         self._numbers = itertools.count(1)
 
     def make_node(self, spec: NodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
-        """A node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
+        """Makes a node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
         options, number = self._options, next(self._numbers)
         groups = ("system:masters", "system:nodes", "system:authenticated")
         return SimulatedNode(
@@ -91,7 +91,7 @@ class NodeMaker:
         if not spec.cards:
             return {}
         layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config else {}
-        # Where features are discovered it is not known before that there are cards.
+        # With feature discovery, nobody knows before it that the node has cards.
         return layout if self._options.nfd_seconds is not None else layout | {"nvidia.com/gpu.present": "true"}
 
     def _machine(self, spec: NodeSpec) -> SimulatedMachine | None:

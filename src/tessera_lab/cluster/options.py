@@ -26,9 +26,9 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the node's name.
         cards: model (its short name) of each card, in the order of their indexes.
-        kernel: ``uname -r``; empty for what the cluster's nodes have.
-        os_image: ``PRETTY_NAME`` of its os-release, likewise.
-        architecture: as registries say it.
+        kernel: ``uname -r``; empty for the cluster's default.
+        os_image: ``PRETTY_NAME`` of its os-release; empty for the cluster's default.
+        architecture: CPU architecture as registries name it.
     """
 
     name: str
@@ -44,10 +44,10 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_nodes(text: str) -> list[NodeSpec]:
-    """The nodes that a specification names, called ``node-1``, ``node-2`` and so on.
+    """Returns the nodes of a specification, named ``node-1``, ``node-2`` and so on.
 
     Raises:
-        ValueError: a part is not of the form, names an unknown model or asks for too many; the text says which.
+        ValueError: a part has the wrong form, an unknown model or too many cards; the text says which.
     """
     nodes: list[NodeSpec] = []
     for part in text.split(","):
@@ -81,27 +81,27 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a simulated cluster; times in seconds.
 
     Attributes:
-        folder: where nodes keep sockets and files; None joins device plugins in this process, without sockets.
+        folder: folder of the nodes' sockets and files; None connects device plugins in this process, without sockets.
         shared_cards: nodes keep their simulated cards in files (:func:`cards_file`), for agents that others start.
-        pull_seconds: an image that a node does not have takes so long to arrive.
-        images: what every node has from the start.
-        slice_seconds: making a slice takes so long, and removing it as well.
-        publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
+        pull_seconds: duration of the pull of an image.
+        images: images that every node has from the start.
+        slice_seconds: duration of making a slice, and of removing one.
+        publish_every: period on which kubelets publish capacity (10 on a real node); None: at once.
         boot_seconds: how long a node that reboots is away.
         mig_config: the label ``nvidia.com/mig.config`` of nodes with cards; empty for none.
-        network: first two bytes of addresses on which pods that run for real can listen; empty where none listens.
-        cdi: the folder of CDI files per node when there is no ``folder``.
-        seed: of uids, generated names and jitter.
-        catalogue: what registries hold; None for images that have neither size nor program.
-        serialise_pulls: nodes pull one image after the other, where images have sizes.
+        network: first two bytes of addresses on which pods that run for real can listen; empty if none listens.
+        cdi: the folder of CDI files per node if there is no ``folder``.
+        seed: seed of uids, generated names and jitter.
+        catalogue: images of all registries; None for images that have neither size nor program.
+        serialise_pulls: nodes pull one image after the other, if images have sizes.
         drivers: machines with cards have no driver until somebody loads one; otherwise their hosts have one.
-        kernel: ``uname -r`` of nodes whose specification says nothing.
-        os_image: ``PRETTY_NAME`` of their os-release, likewise.
+        kernel: ``uname -r`` of nodes whose specification has none.
+        os_image: ``PRETTY_NAME`` of the os-release of such nodes.
         network_seconds: from a node's start until it has a network and is Ready.
-        nfd_seconds: so long after a node is Ready, node feature discovery labels it; None for a cluster without it.
-        lease_seconds: kubelets renew their Leases on this period (10 on a real node), and a node that does not is
+        nfd_seconds: from a node's Ready until node feature discovery labels it; None for a cluster without it.
+        lease_seconds: period on which kubelets renew their Leases (10 on a real node); a node without renewal becomes
             Unknown; None for no Leases.
-        leaps: the server's version says that time leaps here; for those who measure from outside.
+        leaps: time skips waits, and the server's version says so to clients that measure from outside.
     """
 
     folder: Path | None = None
@@ -127,7 +127,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cards_file(folder: Path, node: str) -> Path:
-    """The file with a node's simulated cards that a lab shares: an agent's ``--simulated-state``."""
+    """Returns the file with a node's simulated cards, for sharing with an agent's ``--simulated-state``."""
     return folder / "n" / node / "cards.json"
 
 

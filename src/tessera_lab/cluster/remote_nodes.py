@@ -34,12 +34,12 @@ _SYSTEM = "tessera-system"
 
 
 class ImpersonatingTransport:
-    """A shared transport under another identity, as ``kubectl --as`` uses it."""
+    """Sends requests over a shared transport under another identity, as ``kubectl --as`` does."""
 
     def __init__(self, transport: Transport, user: UserInfo) -> None:
         self._transport = transport
         self._headers = {"impersonate-user": user.name}
-        if not user.name.startswith("system:serviceaccount:"):  # their groups follow from the name
+        if not user.name.startswith("system:serviceaccount:"):  # the server derives their groups from the name
             self._headers["impersonate-group"] = user.groups[0]
         self._extra = {f"impersonate-extra-{key.replace('/', '%2f')}": value[0] for key, value in user.extra.items()}
 
@@ -55,18 +55,18 @@ class ImpersonatingTransport:
         return self._transport.stream(self._as(request))
 
     async def close(self) -> None:
-        """The transport is shared: nothing is closed."""
+        """Closes nothing, since the transport is shared."""
 
 
 class ClusterAccess:
-    """Clients of one API server under any identity, over one pool of connections."""
+    """Makes clients of one API server under any identity, over one pool of connections."""
 
     def __init__(self, kubeconfig: str, clock: Clock) -> None:
         self._transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig), connections=4000)
         self._clock = clock
 
     def __call__(self, component: str, user: UserInfo = ADMIN) -> Client:
-        """A client; the kubeconfig's own user if none is named."""
+        """Makes a client; for the kubeconfig's own user if none is named."""
         transport = self._transport if user == ADMIN else ImpersonatingTransport(self._transport, user)
         return Client(transport, field_manager=component, clock=self._clock)
 
@@ -91,10 +91,10 @@ async def run_nodes(
     Args:
         kubeconfig: an administrator's.
         nodes: their cards, as ``tessera lab up --nodes`` takes them.
-        prefix: of their names.
-        label: that they have, with the value ``true``.
-        taint: that they have.
-        folder: where they keep files.
+        prefix: prefix of their names.
+        label: label of the nodes, with the value ``true``.
+        taint: taint of the nodes.
+        folder: folder of their files.
         agent: the options of a node's agent, by the node's name.
         scheduler: name of a scheduler that runs beside them; empty for none.
     """

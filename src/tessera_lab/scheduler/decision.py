@@ -1,9 +1,9 @@
-"""One pod, one answer: the node to bind it to, or why there is none, in kube-scheduler's words.
+"""Decides about one pod: the node to bind it to, or the reasons why there is none, with kube-scheduler's texts.
 
-The filters run in kube-scheduler's order and a node is counted under the first that refuses it; only the resource
+The filters run in kube-scheduler's order, and a node counts under the first filter that refuses it; only the resource
 filter may give several reasons. Among the nodes that remain the best score wins: preferred node affinity, then
 taints of effect PreferNoSchedule, then the least allocated CPU and memory, then the name, so that a run can be
-repeated. Of pod affinity and topology spread only the hard rules count: the soft ones have no score here. Where no node
+repeated. Of pod affinity and topology spread only the hard rules count: the soft ones have no score here. If no node
 can take the pod, :mod:`preemption` looks for less important pods to end.
 """
 
@@ -36,7 +36,7 @@ NO_PORTS = Refusal("node(s) didn't have free ports for the requested pod ports")
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The pod goes to ``node``; before that its claims are bound as ``volumes`` says."""
+    """Binds the pod to ``node``, after its claims are bound as in ``volumes``."""
 
     node: str
     volumes: VolumePlan = VolumePlan()
@@ -46,9 +46,9 @@ class Unschedulable(msgspec.Struct, frozen=True):
     """No node can take the pod now.
 
     Attributes:
-        reasons: the text of the condition and of the event, up to what preemption says.
-        curable: nodes that refuse it for a reason that the end of other pods could change.
-        total: how many nodes there are.
+        reasons: the text of the condition and of the event, without the part about preemption.
+        curable: nodes whose reason could go away if other pods ended.
+        total: number of nodes.
     """
 
     reasons: str
@@ -70,7 +70,7 @@ class PodFilters:
 
     @property
     def hopeless(self) -> str:
-        """Why no node can take the pod; empty if some may."""
+        """Returns why no node can take the pod; empty if some may."""
         return self._volumes.hopeless if self._volumes is not None else ""
 
     def plan(self, node: CachedNode) -> VolumePlan:
@@ -78,7 +78,7 @@ class PodFilters:
         return self._volumes.plan(node) if self._volumes is not None else VolumePlan()
 
     def refusals(self, node: CachedNode) -> list[Refusal]:
-        """Why the node cannot take the pod; empty when it can."""
+        """Returns why the node cannot take the pod; empty if it can."""
         found = collect_refusals(self._pod, node, self._nominated.get(node.name, {}).values())
         if not found:
             found = [each for judge in self._more if (each := judge(node)) is not None][:1]
@@ -86,7 +86,7 @@ class PodFilters:
 
 
 def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
-    """Chooses a node for one pod, or says why none can take it."""
+    """Chooses a node for one pod, or returns why none can take it."""
     total = len(cluster.nodes)
     if not total:
         return Unschedulable("no nodes available to schedule pods")
@@ -116,9 +116,10 @@ def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
 
 
 def collect_refusals(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo] = ()) -> list[Refusal]:
-    """Why the node cannot take the pod, as far as the node itself tells; empty when it can.
+    """Returns why the node cannot take the pod, by the filters that need only the node; empty if it can.
 
-    ``nominated`` are pods that room was made for there: at least as important ones count as if they had come.
+    ``nominated`` are pods for which preemption made room on the node: those of at least the same priority count as
+    placed.
     """
     spec = pod.spec
     if node.unschedulable and untolerated([UNSCHEDULABLE_TAINT], spec.get("tolerations") or ()) is not None:
@@ -148,7 +149,7 @@ def _missing_resources(name: str, value: int, node: CachedNode) -> Refusal:
 
 
 def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], Refusal]:
-    """The nodes worth looking at, and the reason that counts for all the others."""
+    """Returns the nodes to check, and the reason that counts for all the others."""
     names = pinned_names(spec)
     if names is not None:
         return [cluster.nodes[name] for name in sorted(names) if name in cluster.nodes], NOT_PINNED
@@ -166,7 +167,7 @@ def _score(pod: PodInfo, node: CachedNode) -> tuple[int, int, float, str]:
         total = node.allocatable.get(name, 0)
         if total:
             free += (total - node.used.get(name, 0) - pod.requests.get(name, 0)) / total
-    # Pods without requests would all go to one node: the number of pods breaks the tie as requests would.
+    # Pods without requests would all go to one node, so the number of pods breaks the tie.
     free -= node.used.get("pods", 0) / max(1, node.allocatable.get("pods", 1))
     return preferred_weight(spec, node.labels, node.name), 0 if disliked else 1, free, _descending(node.name)
 

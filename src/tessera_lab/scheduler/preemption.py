@@ -1,10 +1,9 @@
-"""Preemption: which less important pods end so that a pod finds room, as kube-scheduler's DefaultPreemption decides.
+"""Preemption: chooses less important pods to end so that a pod finds room, as kube-scheduler's DefaultPreemption.
 
-On each node that refuses the pod for a reason that others' end could change, all less important pods are taken away;
-if the pod fits then, as many as possible are put back, most important first, those whose disruption budget would be
-violated before the rest. The best node has the fewest violations, then the least important highest victim, then the
-smallest sum of priorities, the fewest victims, the youngest highest victim. Nothing is changed here for longer than
-the question takes.
+On each node whose reason could go away if other pods ended, it removes all less important pods. If the pod fits then,
+it puts back as many as possible, most important first, those whose disruption budget would be violated before the rest.
+The best node has the fewest violations, then the least important highest victim, then the smallest sum of priorities,
+the fewest victims, the youngest highest victim. It undoes its changes of the cache before it returns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ _OFFSET = 2**31
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """The pods of one node that are to end for another one."""
+    """The pods of one node to end for another pod."""
 
     node: str
     victims: tuple[PodInfo, ...]
@@ -31,7 +30,7 @@ class Preemption(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The smallest is the best."""
+        """Returns the sort key; the smallest is the best."""
         highest = max(each.priority for each in self.victims)
         youngest = min(each.created for each in self.victims if each.priority == highest)
         total = sum(each.priority + _OFFSET for each in self.victims)
@@ -39,12 +38,12 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 def preempt(pod: PodInfo, cluster: NodeCache, refused: Unschedulable, budgets: Sequence[Json]) -> Preemption | str:
-    """Whose end makes room for the pod, or the sentence that says why nobody's does.
+    """Returns the pods to end for the pod, or the text that says why ending pods does not help.
 
     Args:
-        pod: what no node can take.
-        cluster: as it is; the same afterwards.
-        refused: why.
+        pod: the pod that no node can take.
+        cluster: the cache; unchanged afterwards.
+        refused: why no node can take the pod.
         budgets: PodDisruptionBudgets of the whole cluster.
     """
     if pod.spec.get("preemptionPolicy") == "Never":

@@ -1,7 +1,7 @@
 """The queue of pods to schedule: the highest priority first, among equals the oldest.
 
-A pod that no node could take is put aside and comes back when something happens that may help it: a node appears or
-changes, a pod leaves, the pod itself changes. Time alone brings nothing back. No I/O.
+The queue sets aside a pod that no node can take, and retries it after an event that may help: a node appears or
+changes, a pod leaves, the pod itself changes. Time alone retries nothing. No I/O.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from tessera_lab.scheduler.state.node_cache import PodInfo
 
 
 class SchedulingQueue:
-    """Pods to decide and pods put aside, by UID. A pod is in at most one of the two."""
+    """Pods to decide and pods set aside, by UID. A pod is in at most one of the two sets."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, float, str, str]] = []
@@ -27,27 +27,27 @@ class SchedulingQueue:
         return len(self._aside)
 
     def add(self, pod: PodInfo) -> None:
-        """Has the pod decided, in its present form."""
+        """Queues the pod, in its present form, for a decision."""
         self._aside.pop(pod.uid, None)
         self._active[pod.uid] = pod
         heapq.heappush(self._heap, (-pod.priority, pod.created, pod.key, pod.uid))
 
     def put_back(self, pod: PodInfo) -> None:
-        """No node can take the pod now."""
+        """Sets aside a pod that no node can take now."""
         self._aside[pod.uid] = pod
 
     def remove(self, uid: str) -> None:
-        """The pod is gone or placed."""
+        """Removes a pod that is gone or placed."""
         self._active.pop(uid, None)
         self._aside.pop(uid, None)
 
     def retry_all(self) -> None:
-        """Something changed that may help: every pod put aside is decided again."""
+        """Queues every pod set aside again, after a change that may help."""
         for pod in list(self._aside.values()):
             self.add(pod)
 
     def pop(self) -> PodInfo | None:
-        """The next pod to decide, or None."""
+        """Removes and returns the next pod to decide, or None."""
         while self._heap:
             uid = heapq.heappop(self._heap)[3]
             pod = self._active.pop(uid, None)

@@ -1,8 +1,8 @@
-"""Binds pods to nodes: events in, bindings, conditions and events out.
+"""Binds pods to nodes: reads events, writes bindings, conditions and events.
 
-Nothing here polls. A change of a node or pod updates the memory of :mod:`state.node_cache` and wakes the loop, which
-decides every waiting pod in one go; a decided pod counts on its node at once, and its binding is written beside the
-next decisions. A binding that fails is taken back and the pod is decided again after a pause.
+The scheduler does not poll. A change of a node or pod updates :mod:`state.node_cache` and wakes the loop, which decides
+every waiting pod in one round; a decided pod counts on its node at once, and the scheduler writes its binding during
+the next decisions. If a binding fails, it undoes the decision and decides the pod again after a pause.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
-#: The name under which pods ask for this scheduler.
+#: The ``schedulerName`` of this scheduler.
 NAME = "default-scheduler"
 
 

@@ -18,14 +18,14 @@ Json = dict[str, Any]
 
 
 class Victims:
-    """The act side of preemption.
+    """Carries out preemption's decisions.
 
     Args:
-        client: who deletes.
-        events: tells the victims.
+        client: deletes the pods.
+        events: records events about the victims.
         clock: for the condition's time.
         rng: for the mirror's jitter.
-        name: the scheduler's.
+        name: the scheduler's name.
     """
 
     def __init__(self, client: Client, events: EventRecorder, *, clock: Clock, rng: random.Random, name: str) -> None:

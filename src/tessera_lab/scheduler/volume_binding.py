@@ -1,7 +1,7 @@
-"""Has a pod's claims bound before the pod is: kube-scheduler's PreBind of volumes.
+"""Binds a pod's claims before the pod: kube-scheduler's PreBind of volumes.
 
-A volume that is there is reserved for its claim; for a claim whose volume is to be made, the node is written down, and
-the provisioner makes it there. Then the scheduler waits, and nothing else of it does.
+It reserves an existing volume for its claim; on a claim that needs a new volume it writes the node, and the provisioner
+makes the volume there. Then the binding of this pod waits; the scheduler goes on with others.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]
 
-#: Seconds that binding may take (``bindTimeoutSeconds``); after it the pod is decided again.
+#: Seconds that binding may take (``bindTimeoutSeconds``); then the scheduler decides the pod again.
 PATIENCE = 600.0
 
 
@@ -28,9 +28,9 @@ class VolumeBinder:
     """Mirrors storage objects and binds claims.
 
     Args:
-        client: who writes.
-        storage: the scheduler's memory, kept up to date here.
-        changed: called after every change of it.
+        client: writes to the API server.
+        storage: the scheduler's cache, which this class keeps up to date.
+        changed: called after every change of the cache.
         clock: for deadlines.
         rng: for the mirrors' jitter.
     """
@@ -70,7 +70,7 @@ class VolumeBinder:
         """Returns once all claims of a decision are bound.
 
         Raises:
-            TimeoutError: they were not in time.
+            TimeoutError: they were not bound in time.
             ApiError: the server refused a write.
         """
         plan = placed.volumes

@@ -14,8 +14,8 @@ class Refusal(msgspec.Struct, frozen=True):
     """One reason.
 
     Attributes:
-        reason: the words.
-        final: no pod's end would change it (``UnschedulableAndUnresolvable``), so preemption does not try.
+        reason: kube-scheduler's text.
+        final: the end of other pods cannot change it (``UnschedulableAndUnresolvable``), so preemption does not try.
     """
 
     reason: str
@@ -49,9 +49,9 @@ def preferred_weight(spec: Json, labels: Mapping[str, str], name: str) -> int:
 
 
 def pinned_names(spec: Json) -> frozenset[str] | None:
-    """The only nodes that required affinity on ``metadata.name`` leaves, or None where a term leaves others.
+    """Returns the only nodes that required affinity on ``metadata.name`` admits; None if a term admits others.
 
-    DaemonSet pods are written so; a decision then need not look at the other nodes.
+    DaemonSet pods have such an affinity; a decision then need not check the other nodes.
     """
     terms = required_terms(spec)
     if not terms:
@@ -103,7 +103,7 @@ def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
 
 
 def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
-    """Gt and Lt compare integers; what is none never matches."""
+    """Compares for Gt and Lt; a value that is no integer never matches."""
     if value is None or len(values) != 1:
         return False
     try:

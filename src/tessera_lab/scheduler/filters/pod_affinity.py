@@ -1,6 +1,6 @@
 """Required pod affinity and anti-affinity, as kube-scheduler's plugin InterPodAffinity decides them.
 
-Every pod is looked at for every decision: simple, and the measure that quicker implementations are held against.
+Every decision checks every pod: a simple implementation, against which quicker ones can be tested.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ EXISTING_ANTI_AFFINITY = Refusal("node(s) didn't satisfy existing pods anti-affi
 
 
 def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
-    """Judges nodes for a pod; None if no rule of this pod or of another concerns it."""
+    """Returns the filter of nodes for a pod; None if no rule of this pod or of another concerns it."""
     near, apart = required_terms(pod, "podAffinity"), required_terms(pod, "podAntiAffinity")
     if not near and not apart and not cluster.holders_of_anti_affinity:
         return None
@@ -50,7 +50,7 @@ def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], 
 
 
 def _violates_anti_affinity(pod: PodInfo, cluster: NodeCache) -> Counter[Domain]:
-    """Domains that anti-affinity of pods that are there keeps this pod out of."""
+    """Returns the domains that the anti-affinity of placed pods forbids to this pod."""
     found: Counter[Domain] = Counter()
     for node, other in _matching_pods(cluster, cluster.holders_of_anti_affinity):
         terms = required_terms(other, "podAntiAffinity")

@@ -26,7 +26,7 @@ class _Constraint(msgspec.Struct):
 
 
 def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
-    """Judges nodes for a pod; None if it has no hard constraint."""
+    """Returns the filter of nodes for a pod; None if it has no hard constraint."""
     rules = [
         rule for rule in pod.spec.get("topologySpreadConstraints") or () if rule["whenUnsatisfiable"] == "DoNotSchedule"
     ]
@@ -60,13 +60,13 @@ def _constraint(rule: Json, pod: PodInfo, nodes: list[CachedNode]) -> _Constrain
 
 
 def _counts(other: PodInfo, pod: PodInfo, selector: Json | None) -> bool:
-    if other.terminating or not selector:  # an empty selector counts nothing, as upstream has it
+    if other.terminating or not selector:  # an empty selector counts nothing, as in kube-scheduler
         return False
     return other.namespace == pod.namespace and label_selector_matches(selector, other.labels)
 
 
 def _selector(rule: Json, pod: PodInfo) -> Json | None:
-    """The label selector; for a pod of an API server that does not write label keys into it, with them."""
+    """Returns the label selector; adds the label keys if the API server has not written them into it."""
     keys = [key for key in rule.get("matchLabelKeys") or () if key in pod.labels]
     if not keys:
         return rule.get("labelSelector")

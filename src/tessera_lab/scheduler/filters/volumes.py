@@ -1,8 +1,7 @@
 """Volumes of a pod, as kube-scheduler's plugins VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
 
-A claim that waits for its first consumer gets a volume that is there and can be reached from the node, smallest first;
-else one is made for the node, if the class has a provisioner and its topologies admit the node. Storage capacity
-objects are not played.
+A claim that waits for its first consumer gets the smallest existing volume that the node can reach; else a new one, if
+the class has a provisioner and its topologies admit the node. Storage capacity objects are not implemented.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +30,7 @@ TOO_MANY = Refusal("node(s) exceed max volume count")
 ONE_POD_ONLY = Refusal("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")
 NO_ZONE = Refusal("node(s) had no available volume zone", final=True)
 
-#: Labels of a volume that a node's must equal, where the node has any of them.
+#: Labels in which volume and node must agree, if the node has any of them.
 ZONES = (
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -44,8 +43,8 @@ class VolumePlan(msgspec.Struct, frozen=True):
     """Bindings of a pod's claims to existing and new volumes, once the pod has its node.
 
     Attributes:
-        bind: claim to the volume that it gets.
-        make: claims whose volume is to be made for the node.
+        bind: the volume of each claim that gets an existing one.
+        make: claims that get a new volume, made for the node.
     """
 
     bind: dict[str, str] = {}
@@ -53,12 +52,12 @@ class VolumePlan(msgspec.Struct, frozen=True):
 
 
 class VolumeFilter(msgspec.Struct, frozen=True):
-    """Judges nodes.
+    """The filter of nodes by a pod's claims.
 
     Attributes:
         hopeless: why no node can take the pod; empty if some may.
-        judge: why one node cannot.
-        plan: what to do with the claims on a node that can.
+        judge: returns why one node cannot take the pod.
+        plan: returns the volumes of the claims on a node that can.
     """
 
     hopeless: str
@@ -67,7 +66,7 @@ class VolumeFilter(msgspec.Struct, frozen=True):
 
 
 def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
-    """Judges nodes for a pod; None if it uses no claims."""
+    """Returns the filter of nodes for a pod; None if it uses no claims."""
     storage = cluster.storage
     wanted = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
     if not wanted:
@@ -153,7 +152,7 @@ def _can_provision(item: Json, node: CachedNode) -> bool:
 
 
 def fitting_volume(claim: Json, volumes: Iterable[Json], node: CachedNode | None, taken: set[str]) -> Json | None:
-    """The smallest volume that a claim may have; on a node, or anywhere. One reserved for the claim goes first."""
+    """Returns a volume for a claim, on a node or anywhere: one reserved for the claim, else the smallest that fits."""
     found = [each for each in volumes if each["metadata"]["name"] not in taken and _volume_fits(claim, each)]
     found = [each for each in found if node is None or reaches(each, node)]
     return min(found, key=lambda each: (not each["spec"].get("claimRef"), _claim_size(each), _name(each)), default=None)
