@@ -5,13 +5,13 @@ changes. So a writer that gathers changes leaves the object alone for a multiple
 writes to a fast server at once, and to a slow one less often and more at a time.
 """
 
-#: Multiple for a write that somebody waits for: the writer is busy half of the time.
+#: Multiple for a write that a user or pod waits for: the writer is busy half of the time.
 AWAITED_WRITE = 1.0
-#: Multiple for a state that nobody waits for: the writer is busy a fifth of the time. People notice no more delay.
+#: Multiple for a state without a waiting reader: the writer is busy a fifth of the time. People notice no more delay.
 STATE_WRITE = 4.0
-#: Longest pause, seconds: a state that nobody waits for may be shown that late.
+#: Longest pause, seconds: a state without a waiting reader may be this late.
 _LONGEST = 1.0
-#: An answer as quick as this, in seconds, comes from a server that is not busy.
+#: A server that answers within this time, in seconds, is not busy.
 _QUICK = 0.01
 
 

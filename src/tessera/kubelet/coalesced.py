@@ -1,8 +1,8 @@
 """Coalesces concurrent calls: callers that ask at the same time share one answer.
 
 Kubelet limits the rate of pod-resources calls, and pods that start together cause calls at the same time. An answer
-that was gathered before a caller asked might lack that caller's pod. So callers never join a running call; they share
-the next one.
+that was gathered before a caller asked might lack that caller's pod. So a caller never joins a running call; waiting
+callers share the next one.
 """
 
 import asyncio
@@ -34,6 +34,6 @@ class Coalesced(Generic[T]):
 
 
 def _consume_error(task: "asyncio.Task[T]") -> None:
-    """An error that no caller is left to take is no news."""
+    """Takes an error for which no caller waits, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

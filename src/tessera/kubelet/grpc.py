@@ -1,4 +1,4 @@
-"""The seam over kubelet's own sockets: how the agent meets a real kubelet.
+"""The connection of the agent to a real kubelet, over kubelet's own sockets.
 
 Each plugin has a gRPC server on a socket of its own in kubelet's plugin folder and registers it on ``kubelet.sock``. A
 server is replaced, by one on a *new* socket that registers *before* the old one closes, whenever
@@ -7,17 +7,17 @@ server is replaced, by one on a *new* socket that registers *before* the old one
 * the plugin's own socket is gone;
 * kubelet ended the plugin's last device stream.
 
-Kubelet tells plugins apart by resource name. When the stream of an older server of a resource ends, it stops whichever
-server of that resource it knows, so that of the newer one: devices turn unhealthy and Allocate fails, or the newer
+Kubelet distinguishes plugins by resource name. When the stream of an older server of a resource ends, kubelet stops the
+server that it knows for that resource, even a newer one: devices turn unhealthy and Allocate fails, or the newer
 connection is closed. A server therefore registers once more, shortly after an older one has gone: one that it replaced
-itself, or one of another agent during an upgrade, whose socket was seen to vanish.
+itself, or one of another agent during an upgrade, whose socket vanished.
 
-The kernel reports what happens in the folder (:mod:`tessera.kubelet.inotify`), a stream's end reports itself; nothing
-is polled. Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing
-will report that kubelet has begun to listen.
+The kernel reports changes in the folder (:mod:`tessera.kubelet.inotify`), and a stream's end reports itself; nothing is
+polled. Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing will
+report that kubelet has begun to listen.
 
-Kubelet's limits on pod-resources (100 calls a second, 10 at once, then ResourceExhausted) are kept by sharing: callers
-that come while a call is running share the next one (:mod:`tessera.kubelet.coalesced`).
+Kubelet limits pod-resources to 100 calls a second and 10 at once, then answers ResourceExhausted. Sharing keeps within
+the limits: callers that come during a call share the next one (:mod:`tessera.kubelet.coalesced`).
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class _Registration(NamedTuple):
 
     Attributes:
         server: the plugin's.
-        kubelet: which kubelet that was.
+        kubelet: identity of the kubelet that accepted it.
         others: sockets of the same resource that existed before.
     """
 
@@ -105,7 +105,7 @@ class GrpcKubelet:
 
     @property
     def registrations(self) -> Mapping[str, str]:
-        """Every resource that is served now: ``registered``, or why it is not."""
+        """Returns every resource that is served now: ``registered``, or why it is not."""
         return MappingProxyType(self._states)
 
     async def serve(self, plugin: DevicePlugin) -> None:
@@ -133,7 +133,7 @@ class GrpcKubelet:
                 await current.stop()
 
     async def pod_resources(self) -> Sequence[PodResources]:
-        """Which container holds which devices now, from a listing that began after this call.
+        """Returns the containers with their devices, from a listing that began after this call.
 
         Raises:
             ConnectionError: kubelet did not answer.
@@ -163,7 +163,7 @@ class GrpcKubelet:
                 return registration
 
     async def _start_server(self, plugin: DevicePlugin, kubelet: FileId, woken: asyncio.Event) -> _Registration:
-        """Serves the plugin on a new socket and registers that."""
+        """Serves the plugin on a new socket and registers the socket."""
         server = PluginServer(plugin, plugin_socket(self._folder, plugin.resource_name), woken.set)
         others = list_plugin_sockets(server.socket)
         try:
@@ -195,10 +195,10 @@ class GrpcKubelet:
         """Returns when kubelet needs a new server of the plugin; registers this one again whenever an older has gone.
 
         Args:
-            plugin: what is served.
+            plugin: the served plugin.
             registration: its server and where that is registered.
             woken: set by every change.
-            renew: an older server is about to go.
+            renew: set when an older server is about to go.
         """
         began = self._clock.monotonic()
         server, kubelet, others = registration.server, registration.kubelet, registration.others
@@ -241,7 +241,7 @@ class GrpcKubelet:
     async def _wait_for_kubelet_change(
         self, kubelet: FileId | None, woken: asyncio.Event, at_most: float | None
     ) -> None:
-        """Returns when ``kubelet.sock`` is another than ``kubelet``, or after ``at_most`` seconds."""
+        """Returns when ``kubelet.sock`` is no longer ``kubelet``, or after ``at_most`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
                 while file_identity(self._kubelet) == kubelet:

@@ -1,13 +1,13 @@
 """Wakes up when files come and go in a folder.
 
-Kubelet announces a restart by nothing but a new ``kubelet.sock``. Looking for it at intervals would either cost
-wake-ups on every node of the fleet or leave the node without devices for an interval, during which kubelet rejects pods
-for good. The kernel tells at once. Neither asyncio nor the dependencies offer inotify; two system calls are reached
-through the C library here.
+Kubelet announces a restart only by a new ``kubelet.sock``. Polling would either cost wake-ups on every node of the
+fleet or leave the node without devices for an interval, during which kubelet rejects pods permanently. The kernel
+reports it at once. Neither asyncio nor the dependencies offer inotify, so this module makes two system calls through
+the C library.
 
-What happened is not reported, only that something did: the caller compares what it sees with what it saw, which is also
-right after an overflow of the kernel's queue. That the folder itself is gone is told apart, since another one of the
-same name, even of the same inode, is not watched then.
+A wake-up only says that something changed: the caller compares the folder with its earlier state, which is also right
+after an overflow of the kernel's queue. The removal of the folder itself is reported separately, since a new folder of
+the same name, even of the same inode, is not watched then.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class FolderWatch:
     """Changes of one folder, for any number of waiters over one inotify descriptor (a host has 128 for each user).
 
     Attributes:
-        gone: the folder that is watched was removed; nothing more will be told.
+        gone: the watched folder was removed; no more changes will be reported.
     """
 
     def __init__(self, folder: Path) -> None:

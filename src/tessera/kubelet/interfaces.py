@@ -1,7 +1,7 @@
-"""The seam between the agent and kubelet, in plain values.
+"""The values and protocols between the agent and kubelet.
 
-:mod:`tessera.kubelet.grpc` carries it over kubelet's unix sockets (device plugin v1beta1, pod-resources v1). The lab's
-simulated kubelet can also be joined to it directly, in one process and without sockets. Terms are those of
+:mod:`tessera.kubelet.grpc` implements them over kubelet's unix sockets (device plugin v1beta1, pod-resources v1). The
+lab's simulated kubelet can also connect directly, in one process and without sockets. Terms are those of
 ``k8s.io/kubelet/pkg/apis``.
 """
 
@@ -85,11 +85,11 @@ class DevicePlugin(Protocol):
         ...
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
-        """The devices preferred, a list for each request. A hint to kubelet."""
+        """Returns the preferred devices, a list for each request. A hint to kubelet."""
         ...
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """What each container needs to see its devices. Must not wait: pod admission is serial.
+        """Returns what each container needs to see its devices. Must not wait: pod admission is serial.
 
         Raises:
             PluginError: the pod must not start; kubelet rejects it with UnexpectedAdmissionError.
@@ -135,7 +135,7 @@ class Kubelet(Protocol):
         ...
 
     async def pod_resources(self) -> Sequence[PodResources]:
-        """Which container holds which devices now.
+        """Returns the containers with their devices.
 
         Raises:
             ConnectionError: kubelet did not answer.

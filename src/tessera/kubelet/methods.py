@@ -1,7 +1,7 @@
 """The gRPC methods that kubelet and a device plugin call on each other, one constant each.
 
-A :class:`Method` holds what generated service stubs would: the path and the two message types. The same constant makes
-the caller's stub and the server's handler, so that both ends cannot differ.
+A :class:`Method` has the content of generated service stubs: the path and the two message types. The same constant
+makes the caller's stub and the server's handler, so that both ends cannot differ.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,14 +19,14 @@ from tessera.limits import KUBELET_MESSAGE
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
-#: Of channels and servers alike.
+#: Options of channels and servers.
 OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_receive_message_length", KUBELET_MESSAGE),
     ("grpc.max_send_message_length", KUBELET_MESSAGE),
-    # Every socket has its own connection: a plugin that was replaced must not be reached through an old one.
+    # Every socket has its own connection: a replaced plugin must not be reached through an old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
-    # Of channels only: a socket's path, which gRPC would send, is no authority to strict servers.
+    # Option of channels: a socket's path, which gRPC would send, is no valid authority for strict servers.
     ("grpc.default_authority", "localhost"),
 )
 

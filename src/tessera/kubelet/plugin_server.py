@@ -39,12 +39,12 @@ class PluginServer:
     """A device plugin, served on ``socket`` from :meth:`start` to :meth:`stop`.
 
     Args:
-        plugin: answers.
-        socket: a path that nothing exists at.
+        plugin: the plugin to serve.
+        socket: a path that does not exist yet.
         abandoned: called when kubelet has ended the last device stream and so no longer counts the devices.
 
     Attributes:
-        abandoned: whether that has happened and no stream was opened since.
+        abandoned: True if that has happened and no stream was opened since.
     """
 
     def __init__(self, plugin: DevicePlugin, socket: Path, abandoned: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class PluginServer:
 
     @property
     def streaming(self) -> bool:
-        """Whether kubelet listens to the device list now."""
+        """True if kubelet listens to the device list now."""
         return self._streams > 0
 
     async def start(self) -> None:

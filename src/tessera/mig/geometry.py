@@ -1,12 +1,12 @@
 """MIG geometry of a card: profiles, their legal starts and sizes.
 
 A card has memory slots in a row. A GPU instance of a profile covers ``size`` neighbouring slots and may begin only at
-the profile's ``starts``. Starts, sizes and the single set of media engines are the whole constraint: on every known
+the profile's ``starts``. Starts, sizes and the single set of media engines are the only constraints: on every known
 card no set of instances that obeys them exceeds the compute slices.
 
-A card's state is an *occupancy*: an ``int`` whose low ``slots`` bits are the memory slots in use. Above them stand
-tokens, one bit each, for what exists once per card beside memory: the media engines (held by ``+me`` and ``+me.all``),
-and any profile that NVML reports once although more would fit. So one ``&`` tells whether an instance fits.
+A card's state is an *occupancy*: an ``int`` whose low ``slots`` bits are the memory slots in use. Above them are
+tokens, one bit each, for things that exist once per card besides memory: the media engines (held by ``+me`` and
+``+me.all``), and any profile that NVML reports once although more would fit. So one ``&`` tests if an instance fits.
 
 This module does not know cards by name (``models.py``), nor which instances exist (``occupancy.py``).
 """
@@ -30,8 +30,8 @@ class UnknownProfile(ValueError):  # noqa: N818 - the name says what is wrong, a
     """A profile that a card does not have.
 
     Attributes:
-        profile: what was asked for.
-        known: what the card has.
+        profile: the requested name.
+        known: the card's profiles.
         closest: the known profile whose spelling is closest, if any is close.
     """
 
@@ -94,7 +94,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def media(self) -> bool:
-        """Whether it takes the card's media engines, of which there is one set per card."""
+        """True if the profile takes the card's media engines, of which a card has one set."""
         return parse_profile_name(self.name).media
 
     @property
@@ -119,7 +119,7 @@ class Geometry(msgspec.Struct, frozen=True):
     """A card's whole table.
 
     Attributes:
-        family: who shares the table, for people: ``A100-40GB``.
+        family: the models with this table, for people: ``A100-40GB``.
         slots: memory slots.
         profiles: rows, in the order of NVIDIA's listing.
     """
@@ -133,7 +133,7 @@ class Geometry(msgspec.Struct, frozen=True):
         """Builds a table, for example from what NVML reported for a real card.
 
         Args:
-            family: how to call it in messages.
+            family: the table's name in messages.
             profiles: its rows.
             slots: memory slots; by default the end of the farthest placement.
 

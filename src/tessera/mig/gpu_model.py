@@ -6,7 +6,7 @@ from tessera.mig.geometry import Geometry
 
 
 class PlacementsUnknown(ValueError):  # noqa: N818 - the name says what is wrong
-    """A model whose legal starts nobody has published; its table is read from NVML at run time."""
+    """A model without published legal starts; its table is read from NVML at run time."""
 
 
 class MigUnsupported(ValueError):  # noqa: N818 - the name says what is wrong
@@ -17,8 +17,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of card.
 
     Attributes:
-        short_name: how people write it, ``A100-40GB``.
-        other_short_names: what is accepted as well, ``A100-SXM4-40GB``.
+        short_name: the usual short name, ``A100-40GB``.
+        other_short_names: other accepted names, ``A100-SXM4-40GB``.
         product_names: NVML's product names; the first is what a simulated card reports.
         memory_mib: memory of the card in MiB: as NVML reports it for A100, H100-80GB, B200, GB200 and GB300, else the
             nominal GB times 1024, which leads to the same profile names.
@@ -46,7 +46,7 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mig_capable(self) -> bool:
-        """Whether it has a MIG mode."""
+        """True if the model has a MIG mode."""
         return bool(self.profile_names)
 
     @property

@@ -1,11 +1,11 @@
 """Planning a layout: from a multiset of profiles to explicit placements, before a card is touched.
 
-Explicit placements make the order of creation irrelevant; left to the driver, only some orders of the same set work.
-The search is exact: it keeps, item by item, every occupancy that the set can lead to. There are at most a few hundred
-on any known card, so it ends in well under a millisecond, and "no" means that no arrangement exists.
+Explicit placements make the order of creation irrelevant; if the driver places instances, only some orders of the same
+set work. The search is exact: it keeps, item by item, every occupancy that the set can lead to. There are at most a few
+hundred on any known card, so it ends in well under a millisecond, and "no" means that no arrangement exists.
 
-Ties between arrangements go to the one that leaves the most further placements open. ``placement/`` has its own,
-finer preference and uses ``list_packings`` directly.
+Ties between arrangements go to the one that leaves the most further placements open. ``placement/`` has its own, finer
+preference and uses ``list_packings`` directly.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def list_packings(
     Args:
         geometry: the card.
         wanted: profiles of that card, with repetitions, in any order.
-        occupancy: what is taken already.
+        occupancy: the bits that are taken already.
 
     Returns:
         Final occupancy to placements; empty when no arrangement exists.
@@ -66,7 +66,7 @@ def plan_layout(
     Args:
         geometry: the card.
         wanted: profile names with their counts, or names with repetitions.
-        occupancy: what is taken already, instances that stay where they are (``occupancy_of``).
+        occupancy: bits of instances that stay where they are (``occupancy_of``).
 
     Returns:
         Placements sorted by start, or why there are none.
@@ -81,7 +81,7 @@ def plan_layout(
         return Infeasible("count", f"{bad}: {named[bad]} instances asked for; a count is 0 or more", ())
     asked = dict(named)
     for name, count in named.items():
-        named[name] = min(count, geometry.profile(name).max_count + 1)  # more are no more impossible
+        named[name] = min(count, geometry.profile(name).max_count + 1)  # a larger count is no less possible
     found = list_packings(geometry, _profiles(geometry, named), occupancy)
     if not found:
         return _explain(geometry, named, occupancy, asked)
@@ -90,7 +90,7 @@ def plan_layout(
 
 
 def is_feasible(geometry: Geometry, wanted: Mapping[str, int] | Iterable[str], occupancy: int = 0) -> bool:
-    """Whether the set has a layout."""
+    """True if the set has a layout."""
     return not isinstance(plan_layout(geometry, wanted, occupancy), Infeasible)
 
 

@@ -15,11 +15,11 @@ Product names and compute capabilities are as NVIDIA writes them, but those of H
 boards, of H20-3e, B300 and Thor were not checked against a reading from a card. ``model_by_product`` answers ``None``
 for a name that is not here; nothing on a node depends on it, since the table then comes from NVML.
 
-What nobody has published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and
-refuse planning, rather than plan on a guess.
+Not published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and refuse
+planning, rather than plan on a guess.
 
-Of the cards that cannot be cut only those stand here that are simulated (:data:`WHOLE_MODELS`), since nothing is to be
-planned for them.
+Of the cards without MIG, the module lists only simulated ones (:data:`WHOLE_MODELS`), since there is no layout to plan
+for such cards.
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ _GB200_ALIASES = {
     "4g.93gb": ("4g.95gb",),
     "7g.186gb": ("7g.189gb",),
 }
-_A100_80_ALIASES = {"7g.80gb": ("7g.79gb",)}  # what the first drivers called it
+_A100_80_ALIASES = {"7g.80gb": ("7g.79gb",)}  # name in the first drivers
 
 
 def _table(family: str, rows: tuple[_Row, ...], memory_mib: int, aliases: Mapping[str, tuple[str, ...]]) -> Geometry:
@@ -229,7 +229,7 @@ MODELS: tuple[GpuModel, ...] = (
         also=("H100-SXM5-80GB", "H100-PCIE-80GB", "H100-CNX", "H800-80GB", "H100", "H800"),
     ),
     _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="2337", cc=(9, 0), driver=_H100),
-    # NVIDIA's name of this board has no memory in it; "H100" as people write it is the one of 80 GB.
+    # NVIDIA's name of this board has no memory size; "H100" in common use is the 80 GB one.
     _model("H100-SXM5-94GB", ("NVIDIA H100",), 94 * 1024, _SEVEN_SLICE, pci="2339", cc=(9, 0), driver=_H100),
     _model(
         "H100-NVL",

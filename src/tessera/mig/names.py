@@ -66,7 +66,7 @@ class ProfileName(msgspec.Struct, frozen=True):
 
     @property
     def media(self) -> bool:
-        """Whether the profile takes the card's media engines, of which there is one set per card."""
+        """True if the profile takes the card's media engines, of which a card has one set."""
         return self.suffix in ("+me", "+me.all")
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def parse_profile_name(text: str) -> ProfileName:
 
 
 def resource_spelling(name: str) -> str:
-    """A profile's name as it stands in a Kubernetes resource name: ``1g.5gb+me`` becomes ``1g.5gb.me``."""
+    """Returns a profile's name as in a Kubernetes resource name: ``1g.5gb.me`` for ``1g.5gb+me``."""
     return name.replace("+", ".")
 
 

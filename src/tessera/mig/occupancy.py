@@ -1,7 +1,7 @@
-"""Occupancy of one card: what is free, what an instance would collide with.
+"""Occupancy of one card: its free slots, and the conflicts of a further instance.
 
-An occupancy is the ``int`` that ``geometry.py`` describes. Functions here answer for one further instance; how several
-are packed together is in ``layout.py``. Nothing here knows who holds an instance.
+An occupancy is the ``int`` that ``geometry.py`` describes. Functions here answer for one further instance;
+``layout_planning.py`` packs several together. This module does not know who holds an instance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ class PlacementConflict(msgspec.Struct, frozen=True):
     """The reason why one further instance does not fit on a card.
 
     Attributes:
-        profile: what was asked for.
+        profile: the requested name.
         rule: ``unknown profile``, ``media``, ``count``, ``slots`` or ``starts``.
-        text: the conflict in words, naming what is in the way.
+        text: the conflict in words, naming the instances in the way.
         held: the placements in the way.
     """
 
@@ -31,8 +31,8 @@ class PlacementConflict(msgspec.Struct, frozen=True):
 def placement_mask(geometry: Geometry, placement: Placement) -> int:
     """The bits that an existing instance takes.
 
-    Hardware is believed: an instance of a profile that the table does not have, or at a start it does not list, still
-    takes the slots that it covers, and the media engines if its name says so.
+    The hardware is right: an instance of a profile that the table lacks, or at a start that the table does not list,
+    still takes the slots that it covers, and the media engines if its name says so.
 
     Raises:
         ValueError: the placement leaves the card.

@@ -1,18 +1,18 @@
-"""From what a card holds to what it shall hold, with the smallest change.
+"""Plans the smallest change from a card's present instances to the wanted ones.
 
 NVIDIA's own tool wipes a card and builds it anew. Here instances that the target still wants stay where they are, with
 the pods that use them. Rules:
 
-- the target is a multiset of profiles for the whole card; where its instances stand is decided here, explicitly;
+- the target is a multiset of profiles for the whole card; this module decides the positions explicitly;
 - as many instances in use as any layout of the target allows are kept, then as many of the idle ones; the search is
   exact, over every choice of what stays (a card holds seven instances at most, so at most 128 choices);
 - equal choices are settled by the layout that leaves the most further placements open, then by position: the same
   card and target give the same plan, whatever the order of their entries;
-- the order of the steps keeps what waits for pods to the end: idle instances go, all that already fits is made, then
-  those in use go, and the rest is made;
+- steps that wait for pods come last: idle instances are destroyed, then all instances that already fit are created,
+  then those in use are destroyed, and the rest is created;
 - a plan is made from the card as it is, so after a crash at any step the next plan finishes the work.
 
-Nothing here knows who uses an instance, nor how to make it idle.
+This module does not know who uses an instance, nor how to make it idle.
 """
 
 from collections import Counter
@@ -31,8 +31,8 @@ class HeldInstance(msgspec.Struct, frozen=True, order=True):
     """An instance that is on the card now.
 
     Attributes:
-        placement: where it is.
-        in_use: a pod or a process has it; it cannot be destroyed before that ends.
+        placement: its position.
+        in_use: a pod or process uses it; it cannot be destroyed before that ends.
     """
 
     placement: Placement
@@ -50,9 +50,9 @@ class TransitionStep(msgspec.Struct, frozen=True):
     """One change of the card.
 
     Attributes:
-        action: what is done.
-        placement: to which instance.
-        in_use: it is destroyed although it was in use when the plan was made: whoever has it must leave first.
+        action: create or destroy.
+        placement: the instance.
+        in_use: True if the step destroys an instance that was in use at planning: its users must leave first.
     """
 
     action: TransitionAction
@@ -64,9 +64,9 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     """The plan for one card; instances by position.
 
     Attributes:
-        keep: stay untouched.
-        steps: what is done, in this order.
-        layout: the whole card afterwards.
+        keep: instances that stay untouched.
+        steps: the changes, in this order.
+        layout: all instances of the card afterwards.
     """
 
     keep: tuple[Placement, ...]

@@ -1,7 +1,7 @@
 """Attributes of cards and MIG devices beyond MIG geometry: the values of :mod:`tessera.nvml.interface`.
 
-What a driver does not tell, or a card does not have, has a value of its own here (``None``, 0, an empty list). So
-whoever labels a node with these never has to handle an error for a card that is merely old.
+A value that a driver does not report, or a card does not have, is shown as ``None``, 0 or an empty list. So code that
+labels a node never has to handle an error for a card that is merely old.
 """
 
 from enum import Enum
@@ -51,7 +51,7 @@ class NvLink(msgspec.Struct, frozen=True):
 
 
 class MigAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """Engines and memory of a MIG device; 0 wherever the driver does not tell (nvml.h, ``nvmlDeviceAttributes_t``).
+    """Engines and memory of a MIG device; 0 if the driver does not report one (nvml.h, ``nvmlDeviceAttributes_t``).
 
     Attributes:
         memory_mib: memory of its GPU instance in MiB.

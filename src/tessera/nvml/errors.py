@@ -14,7 +14,7 @@ class NvmlError(Exception):
     """A call that NVML refused. ``code`` is the number of NVML's ``nvmlReturn_t``.
 
     Args:
-        text: which call on which object, and what to do.
+        text: the call and its object, and the remedy.
         code: NVML's number where the kind leaves it open.
     """
 
@@ -93,7 +93,7 @@ class InsufficientResources(NvmlError):
 
 
 class UnknownNvmlError(NvmlError):
-    """Anything else; ``code`` tells which."""
+    """Any other error; ``code`` is its number."""
 
 
 _KINDS: dict[int, type[NvmlError]] = {
@@ -111,7 +111,7 @@ _KINDS: dict[int, type[NvmlError]] = {
         InsufficientResources,
     )
 }
-#: No library was found, which is told apart from a driver that is not loaded.
+#: No library was found; distinct from a driver that is not loaded.
 LIBRARY_NOT_FOUND = 12
 #: Numbers that mean the same to a caller: library not found, function not found, GPU not found.
 _SAME_AS = {LIBRARY_NOT_FOUND: DriverNotLoaded, 13: NotSupported, 28: NotFound}
@@ -122,7 +122,7 @@ def make_error(code: int, text: str) -> NvmlError:
 
     Args:
         code: ``nvmlReturn_t``.
-        text: which call on which object, and what NVML says.
+        text: the call and its object, and NVML's message.
     """
     kind = _KINDS.get(code) or _SAME_AS.get(code) or UnknownNvmlError
     return kind(text, code=code)
@@ -134,7 +134,7 @@ def translate_errors(binding_error: type[Exception], what: str) -> Iterator[None
 
     Args:
         binding_error: the binding's ``NVMLError``, whose ``value`` is NVML's number.
-        what: which call on which object.
+        what: the call and its object.
     """
     try:
         yield

@@ -2,7 +2,7 @@
 
 :class:`Nvml` is the interface between the node agent and the GPUs. :mod:`tessera.nvml.real.real_nvml` carries it over
 NVIDIA's library, :mod:`tessera.nvml.simulated.simulated_machine` over cards that exist only in memory or in a file.
-Both answer with the same values and the same errors, so whoever calls cannot tell them apart.
+Both give the same values and the same errors, so callers cannot distinguish them.
 
 Rules:
 
@@ -11,7 +11,7 @@ Rules:
 * a GPU instance is always created at an explicit start, so the order of creation never decides the layout;
 * every failure is a :class:`~tessera.nvml.errors.NvmlError` of a kind that the caller can act on.
 
-The seam knows nothing of Kubernetes, of pods or of who owns an instance.
+The interface knows nothing of Kubernetes, of pods or of the owner of an instance.
 """
 
 from enum import Enum
@@ -35,7 +35,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         index: NVML's index; may change with a reboot or when a card is lost.
         minor: ``N`` of ``/dev/nvidiaN``; may change when MIG mode does.
         name: product name, e.g. ``NVIDIA A100-SXM4-40GB``.
-        memory_mib: total memory in MiB as NVML reports it; 0 for a card that does not tell.
+        memory_mib: total memory in MiB as NVML reports it; 0 if the card does not report it.
         pci_bus_id: ``00000000:07:00.0``.
         pci_device_id: device and vendor as one number, ``0x20B010DE``.
         compute_capability: ``(major, minor)``.

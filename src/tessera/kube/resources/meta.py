@@ -1,8 +1,8 @@
-"""What all API objects share: metadata, and the description of a resource that client, reflector and cache work from.
+"""The common parts of all API objects: metadata, and the description of a resource for client, reflector and cache.
 
-Structs here and in :mod:`tessera.kube.resources` are partial: they hold the fields that Tessera reads. What was decoded
-must therefore never be sent back whole; writes are patches that name their fields. Attribute names are snake case, the
-wire's are camel case. Lists are tuples, so that a cached object cannot be changed by its readers.
+Structs here and in :mod:`tessera.kube.resources` are partial: they hold the fields that Tessera reads. So a decoded
+object must never be sent back whole; writes are patches that name their fields. Attribute names are snake case, the
+wire's are camel case. Lists are tuples, so that readers cannot change a cached object.
 
 A resource may also be used untyped (:meth:`Resource.untyped`): its objects are then plain dicts. The functions
 :func:`key_of`, :func:`uid_of` and :func:`version_of` read both kinds.
@@ -17,7 +17,7 @@ import msgspec
 
 T = TypeVar("T")
 
-#: ``metadata.uid``: names one life of an object, where a name can be used again.
+#: ``metadata.uid``: identifies one object, while a later object may have the same name.
 Uid = NewType("Uid", str)
 
 
@@ -76,7 +76,7 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
 
 
 class ObjectReference(Wire, frozen=True, kw_only=True):
-    """Names an object from another one."""
+    """Refers to an object from another one."""
 
     api_version: str = ""
     kind: str = ""
@@ -89,14 +89,14 @@ class ObjectReference(Wire, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """Where a kind of object lives on the server and what it decodes to.
+    """The paths of a kind of object on the server, and the type that it decodes to.
 
     Attributes:
         group: API group, ``""`` for the core one.
         version: e.g. ``v1``.
         plural: the name in paths, e.g. ``pods``.
         kind: e.g. ``Pod``.
-        namespaced: whether objects live in namespaces.
+        namespaced: True if objects live in namespaces.
         type: the msgspec struct of an object, or ``dict``.
     """
 
@@ -183,7 +183,7 @@ def version_of(item: object) -> str:
 
 
 def version_number(version: str) -> int:
-    """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
+    """Returns a resourceVersion as a number, which it is by contract since Kubernetes 1.35; 0 if it is no number."""
     return int(version) if version.isascii() and version.isdigit() and len(version) <= 20 else 0
 
 
@@ -194,7 +194,7 @@ def manifest(resource: Resource[Any], item: object) -> dict[str, Any]:
 
 
 def resource_for(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
-    """Where an object of a kind with a regular plural lives; all kinds of Tessera's manifests have one."""
+    """Returns the resource of a kind with a regular plural; all kinds of Tessera's manifests have one."""
     group, _, version = manifest["apiVersion"].rpartition("/")
     kind = manifest["kind"]
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"

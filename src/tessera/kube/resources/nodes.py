@@ -1,4 +1,4 @@
-"""The parts of a Node that say what may run on it (core/v1)."""
+"""The parts of a Node that decide which pods may run on it (core/v1)."""
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
@@ -9,7 +9,7 @@ from tessera.kube.resources.pods import Condition
 
 
 class Taint(Wire, frozen=True, kw_only=True):
-    """Keeps pods off that do not tolerate it; effects: NoSchedule, PreferNoSchedule, NoExecute."""
+    """Excludes pods that do not tolerate it; effects: NoSchedule, PreferNoSchedule, NoExecute."""
 
     key: str = ""
     value: str = ""
@@ -18,7 +18,7 @@ class Taint(Wire, frozen=True, kw_only=True):
 
 
 class NodeSpec(Wire, frozen=True, kw_only=True):
-    """``unschedulable`` is what ``kubectl cordon`` sets."""
+    """``kubectl cordon`` sets ``unschedulable``."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -35,7 +35,7 @@ class NodeAddress(Wire, frozen=True, kw_only=True):
 class NodeSystemInfo(Wire, frozen=True, kw_only=True):
     """Facts about the machine that kubelet reports.
 
-    ``boot_id`` changes with every boot: what lived on the hardware before it is gone. ``architecture`` is Go's word
+    ``boot_id`` changes with every boot, after which all state on the hardware is gone. ``architecture`` is Go's word
     for it (amd64, arm64), which registries use too. ``os_image`` is ``PRETTY_NAME`` of the node's os-release.
     """
 

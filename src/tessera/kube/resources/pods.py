@@ -1,4 +1,4 @@
-"""The parts of a Pod that decide where and whether it runs, and what became of it (core/v1)."""
+"""The parts of a Pod that decide where and whether it runs, and the state of its containers (core/v1)."""
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
@@ -8,7 +8,7 @@ from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
 
 
 class PodAffinityTerm(Wire, frozen=True, kw_only=True):
-    """Pods that are meant, and the node label whose equal values are one place.
+    """The selected pods, and the node label whose equal values are one domain.
 
     Label keys (``matchLabelKeys``, ``mismatchLabelKeys``) are not read: the API server writes them into the selector.
     """
@@ -20,7 +20,7 @@ class PodAffinityTerm(Wire, frozen=True, kw_only=True):
 
 
 class PodAffinity(Wire, frozen=True, kw_only=True):
-    """Affinity or anti-affinity to other pods; the preferred terms are the scheduler's business."""
+    """Affinity or anti-affinity to other pods; only the scheduler uses the preferred terms."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=()
@@ -41,7 +41,7 @@ class TopologySpreadConstraint(Wire, frozen=True, kw_only=True):
 
 
 class EnvVar(Wire, frozen=True, kw_only=True):
-    """An environment variable, by name: values are nobody's business but the container's, and cost memory."""
+    """The name of an environment variable. Values are omitted: only the container needs them, and they cost memory."""
 
     name: str = ""
 
@@ -63,7 +63,7 @@ class ContainerPort(Wire, frozen=True, kw_only=True):
 
 
 class SecurityContext(Wire, frozen=True, kw_only=True):
-    """What a container may do, as far as it tells whether the host lies open to it."""
+    """Rights of a container, as far as they show if the host is open to it."""
 
     privileged: bool = False
 
@@ -83,7 +83,7 @@ class Container(Wire, frozen=True, kw_only=True):
 
 
 class SchedulingGate(Wire, frozen=True, kw_only=True):
-    """While a pod has one, the scheduler does not look at it."""
+    """While a pod has a gate, the scheduler ignores the pod."""
 
     name: str = ""
 
@@ -110,7 +110,7 @@ class NodeSelector(Wire, frozen=True, kw_only=True):
 
 
 class PreferredSchedulingTerm(Wire, frozen=True, kw_only=True):
-    """A wish with a weight from 1 to 100."""
+    """A preference with a weight from 1 to 100."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
@@ -134,7 +134,7 @@ class Affinity(Wire, frozen=True, kw_only=True):
 
 
 class Toleration(Wire, frozen=True, kw_only=True):
-    """A taint that the pod puts up with; an empty ``key`` with ``Exists`` is every taint."""
+    """A toleration of a taint; an empty ``key`` with ``Exists`` tolerates every taint."""
 
     key: str = ""
     operator: str = ""
@@ -154,11 +154,11 @@ class ClaimVolume(Wire, frozen=True, kw_only=True):
 
 
 class EphemeralVolume(Wire, frozen=True, kw_only=True):
-    """A volume whose claim is made for the pod and named after it."""
+    """A volume whose claim is created for the pod and named after it."""
 
 
 class Volume(Wire, frozen=True, kw_only=True):
-    """A volume, as far as it tells whether data goes with the pod, and which claims it uses."""
+    """A volume, as far as it shows if data is deleted with the pod, and which claims it uses."""
 
     name: str = ""
     empty_dir: EmptyDir | None = None
@@ -192,13 +192,13 @@ class PodSpec(Wire, frozen=True, kw_only=True):
 
     @property
     def privileged(self) -> bool:
-        """Whether a container of it may do what the host may. Where tenants may run such pods, nodes are theirs."""
+        """True if a container may do all that the host may. A user who may run such pods controls the nodes."""
         contexts = (each.security_context for each in (*self.init_containers, *self.containers))
         return any(each is not None and each.privileged for each in contexts)
 
 
 class ContainerStateWaiting(Wire, frozen=True, kw_only=True):
-    """Not running yet, or not again yet."""
+    """The container waits for its first or next start."""
 
     reason: str = ""
     message: str = ""
@@ -261,14 +261,14 @@ class PodStatus(Wire, frozen=True, kw_only=True):
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
-        """All of them, those that run first."""
+        """Returns all containers, in the order of their starts."""
         return (*self.init_container_statuses, *self.container_statuses)
 
     def crashes(self, of: ContainerStatus) -> int:
-        """How often a container was started again by itself, and not together with its pod.
+        """Returns how often a container was restarted alone, not together with its pod.
 
-        Kubelet counts on when a node boots, and starts all containers of a pod again; what all were is no crash. A pod
-        of one container says nothing of that, and every start again counts.
+        Kubelet keeps counting when a node boots, and starts all containers of a pod again; a restart of all is no
+        crash. In a pod of one container the two cannot be distinguished, and every restart counts.
         """
         every = [each.restart_count for each in self.containers]
         return of.restart_count - (min(every) if len(every) > 1 else 0)

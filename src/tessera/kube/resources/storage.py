@@ -1,4 +1,4 @@
-"""Volumes and claims, as far as they decide where a pod may run (core/v1, storage.k8s.io/v1)."""
+"""The parts of volumes and claims that decide where a pod may run (core/v1, storage.k8s.io/v1)."""
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 

@@ -1,8 +1,8 @@
 """A cache of objects with indexes; every change of it is an event.
 
 Pure: no I/O, no time. The events of one object are a consistent history: ADDED once, MODIFIED only while the object
-exists, DELETED once. An object that was deleted and created again under its name gives DELETED and then ADDED, even if
-the watch missed the delete: ``metadata.uid`` tells the two apart.
+    exists, DELETED once. An object that was deleted and created again with the same name gives DELETED and then ADDED,
+    even if the watch missed the delete: ``metadata.uid`` distinguishes the two.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One change of one object.
 
     Attributes:
-        kind: what happened.
+        kind: the kind of the change.
         object: the new state; for DELETED the last one that is known.
         old: the state before, ``None`` for ADDED.
     """
@@ -114,7 +114,7 @@ class Cache(Generic[T]):
         return [WatchEvent(EventKind.DELETED, last, old)]
 
     def replace(self, items: Iterable[T], keep: Collection[str] = ()) -> Iterator[WatchEvent[T]]:
-        """Becomes exactly ``items``, plus the known objects whose keys are in ``keep``.
+        """Replaces the content by ``items``, plus the known objects whose keys are in ``keep``.
 
         Lazy: each event comes after its change and before the next. Must be consumed to its end.
         """

@@ -21,7 +21,7 @@ class InformerGroup:
     async def running(self) -> AsyncIterator[None]:
         """Keeps the informers running inside the block, first waiting for their first lists.
 
-        An exception of the block is raised as it is, not inside an exception group.
+        An exception of the block is raised unchanged, not inside an exception group.
         """
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
@@ -39,10 +39,10 @@ class InformerGroup:
             raise failure
 
     async def wait_until(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
-        """The first answer of ``found`` that is neither None nor False, asked again after every change.
+        """Returns the first result of ``found`` that is neither None nor False; calls it again after every change.
 
         Raises:
-            TimeoutError: none came within ``seconds``; the text says ``what`` was waited for.
+            TimeoutError: there was none within ``seconds``; the text has ``what`` as the awaited condition.
         """
         try:
             async with asyncio.timeout(seconds):

@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 
 class Informer(Generic[T]):
-    """Keeps ``cache`` equal to the server and tells every handler what changes.
+    """Keeps ``cache`` equal to the server and reports every change to the handlers.
 
     Args:
-        client: who asks.
-        resource: what is mirrored.
-        clock: for pauses.
+        client: the client that lists and watches.
+        resource: the mirrored resource.
+        clock: times the pauses.
         rng: for jitter.
         namespace: mirror one namespace only.
-        label_selector: mirror only what matches.
-        field_selector: mirror only what matches, e.g. ``spec.nodeName=n1``.
+        label_selector: mirrors only matching objects.
+        field_selector: mirrors only matching objects, e.g. ``spec.nodeName=n1``.
         indexes: name -> function of an object, e.g. ``{"node": lambda pod: (pod.spec.node_name,)}``.
 
     Attributes:
-        cache: ``cache.get("ns/name")``, ``cache.by_index("node", "n1")``, ``cache.values()``. Only to be read.
+        cache: ``cache.get("ns/name")``, ``cache.by_index("node", "n1")``, ``cache.values()``. Read-only.
         reflector: its counters and version.
     """
 
@@ -64,10 +64,10 @@ class Informer(Generic[T]):
         )
 
     def add_handler(self, handler: Callable[[WatchEvent[T]], None]) -> Callable[[], None]:
-        """Calls ``handler`` for every change from now on, and first for what the cache holds, as ADDED.
+        """Calls ``handler`` for every change from now on; first, as ADDED, for each object in the cache.
 
-        The handler must be quick and must not raise: it runs between two lines of the watch. The function returned
-        ends it.
+        The handler must be quick and must not raise: it runs between two lines of the watch. The returned function
+        removes it.
         """
         for item in self.cache.values():
             handler(WatchEvent(EventKind.ADDED, item))
@@ -75,7 +75,7 @@ class Informer(Generic[T]):
         return lambda: self._handlers.remove(handler)
 
     def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
-        """Calls ``handler`` with the key of an object that does not decode and what is wrong, then with None after."""
+        """Calls ``handler`` with the key and error of an object that does not decode, and with None once it decodes."""
         self._unreadable_handlers.append(handler)
 
     def on_rollback(self, handler: Callable[[], None]) -> None:
@@ -84,11 +84,11 @@ class Informer(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list has been told to the handlers."""
+        """True if the handlers have received the first list."""
         return self.reflector.synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Returns once the first list has been told to the handlers."""
+        """Returns once the handlers have received the first list."""
         await self.reflector.synced.wait()
 
     async def run(self) -> None:

@@ -1,25 +1,25 @@
 """Mirrors a set of objects from the API server and never loses a change of state.
 
-No async Python library does this right (measured against ten of them: missed deletes after an expired version, hot
-loops, crashes), which is why it is written here. The rules:
+Hand-written because no async Python library does this right (ten were measured: missed deletes after an expired
+version, hot loops, crashes). The rules:
 
 1. List, then watch from the list's version with bookmarks; on a clean end or a broken connection watch again from the
    last version seen.
-2. An expired version (410, as the HTTP status or as an ERROR in the stream) means: list again. The difference to the
-   cache, by key and uid, is told as events, so a delete that nobody saw is still a DELETED.
-3. Every failure is followed by a pause of 0.2-30 s that grows and is jittered; the first good event resets it.
-   A LIST that succeeds does not, or a server whose watches fail would be listed in a hot loop.
-4. Each watch asks the server to end it after a random 300-600 s, so that watchers spread over API servers.
-   Silence is the transport's to detect (about 90 s; bookmarks come every minute).
-5. An object that does not decode is logged, counted and skipped; the version moves on all the same. If it was known,
-   its last good state stays until the object goes away. That it cannot be read is told, and when that is over.
-6. Other failures of a watch keep the version, five in a row are answered by a list.
-7. A watch that had stood for a while before it broke begins a new row: load balancers cut idle connections, every
-   minute or so, and that must not make us deaf for longer and longer.
-8. A list of a smaller version than the last one comes from an etcd that was restored from a backup. That is told before
-   its objects are, since versions from before say nothing about the order of theirs. A server that has not reached our
-   version yet (its cause ``ResourceVersionTooLarge``, or a bookmark before it) is listed at once: until then it would
-   show no change to a watch that is ahead of it.
+2. After an expired version (410, as the HTTP status or as an ERROR in the stream), list again. The difference to the
+cache, by key and uid, becomes events, so a delete that no watch showed is still a DELETED.
+3. After every failure comes a pause of 0.2-30 s that grows and is jittered; the first good event resets it. A
+successful LIST does not, or a server whose watches fail would be listed in a hot loop.
+4. Each watch asks the server to end it after a random 300-600 s, so that watchers spread over API servers. The
+transport detects silence (about 90 s; bookmarks come every minute).
+5. An object that does not decode is logged, counted and skipped; the version still advances. If the object was known,
+its last good state stays until the object is deleted. A callback reports when it becomes unreadable and readable again.
+6. After other failures of a watch the version is kept; after five in a row comes a list.
+7. A watch that had lasted for a while before it broke restarts the count: load balancers cut idle connections every
+minute or so, and the pauses must not grow from that.
+8. A list with a smaller version than the last one comes from an etcd that was restored from a backup. The rollback is
+reported before its objects, since earlier versions say nothing about their order. A server that has not reached our
+version yet (its cause ``ResourceVersionTooLarge``, or a bookmark before it) is listed at once: until then it would show
+no change to a watch that is ahead of it.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ _WATCH_SECONDS = (300, 600)
 #: A watch that ends within this time without a line is counted as a failure, seconds; as in client-go.
 _SHORT_WATCH = 1.0
 
-#: A watch that stood this long before it broke was a good one, seconds. Load balancers let idle connections live longer
-#: than that (HAProxy's example configurations have 50 s).
+#: A watch that lasted this long before it broke counts as good, seconds. Load balancers let idle connections live
+#: longer than that (HAProxy's example configurations have 50 s).
 _STEADY_WATCH = 20.0
 
 #: Cause of a refusal by a server that has not reached the version yet (apimachinery, CauseTypeResourceVersionTooLarge).
 _TOO_LARGE = "ResourceVersionTooLarge"
 
-#: Failed watches in a row after which the version itself is doubted.
+#: Failed watches in a row after which the reflector lists again.
 _FAILURES_BEFORE_LIST = 5
 
 
@@ -65,27 +65,27 @@ class Reflector(Generic[T]):
     """One list+watch loop that feeds one cache.
 
     Args:
-        client: who asks.
-        resource: what is mirrored.
+        client: the client that lists and watches.
+        resource: the mirrored resource.
         namespace: mirror one namespace only.
-        label_selector: mirror only what matches; an object that stops matching is told as DELETED.
+        label_selector: mirrors only matching objects; an object that stops matching gives DELETED.
         field_selector: as above.
         on_event: called after the cache has changed, in order, once per change. It must be quick and must not raise:
             an exception ends :meth:`run`.
-        on_unreadable: called with the key of an object that does not decode and what is wrong, or with None once it
-            decodes again or is gone; before the event that follows from that.
+        on_unreadable: called with the key and error of an object that does not decode, or with None once it decodes
+            again or is gone; before the event that follows from that.
         on_rollback: called before the events of a list whose version is smaller than that of the cache.
         clock: for pauses.
         rng: for jitter; seeded in tests.
-        cache: what is fed; a new one without indexes if left out.
+        cache: the cache to feed; a new one without indexes if left out.
 
     Attributes:
         cache: the mirrored state.
-        synced: set once the first LIST has been told.
-        attempted: set once the first LIST has been told or has failed.
-        error: why nothing was told yet; ``None`` once the first LIST has been.
+        synced: set once all events of the first LIST were sent.
+        attempted: set once the first LIST was processed or has failed.
+        error: why the first LIST is missing; ``None`` once it succeeded.
         skipped: objects skipped because they did not decode.
-        unreadable: keys of the objects that do not decode now, with what is wrong.
+        unreadable: keys of the objects that do not decode now, with the error.
         relists: lists made, the first included.
         failures: failures in a row, 0 while all is well.
     """
@@ -130,7 +130,7 @@ class Reflector(Generic[T]):
 
     @property
     def version(self) -> str:
-        """The resourceVersion that the cache stands at; ``""`` while a list is due."""
+        """Returns the resourceVersion of the cache; ``""`` while a list is due."""
         return self._version
 
     @property
@@ -174,7 +174,7 @@ class Reflector(Generic[T]):
         self.attempted.set()
 
     def _keys_to_keep(self, poisoned: Iterable[Undecodable]) -> set[str]:
-        """The keys whose known object lives on, though its present state cannot be read."""
+        """Returns the keys of known objects that still exist but cannot be read now."""
         metas = [poison.metadata for poison in poisoned if poison.metadata]
         return {key(meta.namespace, meta.name) for meta in metas if self._is_known(meta)}
 
@@ -185,7 +185,7 @@ class Reflector(Generic[T]):
     # Watching
 
     async def _watch(self) -> bool:
-        """Follows one stream to its end; False if it ended at once and empty, so that asking again would spin."""
+        """Follows one stream to its end; False if it ended at once and empty, so that an immediate retry would spin."""
         began = self._clock.monotonic()
         fruitful = False
         async with self._client.watch(
@@ -290,7 +290,7 @@ async def _raise_for_status(stream: Stream) -> None:
 
 
 def _version_is_lost(error: Exception) -> bool:
-    """410 says so; 400 and 422 mean that the server does not understand the version (another etcd behind it)."""
+    """True for 410; for 400 and 422 too, since then the server does not understand the version (another etcd)."""
     if not isinstance(error, ApiError):
         return False
     ahead = any(cause.reason == _TOO_LARGE for cause in error.causes)

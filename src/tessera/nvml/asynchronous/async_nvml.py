@@ -1,7 +1,7 @@
 """NVML under an event loop.
 
 NVML calls block: destroying an instance can take a second, and a GPU in trouble holds a call for longer. Callers use
-:class:`AsyncNvml` and cannot tell which of the two it is:
+:class:`AsyncNvml`, which has two equivalent implementations:
 
 - :class:`~tessera.nvml.asynchronous.threaded.ThreadedNvml` runs calls on real GPUs in worker threads;
 - :class:`~tessera.nvml.asynchronous.inline.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
@@ -54,8 +54,8 @@ class AsyncNvml(ABC):
 
         Args:
             operation: names it to the simulated latency.
-            call: what is done.
-            card: the card whose instances it is about; empty for a call about anything else.
+            call: the call to make.
+            card: the card whose instances the call is about; empty for any other call.
         """
 
     @abstractmethod
@@ -67,7 +67,7 @@ class AsyncNvml(ABC):
         """Returns when one of the processes may have ended."""
 
     async def wait_idle(self, gpu: GpuUuid, gi_id: int | None = None) -> None:
-        """Returns when no process computes on the GPU instance (on the whole card without ``gi_id``)."""
+        """Returns once no process computes on the GPU instance (on the whole card without ``gi_id``)."""
         while processes := [p for p in await self.processes(gpu) if gi_id is None or p.gi_id == gi_id]:
             await self._process_exit(processes)
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class SimulatedNvml(Nvml, Protocol):
-    """Cards that tell when something about them changed."""
+    """Cards that report changes."""
 
     @property
     def poll_interval(self) -> float | None:
@@ -76,7 +76,7 @@ class InlineNvml(AsyncNvml):
         await self._wait_for_change(None)
 
     async def _wait_for_change(self, at_most: float | None) -> None:
-        """Returns at the next change, after ``at_most`` seconds, or when it is time to look for others' changes."""
+        """Returns at the next change, after ``at_most`` seconds, or when the next check for others' changes is due."""
         changed = asyncio.Event()
         unsubscribe = self._nvml.subscribe(changed.set)
         waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]

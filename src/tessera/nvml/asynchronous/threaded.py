@@ -21,22 +21,22 @@ from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 
 T = TypeVar("T")
 
-#: A wait for events holds its thread for so long at a time, seconds.
+#: Longest wait for events in one piece, seconds; it holds its thread so long.
 EVENT_WAIT = 1.0
-#: How often a process that cannot be watched is looked at again, seconds.
+#: Seconds between two checks of a process that cannot be watched.
 UNWATCHABLE_RECHECK = 1.0
 
 
 class SharedLock:
-    """A library that threads share until one needs it for itself. Who waits to be alone goes before who comes later."""
+    """A library that threads share until one needs it alone. A waiter to be alone goes before later sharers."""
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._sharing = 0
-        self._alone = 0  # those that are alone, or wait to be
+        self._alone = 0  # number of threads that are alone, or wait to be
 
     def run_shared(self, act: Callable[[], T]) -> T:
-        """Does something beside others."""
+        """Runs a function beside others."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             self._sharing += 1
@@ -48,7 +48,7 @@ class SharedLock:
                 self._changed.notify_all()
 
     def run_alone(self, act: Callable[[], T]) -> T:
-        """Does something while nobody else does anything."""
+        """Runs a function while no other runs."""
         with self._changed:
             self._alone += 1
             self._changed.wait_for(lambda: not self._sharing)
@@ -112,7 +112,7 @@ class ThreadedNvml(AsyncNvml):
     async def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event, waited for in the events thread."""
         nvml, left = self._open_nvml("wait_event"), seconds
-        while True:  # in parts: whoever closes NVML waits for the thread, and a thread cannot be called back
+        while True:  # in parts: a closing caller waits for the thread, and a thread cannot be called back
             wait = asyncio.get_running_loop().run_in_executor(self._events, nvml.wait_event, min(left, EVENT_WAIT))
             left -= EVENT_WAIT
             if (event := await wait) is not None or left <= 0:
