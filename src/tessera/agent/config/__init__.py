@@ -1,1 +1,1 @@
-"""The desired configuration of a node: its sharing profile and its MIG layout, followed as they change."""
+"""Follows the desired configuration of a node: its sharing profile and its MIG layout."""

@@ -5,12 +5,12 @@ Rules:
 * A change of a label or of a ConfigMap changes the desired configuration at once, without a restart.
 * A ConfigMap that does not exist counts as empty. One that the agent may not read is reported, and the node keeps what
   it has. Neither stops the agent: it keeps watching, so it is enough to grant the right later.
-* The desired configuration is worked out only when one of its inputs changed, and each text is parsed once.
+* The desired configuration is computed only when one of its inputs changed, and each text is parsed once.
 * A Node object that is gone for a moment keeps its configuration: a kubelet that registers anew must not cost a layout.
 
-A sharing profile is kept on disk with its text once it is in force (:meth:`ConfigWatcher.profile_applied`). So a node
-whose label names a profile with a mistake keeps the last one, also over a restart or an upgrade of the agent, when the
-ConfigMap may have lost it.
+The agent keeps a sharing profile with its text on disk once it is in force (:meth:`ConfigWatcher.profile_applied`). So
+a node whose label names a profile with a mistake keeps the last good one, also over a restart or an upgrade of the
+agent, even if the ConfigMap has lost it.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class LastAppliedProfile:
     """The sharing profile that was in force last.
 
     Args:
-        folder: where the agent keeps its state.
-        read: reads a profile's text; may remember what it has read.
+        folder: folder of the agent's state.
+        read: reads a profile's text; may cache results.
     """
 
     def __init__(self, folder: Path, read: Callable[[str], SharingProfile | FileRefused]) -> None:
@@ -67,14 +67,14 @@ class LastAppliedProfile:
 
     @property
     def profile(self) -> AppliedProfile | None:
-        """The profile; ``None`` if none ever was in force. The same object until it changes."""
+        """The last profile in force; ``None`` if there never was one. The same object until it changes."""
         return self._profile
 
     def save(self, name: str, text: str) -> None:
-        """Keeps a profile that is in force. Cheap when nothing is new.
+        """Saves a profile that is in force. Cheap if it is the same as before.
 
         Raises:
-            FileRefused: the text is no profile, so it cannot be in force.
+            FileRefused: the text is not a profile, so it cannot be in force.
         """
         if self._profile is None or (self._profile.name, self._profile.text) != (name, text):
             profile = self._read(text)
@@ -104,7 +104,7 @@ class ConfigWatcher:
         client: the API server.
         options: the ConfigMaps, the defaults, and the folder for the last profile.
         node: the node as last seen; ``None`` while there is no such object.
-        changes: notified when a ConfigMap changes. Whoever mirrors the node notifies it of labels.
+        changes: notified when a ConfigMap changes. The mirror of the node notifies it of labels.
         clock: for pauses between attempts.
         rng: for jitter.
     """
@@ -129,7 +129,7 @@ class ConfigWatcher:
         self._last = LastAppliedProfile(options.state_dir, self._read_profile)
         #: Values of the labels of profile and layout, as the Node last had them.
         self._labels = ("", "")
-        #: What was worked out last, behind its inputs.
+        #: The last results, each behind its inputs.
         self._sharing: tuple[object, DesiredSharing] | None = None
         self._layout: tuple[object, DesiredLayout] | None = None
 
@@ -140,7 +140,7 @@ class ConfigWatcher:
             group.create_task(self._layouts.run())
 
     async def wait_first_read(self) -> None:
-        """Returns when each ConfigMap has been read or refused once; :meth:`run` must be running."""
+        """Waits until each ConfigMap has been read or refused once; :meth:`run` must be running."""
         await self._profiles.wait_first_read()
         await self._layouts.wait_first_read()
 
@@ -165,18 +165,18 @@ class ConfigWatcher:
 
     @property
     def last_applied(self) -> AppliedProfile:
-        """The profile that is in force, as :meth:`profile_applied` was told."""
+        """The profile that is in force, from the last :meth:`profile_applied`."""
         return self._last.profile or AppliedProfile()
 
     def profile_applied(self, name: str, text: str) -> None:
-        """Takes in that kubelet is offered devices by this profile; it is kept from now on. Cheap when nothing is new.
+        """Notes that the devices are advertised by this profile, and saves it. Cheap if it is the same as before.
 
         Args:
-            name: the profile's.
-            text: the profile's.
+            name: name of the profile.
+            text: text of the profile.
 
         Raises:
-            FileRefused: the text is no profile, so it cannot be in force.
+            FileRefused: the text is not a profile, so it cannot be in force.
         """
         self._last.save(name, text)
 

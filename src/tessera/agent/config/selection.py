@@ -1,12 +1,12 @@
 """Selects the sharing profile and the MIG layout of a node from its label, the cluster's default and the files. Pure.
 
-Profiles: :mod:`tessera.api.sharing.profile_selection` has the rules. A choice that cannot be followed, because the name
-is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node with what was in force before, and
-says why.
+Profiles: :mod:`tessera.api.sharing.profile_selection` has the rules. If the choice cannot be followed, because the name
+is unknown, the file has mistakes or the ConfigMap cannot be read, the node keeps the profile that was in force before,
+with the reason.
 
-Layouts: a ConfigMap may hold several files of layouts; NVIDIA's holds one under ``config.yaml``. Their names count
-together. A file with mistakes matters to a node only if it may hold the layout that the node asks for. A name that two
-files have is refused. Layouts that exist without a file, and what a layout asks of each card, are not known here.
+Layouts: a ConfigMap may hold several files of layouts; NVIDIA's holds one under ``config.yaml``. The names of all files
+count together. A file with mistakes matters to a node only if it may hold the node's layout. A name in two files is
+refused. This module knows neither layouts without a file nor the goals that a layout sets for each card.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from tessera.api.sharing.profile_selection import UnknownSharingProfile, choose_
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
 LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
 
-#: Characters that the value of a label has at most (Kubernetes, labels and selectors).
+#: Largest number of characters in the value of a label (Kubernetes, labels and selectors).
 LABEL_LENGTH = 63
 
 
@@ -34,7 +34,7 @@ class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: its name in messages, ``ConfigMap kube-system/profiles``; empty if none is configured.
-        texts: by key; empty if the ConfigMap is not there.
+        texts: the files by key; empty if the ConfigMap does not exist.
         error: why the ConfigMap cannot be read; ``None`` if it can, or if none is configured.
     """
 
@@ -43,7 +43,7 @@ class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-#: Reads a profile, or why the file has none.
+#: Reads a profile, or returns why the file has none.
 ReadProfile = Callable[[str], SharingProfile | FileRefused]
 
 
@@ -58,14 +58,14 @@ def read_profile(text: str) -> SharingProfile | FileRefused:
 def select_profile(
     files: ConfigMapFiles, label: str, default: str, last: AppliedProfile | None, read: ReadProfile = read_profile
 ) -> DesiredSharing:
-    """The profile that a node must follow.
+    """Returns the profile that a node must follow.
 
     Args:
         files: the profiles.
         label: value of the node's label; empty if it has none.
         default: the cluster's default; empty if it has none.
-        last: what was in force before.
-        read: reads a file; may remember results.
+        last: the profile that was in force before.
+        read: reads a file; may cache results.
     """
     if files.error is not None:
         return _keep_last(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
@@ -96,7 +96,7 @@ def _keep_last(last: AppliedProfile | None, problem: str, reason: str) -> Desire
     )
 
 
-#: Reads layouts, or why the file has none.
+#: Reads layouts, or returns why the file has none.
 ReadLayouts = Callable[[str], MigLayouts | FileRefused]
 
 
@@ -109,7 +109,7 @@ def read_layouts(text: str) -> MigLayouts | FileRefused:
 
 
 def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLayouts = read_layouts) -> DesiredLayout:
-    """The layout that a node must have.
+    """Returns the layout that a node must have.
 
     Args:
         files: the files of layouts.
@@ -147,7 +147,7 @@ def _closest_name(files: ConfigMapFiles, name: str, read: ReadLayouts) -> str:
 def _find_layout(
     files: ConfigMapFiles, name: str, read: ReadLayouts
 ) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
-    """The layout of that name, or message and reason why there is none; all ``None`` if no file has it."""
+    """The layout of that name, or message and reason of the problem; all ``None`` if no file has it."""
     if files.error is not None:
         return None, f"{files.source}: {files.error}", LAYOUTS_UNREADABLE
     found: dict[str, tuple[LayoutEntry, ...]] = {}

@@ -1,1 +1,1 @@
-"""MIG layouts of a node's static cards: what is desired, what differs, and how a card gets there from any state."""
+"""Applies MIG layouts to a node's static cards: desired state, differences, and steps from any state of a card."""

@@ -1,13 +1,13 @@
-"""Brings one card to its goal: reads it, asks the state machine, carries the instruction out.
+"""Brings one card to its goal: reads the card, asks the state machine, carries out the instruction.
 
 No card waits for another.
 
-NVML has no event for instances that another program makes or destroys, so a finished card is read now and then; a new
-reading of the node's inventory that differs is looked into at once. The inventory is read again when the calls of a
-burst are over and before a fence shrinks: a destroyed device must not be offered for a moment.
+NVML has no event for instances that another program makes or destroys, so the reconciler reads a finished card now and
+then; if a new reading of the node's inventory differs, it reads the card at once. It reads the inventory again after a
+burst of calls and before a fence shrinks: a destroyed device must not be offered even for a moment.
 
-Pods are evicted only once the Node no longer counts the devices that they hold. Otherwise the pods that replace them
-would be sent to the same node, and kubelet would refuse them for good.
+The reconciler evicts pods only once the Node no longer counts the devices that they hold. Otherwise the pods that
+replace them would be scheduled to the same node, and kubelet would refuse them for good.
 """
 
 import logging
@@ -46,11 +46,11 @@ from tessera.nvml.interface import GpuUuid
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a card that is as its goal asks is read again.
+#: Seconds after which a card that has reached its goal is read again.
 DRIFT_RECHECK = 60.0
-#: Seconds after which users are listed again, or a file is written again.
+#: Seconds after which users are listed again, or a failed write of a file is tried again.
 RETRY_PAUSE = 2.0
-#: Seconds after which pods are evicted although the Node still counts their devices: three of kubelet's node status.
+#: Seconds after which pods are evicted although the Node still counts their devices: three node status of kubelet.
 EVICTION_DELAY_LIMIT = 30.0
 
 
@@ -58,7 +58,7 @@ class NodeLayout(Protocol):
     """The layout of the whole node, as one of its cards sees it."""
 
     def goal_of(self, uuid: str) -> CardGoal | None:
-        """What the layout asks of a card; ``None`` to leave it as it is."""
+        """The goal that the layout sets for a card; ``None`` to leave the card as it is."""
         ...
 
     async def request_reboot(self, reason: str) -> CardStatus:
@@ -67,22 +67,22 @@ class NodeLayout(Protocol):
 
 
 class CardReconciler:
-    """Works on one card.
+    """Brings one card to its goal.
 
     Args:
         machine: decides.
-        layout: the node's.
+        layout: the layout of the node.
         executor: reads and changes the card.
         inventory: the node's cards, read again after changes.
-        ownership: which side has the card.
-        users: who uses which device.
+        ownership: the owner of each card.
+        users: lists the users of each device.
         changes: wakes this reconciler, and all others after a change here.
         clock: for waits.
 
     Attributes:
         fence: UUIDs of the card and its MIG devices that must not be allocated.
-        status: the card's status; ``None`` where it is left as it is.
-        needs_reboot: only a reboot of the node helps the card.
+        status: the card's status; ``None`` if the card has no goal.
+        needs_reboot: true if only a reboot of the node helps the card.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class CardReconciler:
         self._clock = clock
         #: Events since the last decision.
         self._events: list[CardEvent] = []
-        #: A call was made since the inventory was read.
+        #: True if a call was made since the inventory was read.
         self._changed = False
         #: The goal of the last decision.
         self._goal: CardGoal | None = None
-        #: When evictions begin although the Node still counts the devices; ``None`` while it counts none too many.
+        #: Time at which evictions begin although the Node still counts the devices; ``None`` while it does not.
         self._evict_at: float | None = None
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         while True:
             seen, inputs = self._changes.count, self._inputs(users=True)
             goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
@@ -164,7 +164,7 @@ class CardReconciler:
             return UsersUnknown(text, self._clock.monotonic() + RETRY_PAUSE)
 
     async def _evict(self, users: Sequence[UserPod]) -> None:
-        """Asks for the evictions, unless the Node would be sent new pods in place of the evicted ones."""
+        """Requests the evictions, unless the scheduler would still send new pods to the Node in their place."""
         seen = self._changes.count
         if left := self._seconds_until_eviction():
             pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted())
@@ -177,7 +177,7 @@ class CardReconciler:
             self._events.append(EvictionAnswered(user.pod, refusal, self._clock.monotonic()))
 
     def _seconds_until_eviction(self) -> float:
-        """How long to wait for a Node that counts the fenced devices; 0 once it does not, or did not in time."""
+        """Seconds to wait for a Node that still counts the fenced devices; 0 once it does not or the wait is over."""
         if not self._users.overcounted():
             self._evict_at = None
             return 0.0
@@ -200,7 +200,7 @@ class CardReconciler:
         self._executor.journal.save_managed(self._uuid, self._machine.managed)
 
     async def _refresh_inventory(self) -> bool:
-        """Reads the inventory again if a call was made; returns whether that succeeded."""
+        """Reads the inventory again if a call was made; returns true unless that failed."""
         if self._changed:
             try:
                 await self._inventory.refresh()
@@ -226,7 +226,7 @@ class CardReconciler:
             seen = self._changes.count
 
     async def _report(self, instruction: Wait | InSync | RequestReboot) -> float | None:
-        """Sets the status; returns when to decide again, ``None`` for at the next change."""
+        """Sets the status; returns the time of the next decision, ``None`` for at the next change."""
         now = self._clock.monotonic()
         match instruction:
             case Wait(until=until):
@@ -248,7 +248,7 @@ class CardReconciler:
                 return now + DRIFT_RECHECK
 
     def _inputs(self, *, users: bool) -> tuple[object, ...]:
-        """Inputs whose change ends a rest. The users matter to a waiting card only, and are the last element."""
+        """Inputs whose change ends a wait. The users matter to a waiting card only, and are the last element."""
         goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
         acts = goal is not None and role is CardOwner.STATIC
         card = self._inventory.inventory.gpu(self._uuid) if acts else None

@@ -1,14 +1,16 @@
-"""Resolves a desired layout into goals for each card of the node, judged as a whole before any card is touched. Pure.
+"""Resolves a desired layout into a goal for each card of the node. Pure.
+
+The whole layout is checked before any card is touched.
 
 Rules:
 
 - ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
   with the cards that it leaves in MIG mode without instances; its other cards are static.
-- A layout that no file has may be one of those that exist without a file (``all-1g.5gb``, ``7x1g.5gb``).
+- A layout without a file may be one of the generated ones (``all-1g.5gb``, ``7x1g.5gb``).
 - A layout that turns MIG on is rejected on a node without a card that has MIG. If it is only the cluster's default,
   such a node has no layout.
-- If one card cannot hold what its entry asks, the whole layout is rejected.
-- A card whose table of profiles is unknown while MIG mode is off is judged once the mode is on.
+- If one card cannot hold the instances of its entry, the whole layout is rejected.
+- A card whose table of profiles is unknown while MIG mode is off is checked once the mode is on.
 - Cards that the layout does not name, and all cards where no layout is desired, stay as they are.
 """
 
@@ -66,7 +68,7 @@ class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> ResolvedLayout | RejectedLayout:
-    """Resolves a layout for these cards, or says why they cannot have it.
+    """Resolves a layout for these cards, or returns why they cannot have it.
 
     Args:
         desired: the layout.
@@ -134,7 +136,7 @@ def _goal_of(name: str, target: CardTarget) -> CardGoal:
 
 
 def _find_conflicts(cards: Iterable[tuple[CardTarget, GpuState]]) -> Iterator[str]:
-    """What cards cannot hold of the layout: each conflict once, with all its cards."""
+    """The parts of the layout that cards cannot hold: each conflict once, with all its cards."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for target, card in cards:
         if reason := _find_conflict(target, card):
@@ -149,12 +151,12 @@ def _find_conflict(target: CardTarget, card: GpuState) -> str | None:
     if card.geometry is None or not target.counts:
         return None
     plan = plan_layout(card.geometry, target.counts)
-    # The table has the model's name before MIG mode is on, and the product's name from then on.
+    # The table has the model's name until MIG mode is on, and the product's name from then on.
     return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
 
 
 def _built_in_layout(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:
-    """A layout that exists without a file: a generated one, or one whose name spells its counts."""
+    """A layout without a file: a generated one, or one whose name spells its counts."""
     kinds = _card_kinds(cards)
     return generated_layouts(kinds).get(name) or make_named_layout(name, kinds)
 

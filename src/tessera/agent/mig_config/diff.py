@@ -1,15 +1,18 @@
-"""Compares a card with its goal: everything that is left to do. Pure, one comparison, no memory.
+"""Compares a card with its goal and returns everything that is left to do. Pure, one comparison, no memory.
 
 Rules:
 
 - Instances are compared as a multiset of profiles: the same instances at other starts are no difference.
 - Instances in use stay where the goal allows it, then as many idle ones as possible (:mod:`tessera.mig.transition`).
-- An instance that the goal does not ask for is destroyed, whoever made it. So is a compute instance that does not span
-  its GPU instance. A GPU instance without one is completed if the goal keeps it, and destroyed otherwise.
+- An instance that is not in the goal is destroyed, no matter which program made it. So is a compute instance that does
+  not span its GPU instance. A GPU instance without a compute instance is completed if the goal keeps it, and destroyed
+  otherwise.
 - A change of MIG mode, a reset and the hand-over to slices on demand need the whole card, without any user.
-- A card that is handed over loses the instances that a layout made or kept. Others stay for slices on demand to see.
+- A card that is handed over loses the instances that a layout made or kept. Other instances stay, and slices on demand
+  treat them as foreign.
 - A pending mode that contradicts the goal would take effect at the next reset or reboot. It is taken back while the
-  card is empty, and before any reset. On a card that holds something it is left; once it takes effect it is drift.
+  card is empty, and before any reset. On a card with instances it stays; once it takes effect, that is a new
+  difference.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,15 +35,15 @@ from tessera.mig.occupancy import occupancy_of, placement_mask
 from tessera.mig.transition_planning import HeldInstance, plan_transition
 from tessera.nvml.interface import GpuInstance
 
-#: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, as instances with media engines may call it (nvml.h).
+#: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, which instances with media engines may have (nvml.h).
 _ONE_SLICE = frozenset({0, 7})
 
 
 class CardUsage(msgspec.Struct, frozen=True):
-    """Who uses a card.
+    """The users of a card.
 
     Attributes:
-        uuid: the card's.
+        uuid: UUID of the card.
         users: pods, by the UUID of the card or MIG device that they hold.
         processes: PIDs by GPU instance; under ``None`` those on the whole card.
     """
@@ -69,7 +72,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
         clear: instances to keep, whose compute instances are destroyed since they do not span them.
         complete: instances to keep that have no compute instance yet.
         create: instances to create, in this order.
-        needs_whole_card: no pod and no process may stay on the card.
+        needs_whole_card: true if no pod and no process may stay on the card.
         final_call: the call that comes last, once the card has no user.
         keep: instances to keep.
         geometry: the card's table of profiles, if instances are created.
@@ -86,7 +89,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """True if the card is as its goal asks."""
+        """True if the card has reached its goal."""
         return not (self.destroy or self.clear or self.complete or self.create or self.final_call)
 
     def places(self) -> frozenset[InstancePlace]:
@@ -99,7 +102,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.destroy, *self.clear)
 
     def devices_to_fence(self, uuid: str, instances: Iterable[GpuInstance]) -> frozenset[str]:
-        """The devices that no pod may be given: those to be destroyed, or all of the card."""
+        """The devices that no pod may get: those to be destroyed, or all of the card."""
         touched = tuple(instances) if self.needs_whole_card else self.to_vacate()
         card = {uuid} if self.needs_whole_card else set()
         return frozenset(card | {each.mig_uuid for one in touched for each in one.compute_instances})
@@ -125,11 +128,11 @@ def diff_card(
     """Compares a static card with its goal.
 
     Args:
-        goal: what the card must be.
-        card: what it is.
-        usage: who uses it; used instances are kept first.
-        managed: places that a layout made or kept.
-        needs_reset: a call said that the card must be reset first.
+        goal: the desired state of the card.
+        card: its present state.
+        usage: its users; used instances are kept first.
+        managed: places of instances that a layout made or kept.
+        needs_reset: true if a failed call showed that the card must be reset first.
     """
     if goal.role is CardOwner.ON_DEMAND:
         gone = tuple(each for each in card.instances if place_of(each) in managed)
@@ -158,7 +161,7 @@ def diff_card(
 
 
 def place_of(instance: GpuInstance) -> InstancePlace:
-    """Where an instance is."""
+    """The place of an instance."""
     return InstancePlace(instance.profile, instance.start)
 
 

@@ -1,10 +1,10 @@
-"""The pods that use a node's static devices: lists them for certain, and evicts them.
+"""Lists the pods that use a node's static devices, without gaps, and evicts them.
 
-Before something is destroyed it is not enough to match kubelet's list with the pods that a watch has shown: a pod may
-be admitted before the watch shows it, and would not count. So behind the fence the API server itself is asked for the
-pods of the node, and kubelet after it. A pod that got a fenced device got it before the fence, so it was bound before,
-and the server knows it. Kubelet lists the devices of a container a moment after the device plugin gave them, so devices
-that were given lately count as used as well.
+Before a device is destroyed it is not enough to match kubelet's list with the pods that a watch has shown: kubelet may
+admit a pod before the watch shows it. So once the fence is set, the drainer asks the API server itself for the pods of
+the node, and kubelet after it. A pod with a fenced device got it before the fence, so it was bound before, and the API
+server knows it. Kubelet lists the devices of a container a moment after the device plugin gave them, so devices that
+were given lately count as used as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ class NodePods(Protocol):
     """The pods of the node that have not ended."""
 
     def live_pods(self) -> Sequence[Pod]:
-        """As the watch has shown them."""
+        """The pods as the watch has shown them."""
         ...
 
     async def list_bound_pods(self) -> Sequence[Pod]:
-        """As the API server itself says; raises ConnectionError if it does not answer."""
+        """The pods from the API server itself; raises ConnectionError if it does not answer."""
         ...
 
 
 class Advertiser(Protocol):
-    """What kubelet is offered of the static devices."""
+    """Advertises the static devices to kubelet."""
 
     @property
     def lately_given(self) -> frozenset[str]:
-        """UUIDs of devices that were given to containers that kubelet may not list yet."""
+        """UUIDs of devices in containers that kubelet may not list yet."""
         ...
 
     @property
@@ -44,16 +44,15 @@ class Advertiser(Protocol):
 
 
 class DeviceDrainer:
-    """Asks API server and kubelet.
+    """Lists and evicts the users of devices, through API server and kubelet.
 
     Args:
-        kubelet: the node's.
-        pods: the node's.
+        kubelet: the node's kubelet.
+        pods: the pods of the node.
         evictor: evicts pods; ``None`` if the policy is to wait for them.
 
     Attributes:
-        advertiser: offers the devices. It is made after this object, so it is set later; ``None`` as long as nothing
-            is offered.
+        advertiser: advertises the devices. It is made after this object, so it is set later; ``None`` until then.
     """
 
     def __init__(self, kubelet: Kubelet, pods: NodePods, evictor: Evictor | None = None) -> None:
@@ -64,11 +63,11 @@ class DeviceDrainer:
 
     @property
     def may_evict(self) -> bool:
-        """True if pods are evicted; otherwise they are waited for."""
+        """True if pods are evicted; otherwise the agent waits for them."""
         return self._evictor is not None
 
     def snapshot(self) -> object:
-        """What is known without asking. While it is equal, a new list would be equal too."""
+        """The inputs that are known without a request. While they are equal, a new list would be equal too."""
         return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._lately_given()
 
     def overcounted(self) -> Sequence[str]:
@@ -90,7 +89,7 @@ class DeviceDrainer:
         return {device: (UserPod(),) for device in self._lately_given()} | users
 
     async def evict(self, user: UserPod) -> str | None:
-        """Asks the API server to evict a pod; returns why it is not evicted, ``None`` if it will end or has ended."""
+        """Asks the API server to evict a pod; returns why the pod stays, ``None`` if it will end or has ended."""
         assert self._evictor is not None
         answer = await self._evictor.evict(user.namespace, user.name, user.pod)
         return answer.text if isinstance(answer, Blocked) else None

@@ -15,13 +15,13 @@ from tessera.nvml.interface import GpuInstance, MigUuid
 
 
 class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layout asks of one card.
+    """The goal that a layout sets for one card.
 
     Attributes:
-        role: which side gets the card; the other attributes count for static cards only.
-        mig_enabled: MIG mode must be on.
+        role: the side that gets the card; the other attributes count for static cards only.
+        mig_enabled: true if MIG mode must be on.
         counts: number of instances by profile, for the whole card.
-        path: the entry of the layout that asks for it; empty if no entry does.
+        path: the entry of the layout that sets the goal; empty if no entry does.
     """
 
     role: CardOwner = CardOwner.STATIC
@@ -31,7 +31,7 @@ class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstancePlace(msgspec.Struct, frozen=True, order=True):
-    """Where an instance is on its card: profile as NVML names it, first memory slot."""
+    """Place of an instance on its card: profile as NVML names it, first memory slot."""
 
     profile: str
     start: int
@@ -52,7 +52,7 @@ class UserPod(msgspec.Struct, frozen=True, order=True):
 
 
 class GoalSet(msgspec.Struct, frozen=True):
-    """The layout asks this of the card; ``None`` leaves the card as it is."""
+    """The layout sets this goal for the card; ``None`` leaves the card as it is."""
 
     goal: CardGoal | None
 
@@ -89,7 +89,7 @@ class FenceSet(msgspec.Struct, frozen=True):
 
 
 class UsersListed(msgspec.Struct, frozen=True):
-    """The users of each device, asked for after the fence was set: no fenced device can have got a user since."""
+    """The users of each device, listed after the fence was set: no fenced device can have a new user since."""
 
     users: Mapping[str, tuple[UserPod, ...]]
 
@@ -102,15 +102,15 @@ class UsersUnknown(msgspec.Struct, frozen=True):
 
 
 class OwnerRead(msgspec.Struct, frozen=True):
-    """Which side has the card now."""
+    """The present owner of the card."""
 
     role: CardOwner
 
 
 class CallFailure(Enum):
-    """Why a call failed, as far as the next step depends on it."""
+    """Reason for a failed call, as far as the next step depends on it."""
 
-    #: Something still uses it.
+    #: A pod or process still uses the card or instance.
     BUSY = "busy"
     #: Any other reason.
     REFUSED = "refused"
@@ -139,7 +139,7 @@ class EvictionAnswered(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod to be evicted.
         refusal: why the pod cannot be evicted now; ``None`` if it will end.
-        now: when the answer came.
+        now: time of the answer.
     """
 
     pod: PodUid
@@ -207,13 +207,13 @@ Call = SetMigMode | Reset | CreateGi | CreateCi | DestroyCi | DestroyGi
 
 
 class SetFence(msgspec.Struct, frozen=True):
-    """Let no pod be given exactly these UUIDs, of the card and of its MIG devices."""
+    """Fence exactly these UUIDs, of the card and of its MIG devices: no pod may get them."""
 
     uuids: frozenset[str]
 
 
 class ListUsers(msgspec.Struct, frozen=True):
-    """Ask API server and kubelet who uses which device."""
+    """Ask API server and kubelet for the users of each device."""
 
 
 class EvictUsers(msgspec.Struct, frozen=True):
@@ -227,11 +227,11 @@ class ReleaseCard(msgspec.Struct, frozen=True):
 
 
 class RequestReboot(msgspec.Struct, frozen=True):
-    """Ask for a reboot of the node: nothing else helps the card.
+    """Ask for a reboot of the node: only that helps the card.
 
     Attributes:
         text: why, for people.
-        until: when to look at the card again if the node still runs (monotonic seconds).
+        until: time of the next decision if the node still runs (monotonic seconds).
     """
 
     text: str
@@ -242,10 +242,10 @@ class Wait(msgspec.Struct, frozen=True):
     """Do nothing before ``until``.
 
     Attributes:
-        until: when to look at the card again, monotonic seconds; ``None``: at the next event.
+        until: time of the next decision, monotonic seconds; ``None``: at the next event.
         reason: CamelCase, for machines: ``CardsInUse``, ``LayoutRetrying``.
         text: for people: the pods or processes that hold the card, or the error.
-        failed: it failed often enough to be reported as a failure; it is tried again all the same.
+        failed: true if a call failed often enough to be reported as a failure; it is tried again all the same.
     """
 
     until: float | None
@@ -255,7 +255,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class InSync(msgspec.Struct, frozen=True):
-    """Do nothing: the card is as its goal asks."""
+    """Do nothing: the card has reached its goal."""
 
 
 CardInstruction = Call | SetFence | ListUsers | EvictUsers | ReleaseCard | RequestReboot | Wait | InSync

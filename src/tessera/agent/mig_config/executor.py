@@ -1,7 +1,7 @@
-"""Reads cards and changes them through NVML: the only module of this folder that touches the hardware.
+"""Reads and changes cards through NVML: the only module of this folder that touches the hardware.
 
-The journal is on disk before every call. NVML is asked for processes right before something is destroyed: NVML refuses
-to destroy what is in use as well, but a process that has just begun would lose its device.
+The journal is on disk before every call. Right before it destroys an instance, the executor asks NVML for processes:
+NVML refuses to destroy an instance in use as well, but a process that has just begun would lose its device.
 """
 
 import logging
@@ -38,14 +38,14 @@ UNREADABLE_FIRST, UNREADABLE_MOST = 1.0, 30.0
 
 
 class HardwareListener(Protocol):
-    """Learns what happened to cards; the health monitor drops the faults of hardware that no longer exists."""
+    """Learns of changes of cards; the health monitor drops the faults of hardware that no longer exists."""
 
     def card_reset(self, gpu: str) -> None:
         """A card was reset."""
         ...
 
     def instance_destroyed(self, gpu: str, gi_id: int) -> None:
-        """A GPU instance was destroyed; the next one of that id is another."""
+        """A GPU instance was destroyed; a later one of that id is another instance."""
         ...
 
 
@@ -68,7 +68,7 @@ class MigExecutor:
         self._clock = clock
         #: Tables of cards, read once; only of cards whose MIG mode is on.
         self._geometries: dict[GpuUuid, Geometry] = {}
-        #: Failed readings in a row, by card; a card that answers is not in it.
+        #: Failed readings in a row, by card; a card that answers has no entry.
         self._failed_reads: dict[GpuUuid, int] = {}
 
     async def read(self, uuid: GpuUuid) -> CardRead | CardReadFailed:
@@ -87,9 +87,9 @@ class MigExecutor:
         """Makes a call; the next reading shows its result.
 
         Args:
-            uuid: the card's.
-            call: what to do.
-            managed: the card's places that a layout made or kept, to be saved first.
+            uuid: UUID of the card.
+            call: the call.
+            managed: the card's places of instances that a layout made or kept; saved before the call.
         """
         try:
             self.journal.save_managed(uuid, managed)

@@ -1,10 +1,10 @@
-"""The journal of MIG layouts on disk: what the agent must remember after it was killed, and hardware cannot tell.
+"""The journal of MIG layouts on disk: state that the agent needs after a restart and cannot read from the hardware.
 
-It holds which instances a layout made or kept, so that they are destroyed when the card is handed to slices on demand,
-and that the node was rebooted for a layout, so that it is not rebooted again and again. The file is replaced by an
-atomic rename before every call that changes a card. It is not flushed then, since instances do not outlive the machine
-either; before a reboot it is flushed. A file that cannot be read counts as empty: its instances stay as foreign ones,
-and one more reboot may be asked for.
+It lists the instances that a layout made or kept, so that they are destroyed when the card goes to slices on demand. It
+also records a reboot for a layout, so that the node is not rebooted again and again. An atomic rename replaces the file
+before every call that changes a card. The file is not flushed then, since instances do not outlive the machine either;
+before a reboot it is flushed. A file that cannot be read counts as empty: its instances stay as foreign ones, and one
+more reboot may follow.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layout: the layout's name, for people who read the file.
-        digest: names the layout by its name and entries; another digest is another layout.
-        attempts: how many processes began to apply this layout and did not see it in force.
-        rebooted_from: boot id in which a reboot was asked for this layout; empty if none was.
+        digest: identifies the layout by its name and entries; another digest is another layout.
+        attempts: number of processes that began to apply this layout and did not see it in force.
+        rebooted_from: boot id in which a reboot was requested for this layout; empty if none was.
         managed: places of instances that a layout made or kept, by card.
     """
 
@@ -37,14 +37,14 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(layout: DesiredLayout) -> str:
-    """Names a layout by its name and its entries, whatever cards there are and why it is desired."""
+    """Identifies a layout by its name and entries alone, not by the cards or the reason why it is desired."""
     return hashlib.sha256(msgspec.json.encode([layout.name, layout.entries])).hexdigest()[:16]
 
 
 class LayoutJournal:
-    """The journal and its file. Whoever cannot write it must not touch the cards.
+    """The journal and its file. An agent that cannot write it must not touch the cards.
 
-    Every method that writes raises OSError when the file cannot be written; the record stays as it was then.
+    Every method that writes raises OSError if the file cannot be written; the record then stays as it was.
 
     Args:
         path: the file. One agent at a time writes it.
@@ -61,8 +61,8 @@ class LayoutJournal:
         """Counts an attempt: the first one for a new layout, another one if a new process resumes the work.
 
         Args:
-            layout: what is applied from now on.
-            resumes: this process has not worked on any layout yet.
+            layout: the layout that is applied from now on.
+            resumes: true if this process has not worked on any layout yet.
         """
         digest, last = digest_of(layout), self.record
         if digest != last.digest:
@@ -75,14 +75,14 @@ class LayoutJournal:
         self._write(msgspec.structs.replace(self.record, attempts=0))
 
     def save_managed(self, uuid: str, places: Collection[InstancePlace]) -> None:
-        """Saves the places of one card that a layout made or kept."""
+        """Saves the places of the instances that a layout made or kept on one card."""
         managed = dict(self.record.managed) | {uuid: tuple(sorted(places))}
         self._write(
             msgspec.structs.replace(self.record, managed={card: each for card, each in managed.items() if each})
         )
 
     def save_reboot(self, boot_id: str) -> None:
-        """Saves, flushed to disk, the boot id in which a reboot is asked for; empty if it was refused."""
+        """Saves, flushed to disk, the boot id in which a reboot is requested; empty if it was refused."""
         self._write(msgspec.structs.replace(self.record, rebooted_from=boot_id), flush=True)
 
     def _write(self, record: LayoutRecord, *, flush: bool = False) -> None:

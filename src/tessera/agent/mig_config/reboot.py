@@ -1,8 +1,8 @@
-"""Reboots the node for a card that cannot be reset: once for a layout, and only while nobody uses a card.
+"""Reboots the node for a card that cannot be reset: once for a layout, and only while no card is in use.
 
-Rules: the other cards are finished first. No pod and no process may be on any card of the node. The journal notes the
-reboot, flushed to disk, before it is asked for. A layout that still needs a reboot after one has failed. Tessera does
-not cordon or drain here: whoever allows reboots decides what else runs on the node.
+Rules: the other cards are finished first. No pod and no process may be on any card of the node. The journal records the
+reboot, flushed to disk, before the request. If a layout still needs a reboot after one, it has failed. Tessera does not
+cordon or drain here: an administrator who allows reboots decides what else runs on the node.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from tessera.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a node that was asked to reboot and still runs counts as one that does not reboot.
+#: Seconds from the request until a node that still runs counts as one that does not reboot.
 REBOOT_TIMEOUT = 600.0
 
 
 class BootIdSource(Protocol):
-    """Knows the node's boot id."""
+    """Gives the node's boot id."""
 
     def boot_id(self) -> str:
-        """The node's boot id; empty while it is not known."""
+        """The node's boot id; empty while unknown."""
         ...
 
 
@@ -36,9 +36,9 @@ class RebootRequests:
 
     Args:
         reboot: reboots the node; returns or raises OSError soon, the machine goes down after it.
-        node: knows the boot id.
-        journal: remembers reboots.
-        users: who uses which device.
+        node: gives the boot id.
+        journal: records reboots.
+        users: lists the users of each device.
         hardware: the node's cards.
         clock: for :data:`REBOOT_TIMEOUT`.
     """
@@ -59,7 +59,7 @@ class RebootRequests:
         self._users = users
         self._hardware = hardware
         self._clock = clock
-        #: When this process asked for a reboot or learned that one was asked for; monotonic seconds.
+        #: Time at which this process requested a reboot or learned of a request; monotonic seconds.
         self._asked_at: float | None = None
         self._lock = asyncio.Lock()
 
@@ -67,8 +67,8 @@ class RebootRequests:
         """Reboots the node if that is allowed now; returns the status of the card.
 
         Args:
-            reason: which card needs it and why.
-            others_pending: another card is still worked on.
+            reason: the card that needs the reboot, and why.
+            others_pending: true if another card is not finished yet.
         """
         async with self._lock:
             boot_id = self._node.boot_id()
@@ -123,18 +123,18 @@ def _failed(text: str) -> CardStatus:
     return CardStatus(LayoutState.FAILED, "ResetRequired", text)
 
 
-#: Enters the host and asks for the reboot; ``nsenter`` is of util-linux, which every Debian image has.
+#: Command that enters the host and requests the reboot; ``nsenter`` is in util-linux, which every Debian image has.
 ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--", "systemctl", "reboot")
-#: Where programs are, in the container and on the host; nothing else of the container's environment holds there.
+#: ``PATH`` for the container and the host; no other variable of the container's environment is valid there.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-#: Seconds that systemd may take to accept it. A systemctl that gets no answer gives up by itself after 25 s.
+#: Seconds that systemd may take to accept the request. A systemctl without an answer gives up after 25 s.
 SYSTEMCTL_TIMEOUT = 30.0
 
 
 async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
     """Asks the host's systemd to reboot. Returns when systemd has agreed; the host goes down after that.
 
-    A host that does not answer in time counts as asked: it may still reboot, and must not be asked again.
+    If the host does not answer in time, the request counts as made: it may still reboot, and must not be asked again.
 
     The agent's pod is privileged and sees the host's processes, so it can enter the namespaces of process 1 and call
     ``systemctl`` there. Services end in order, kubelet's graceful shutdown of pods included where it is set up. Without
@@ -142,7 +142,7 @@ async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TI
 
     Args:
         nsenter: the program that enters the host.
-        seconds: how long the answer may take.
+        seconds: seconds that the answer may take.
 
     Raises:
         OSError: the host cannot be entered, or refuses.

@@ -1,8 +1,8 @@
-"""Keeps the node's static cards as its MIG layout asks, one reconciler a card, and reports the layout's status.
+"""Keeps the node's static cards in their MIG layout, one reconciler for each card, and reports the layout's status.
 
-The desired layout is judged as a whole first (:mod:`tessera.agent.mig_config.desired`); a layout that one card cannot
-follow touches none. The layout says which side gets which card; only cards of the static side are changed. From there
-every card is worked on by itself (:mod:`tessera.agent.mig_config.card_reconciler`).
+It first checks the desired layout as a whole (:mod:`tessera.agent.mig_config.desired`); a layout that one card cannot
+follow changes no card. The layout sets the owner of each card; only cards of the static side are changed, each by its
+own :mod:`tessera.agent.mig_config.card_reconciler`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class LayoutConfig(Protocol):
-    """Knows which layout is desired."""
+    """Gives the desired layout."""
 
     @property
     def layout(self) -> DesiredLayout:
@@ -40,15 +40,15 @@ class LayoutConfig(Protocol):
 
 
 class LayoutReconciler:
-    """The layouts of one node.
+    """Applies the desired layout on one node.
 
     Args:
-        config: which layout is desired.
+        config: gives the desired layout.
         inventory: the node's cards; they were read at least once before :meth:`run`.
-        ownership: which side has which card; learns here which side must have it.
+        ownership: the owner of each card; gets the desired owners from here.
         executor: reads and changes cards.
-        users: who uses which device.
-        reboots: asks for reboots; ``None`` if the node is never rebooted for a card.
+        users: lists the users of each device.
+        reboots: requests reboots; ``None`` if the node is never rebooted for a card.
         changes: wakes all parts.
         clock: the time.
     """
@@ -75,13 +75,13 @@ class LayoutReconciler:
         self._clock = clock
         #: Records what the cards' deciders decide; whoever wants that sets it before :meth:`run`.
         self.recorders = Recorders()
-        #: The desired layout and the cards that :attr:`_resolved` was made of.
+        #: The desired layout and the cards behind :attr:`_resolved`.
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None
-        #: The goals in force; ``None`` before the first could be written down.
+        #: The goals in force; ``None`` before the first were written to the journal.
         self._resolved: ResolvedLayout | RejectedLayout | None = None
         #: Why journal or ownership cannot be written; no card gets a new goal meanwhile.
         self._write_error: str | None = None
-        #: By card; a card that was seen once keeps its reconciler.
+        #: The reconciler of each card; a card that was listed once keeps its reconciler.
         self._cards: dict[str, CardReconciler] = {}
         self._status = LayoutStatus(layout=executor.journal.record.layout)
 
@@ -96,7 +96,7 @@ class LayoutReconciler:
         return self._status
 
     async def run(self) -> None:
-        """Works until cancelled. Before anything may act on a card, it says which side must have it."""
+        """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
         async with asyncio.TaskGroup() as group:
             while True:
                 seen = self._changes.count
@@ -108,14 +108,14 @@ class LayoutReconciler:
                 self._update_status()
                 await self._changes.wait(seen, None if self._write_error is None else RETRY_PAUSE)
 
-    # What a card asks of the node -------------------------------------------------------------------------------
+    # Requests of card reconcilers -------------------------------------------------------------------------------
 
     def goal_of(self, uuid: str) -> CardGoal | None:
-        """What the layout asks of a card; ``None`` to leave it as it is."""
+        """The goal that the layout sets for a card; ``None`` to leave the card as it is."""
         return self._resolved.goals.get(uuid) if isinstance(self._resolved, ResolvedLayout) else None
 
     async def request_reboot(self, reason: str) -> CardStatus:
-        """Asks for a reboot of the node once no card is worked on; returns the status of the card that needs it."""
+        """Requests a reboot of the node once the other cards are finished; returns the status of the card."""
         assert self._reboots is not None
         pending = any(
             card.status is not None and card.status.state is LayoutState.PENDING and not card.needs_reboot
@@ -126,7 +126,7 @@ class LayoutReconciler:
     # The desired layout -----------------------------------------------------------------------------------------
 
     def _resolve(self) -> None:
-        """Judges the desired layout if it or the inventory has changed."""
+        """Checks the desired layout if it or the inventory has changed."""
         layout, cards = inputs = self._config.layout, self._inventory.inventory.gpus
         if self._inputs is not None and self._write_error is None:
             last_layout, last_cards = self._inputs
@@ -201,7 +201,7 @@ class LayoutReconciler:
         return self._with_attempts(summarize_cards(resolved.layout, cards, resolved.notices))
 
     def _with_attempts(self, status: LayoutStatus) -> LayoutStatus:
-        """Adds how often work on the layout was begun; forgets the attempts once the layout is in force."""
+        """Adds the number of attempts to apply the layout; forgets them once the layout is in force."""
         attempts = self._executor.journal.record.attempts
         if status.state is not LayoutState.SUCCESS:
             more = f"; begun {attempts} times" if attempts > 1 else ""

@@ -1,4 +1,4 @@
-"""Failed calls and evictions of one card: how often each was tried, and when it is due again. Pure.
+"""Counts failed calls and evictions of one card, and gives the time at which each is due again. Pure.
 
 ``now`` is an argument everywhere, monotonic seconds.
 """
@@ -24,7 +24,7 @@ from tessera.api.names import PodUid
 
 #: First and longest delay in seconds before a failed call is tried again.
 RETRY_FIRST, RETRY_MOST = 0.5, 60.0
-#: The same while something still uses the card. A process mostly outlives its pod by moments only.
+#: The same while a process still uses the card. A process mostly outlives its pod by moments only.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
 #: Attempts after which a call that keeps failing is reported as a failure; some two seconds.
 FAILURE_ATTEMPTS = 3
@@ -42,10 +42,10 @@ class FailedCall(msgspec.Struct, frozen=True):
 
     Attributes:
         attempts: failures in a row.
-        retry_at: when the next attempt is due.
-        text: why it failed, for people.
+        retry_at: time at which the next attempt is due.
+        text: why the call failed, for people.
         failure: the kind of failure.
-        discard: a compute instance could not be created, so its GPU instance must be destroyed.
+        discard: true if a compute instance could not be created, so that its GPU instance must be destroyed.
     """
 
     attempts: int
@@ -55,7 +55,7 @@ class FailedCall(msgspec.Struct, frozen=True):
     discard: bool = False
 
     def is_failure(self, *, in_use: bool) -> bool:
-        """True if to report a failure by now. A busy device is none as long as its users are known."""
+        """True if the call must be reported as a failure now. A busy device is no failure while its users are known."""
         return self.attempts >= FAILURE_ATTEMPTS and not (in_use and self.failure is CallFailure.BUSY)
 
 
@@ -63,7 +63,7 @@ class CallRetries:
     """The failed calls of one card."""
 
     def __init__(self) -> None:
-        #: By place or kind of call. Each is still to be made; :meth:`prune` drops the others.
+        #: Failures by place or kind of call. Each call is still to be made; :meth:`prune` drops the others.
         self._failed: dict[CallKey, FailedCall] = {}
 
     def record(self, event: CallFailed) -> None:
@@ -93,16 +93,16 @@ class CallRetries:
         return max(self._failed.items(), key=lambda item: item[1].attempts, default=None)
 
     def retry_times(self) -> Iterator[float]:
-        """When the next attempts are due."""
+        """The times at which the next attempts are due."""
         return (each.retry_at for each in self._failed.values())
 
     def prune(self, open_places: frozenset[InstancePlace] | None, present: frozenset[InstancePlace]) -> None:
         """Drops the failed calls of places that are finished.
 
         Args:
-            open_places: where something is left to do; ``None`` to keep all, since what failed before a reset may
-                fail after it.
-            present: where an instance is. A GPU instance that is gone need not be discarded.
+            open_places: places with work left to do; ``None`` to keep all, since a call that failed before a reset
+                may fail after it.
+            present: places with an instance. A GPU instance that is gone need not be discarded.
         """
         self._failed = {
             key: failed if key in present else msgspec.structs.replace(failed, discard=False)
@@ -116,7 +116,7 @@ class CallRetries:
 
 
 class _EvictionAttempt(msgspec.Struct, frozen=True):
-    """Evictions of one pod: refusals in a row, when the next is due, why the last was refused, if it was."""
+    """Evictions of one pod: refusals in a row, time of the next request, reason of the last refusal, if any."""
 
     refusals: int
     retry_at: float
@@ -124,10 +124,10 @@ class _EvictionAttempt(msgspec.Struct, frozen=True):
 
 
 class EvictionRetries:
-    """The evictions asked for on behalf of one card."""
+    """The evictions requested for one card."""
 
     def __init__(self) -> None:
-        #: By pod. Only pods that the last list of users has.
+        #: Attempts by pod. Only pods that the last list of users has.
         self._attempts: dict[PodUid, _EvictionAttempt] = {}
 
     def record(self, event: EvictionAnswered) -> None:
@@ -146,16 +146,16 @@ class EvictionRetries:
         self._attempts.clear()
 
     def due(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
-        """The pods to evict now. A pod that is just being admitted is unknown yet and cannot be evicted."""
+        """The pods to evict now. A pod that kubelet is just admitting is still unknown and cannot be evicted."""
         asked = self._attempts
         return tuple(each for each in users if each.pod and (each.pod not in asked or asked[each.pod].retry_at <= now))
 
     def retry_times(self) -> Iterator[float]:
-        """When the next evictions are due."""
+        """The times at which the next evictions are due."""
         return (each.retry_at for each in self._attempts.values())
 
     def describe(self, user: UserPod) -> str:
-        """The last answer about a pod, to be put behind its name; empty if its eviction was not asked for."""
+        """The last answer about a pod, to follow its name in a text; empty if its eviction was not requested."""
         attempt = self._attempts.get(user.pod)
         if attempt is None:
             return ""

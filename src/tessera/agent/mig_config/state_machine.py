@@ -1,17 +1,17 @@
 """Brings one static card to the goal of its layout: events in, the one next instruction out. Pure.
 
-The caller reads the card again before every decision, so only the hardware is believed: a process that was killed
-between any two calls goes on from the card, the goal and the places that a layout manages. Rules:
+The caller reads the card again before every decision, so the hardware alone decides: a process that was killed between
+any two calls continues from the card, the goal and the places that a layout manages. Rules:
 
-1.  Fence first: no pod may be given what is about to be destroyed. Destroy it only after API server and kubelet were
-    asked behind the fence, no pod holds it, and NVML lists no process on it.
+1.  Fence first: no pod may get a device that is about to be destroyed. Destroy the device only after API server and
+    kubelet listed the users behind the fence, no pod holds it, and NVML lists no process on it.
 2.  Idle work first: destroy idle instances, create all that already fits, and only then wait for the rest.
-3.  Wait for the pods that hold what the layout removes. If the policy allows it, evict them once nothing else is left
-    to do.
+3.  Wait for the pods that hold devices which the layout removes. If the policy allows it, evict them once no other
+    work is left.
 4.  Try a failed call again after a growing delay. If a compute instance cannot be created, destroy its GPU instance
     before the next attempt. Report a call that keeps failing as a failure, and keep trying.
-5.  A fence grows at once. It shrinks only when there is nothing to call: destroyed devices stay fenced until the
-    inventory was read again.
+5.  A fence grows at once. It shrinks only when no call is due: destroyed devices stay fenced until the inventory was
+    read again.
 6.  A reset needs the whole card. After some attempts it counts as impossible, and only then is a reboot an answer.
 
 The state machine knows no clock (``now`` is an argument, monotonic seconds), no NVML, no kubelet and no API server.
@@ -68,7 +68,7 @@ from tessera.agent.mig_config.retry import (
 from tessera.nvml.interface import GpuInstance
 from tessera.replay.decider import Decider
 
-#: Seconds after which a card is read again without any event while pods hold what the layout removes.
+#: Seconds after which a card is read again without any event while pods hold devices that the layout removes.
 HELD_RECHECK = 30.0
 
 
@@ -78,9 +78,9 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     Args:
         uuid: the card's.
         name: the card's name in messages, ``GPU 0 (GPU-…)``.
-        managed: places on it that a layout made or kept, from the journal.
-        may_evict: pods that hold what the layout removes are evicted.
-        may_reboot: the node may be rebooted for a card that cannot be reset.
+        managed: places of instances on it that a layout made or kept, from the journal.
+        may_evict: true if pods that hold devices which the layout removes are evicted.
+        may_reboot: true if the node may be rebooted for a card that cannot be reset.
     """
 
     def __init__(
@@ -96,24 +96,24 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self.name = name
         self._may_evict = may_evict
         self._may_reboot = may_reboot
-        #: Places that a layout made or kept. Of those, only places that the last reading shows, or of an instance that
-        #: is about to be created.
+        #: Places of instances that a layout made or kept. Each is in the last reading, or its instance is about to be
+        #: created.
         self._managed = frozenset(managed)
-        #: What the layout asks; retries count for this goal only.
+        #: The goal from the layout; retries count for this goal only.
         self._goal: CardGoal | None = None
-        #: Which side has the card; no call is made while it is not the static side.
+        #: The owner of the card; no call is made unless that is the static side.
         self._role = CardOwner.STATIC
         #: The last reading; ``None`` before the first.
         self._card: CardRead | CardReadFailed | None = None
-        #: The devices that no pod can be given, as the caller confirmed; what a call destroys is always in it.
+        #: The devices that no pod can get, as the caller confirmed; a device that a call destroys is always in it.
         self._fence: frozenset[str] = frozenset()
-        #: The users of each device. ``None`` if they were not asked for since the fence was set or time passed.
+        #: The users of each device. ``None`` if they were not listed since the fence was set or time passed.
         self._users: UsersListed | UsersUnknown | None = None
         #: Calls that failed and are still to be made.
         self._calls_failed = CallRetries()
-        #: Evictions asked for, of pods that still hold a device.
+        #: Requested evictions of pods that still hold a device.
         self._evictions = EvictionRetries()
-        #: A call said that the card must be reset; false again after a reset or a new goal.
+        #: True if a failed call showed that the card must be reset; false again after a reset or a new goal.
         self._needs_reset = False
         #: The last call if it succeeded. If the next reading asks for the same call, it changed nothing.
         self._last_success: Call | None = None
@@ -122,7 +122,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     @property
     def managed(self) -> frozenset[InstancePlace]:
-        """Places on the card that a layout made or kept. Save them before every call and when there is none."""
+        """Places of instances that a layout made or kept. Save them before every call and when no call is due."""
         return self._managed
 
     def react(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
@@ -262,7 +262,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         return Wait(until, "LayoutRetrying", f"{self.name}: {worst[1].text if worst else 'no call is possible now'}")
 
     def _next_look(self, users: list[UserPod], pids: list[int], now: float) -> float:
-        """When to look again: at the next retry, the next eviction, or after a pause. The end of a pod is an event."""
+        """Time of the next decision: the next retry or eviction, or after a pause. The end of a pod is an event."""
         until = [*self._calls_failed.retry_times()]
         self._waits_for_processes = 0 if users else self._waits_for_processes + 1
         if users:
@@ -282,10 +282,10 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             return Wait(until, "CardsInUse", f"{self.name}: {failed.text}")
         return Wait(until, "NvmlFailed", f"{self.name}: tried {failed.attempts} times: {failed.text}", failed=True)
 
-    # What is known ----------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------------------------
 
     def _unfenced(self, instruction: Wait | InSync) -> CardInstruction:
-        """The instruction, after the fence is gone: nothing stays fenced where nothing is to be destroyed."""
+        """Returns the instruction, or first one that removes the fence: no device is about to be destroyed."""
         return SetFence(frozenset()) if self._fence else instruction
 
     def _known_users(self) -> dict[str, tuple[UserPod, ...]]:

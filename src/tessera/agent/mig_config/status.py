@@ -1,4 +1,4 @@
-"""The status of a MIG layout, for people and for the node's label: the status of a node, made of those of its cards."""
+"""The status of a MIG layout, for people and for the node's label: summarizes the status of the node's cards."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -31,7 +31,7 @@ class LayoutStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layout: its name; empty if none is desired, and then nothing is reported.
-        state: of the node as a whole.
+        state: the state of the node as a whole.
         reason: CamelCase: ``LayoutApplied``, ``LayoutApplying``, ``CardsInUse``, ``LayoutRetrying``, ``LayoutUnknown``,
             ``LayoutImpossible``, ``ResetRequired``, ``Rebooting``, ``NvmlFailed``, ...
         message: for people; names the cards, and the pods that block them.
@@ -48,10 +48,10 @@ _ORDER = (LayoutState.REBOOTING, LayoutState.FAILED, LayoutState.PENDING, Layout
 
 
 def summarize_cards(layout: str, cards: Mapping[str, CardStatus], notices: Iterable[str] = ()) -> LayoutStatus:
-    """The node's status.
+    """Returns the node's status.
 
     Args:
-        layout: its name.
+        layout: name of the layout.
         cards: the status of every card with a goal, by card.
         notices: parts of the layout that do not apply to this node.
     """

@@ -1,1 +1,1 @@
-"""Shows whether a program can compute on a node's cards, by running one."""
+"""Validates a node's cards: runs a program that computes on them."""

@@ -26,10 +26,10 @@ class CudaError(Exception):
 
 
 def load_cuda() -> Any:
-    """The driver's library.
+    """Loads the driver's library.
 
     Raises:
-        CudaError: the loader does not find it.
+        CudaError: the loader does not find the library.
     """
     try:
         return CDLL(LIBRARY)
@@ -48,7 +48,7 @@ class Cuda:
         library: ``libcuda``, loaded.
 
     Raises:
-        CudaError: it cannot be initialised; with :data:`NO_DEVICE` if there is nothing to compute on.
+        CudaError: CUDA cannot be initialised; with :data:`NO_DEVICE` if there is no device to compute on.
     """
 
     def __init__(self, library: Any) -> None:
@@ -59,7 +59,7 @@ class Cuda:
         """Makes one call.
 
         Raises:
-            CudaError: CUDA refuses it, or the driver is too old to know it.
+            CudaError: CUDA refuses the call, or the driver is too old for it.
         """
         try:
             found = getattr(self._library, function)

@@ -1,10 +1,10 @@
 """The steps of a validation: the cards answer NVML, then a program computes on them; each step leaves its marker.
 
-Both use what the container runtime gave to this process, so they show what any other container would find. The markers
-of an earlier validation are removed first: a failed validation leaves none.
+Both use the devices and libraries that the container runtime gave to this process, as in any other container. The
+markers of an earlier validation are removed first: a failed validation leaves none.
 
-A card in MIG mode without instances has nothing to compute on. If all cards are like that, CUDA refuses for that reason
-alone; this counts as validated, and the output says so.
+A card in MIG mode without instances has no device to compute on. If all cards are like that, CUDA refuses for that
+reason alone; this counts as validated, and the output says so.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def validate(
     """Validates a node's cards and leaves the markers.
 
     Args:
-        markers: the node's.
+        markers: the node's marker files.
         say: prints each finished step.
         open_nvml: opens NVML.
         load: loads ``libcuda``.
@@ -58,11 +58,11 @@ def validate(
 
 
 def ask_cards(nvml: Nvml, say: Say) -> tuple[int, bool]:
-    """Reads every card; returns how many there are, and whether CUDA has a device to compute on.
+    """Reads every card; returns the number of cards, and true if CUDA has a device to compute on.
 
     Raises:
-        ValidationFailed: there is no card, or one is lost.
-        NvmlError: one refuses.
+        ValidationFailed: there is no card, or a card is lost.
+        NvmlError: a card refuses.
     """
     cards = nvml.devices()
     if not cards:
