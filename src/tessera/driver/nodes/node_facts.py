@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Kubelet's report at boot counts before Node Feature Discovery's labels, which may be a minute old and from before an
+1. Kubelet's report at boot wins over Node Feature Discovery's labels, which may be a minute old and from before an
    upgrade of the system. Labels fill in what kubelet does not report. Nothing waits for a label.
 2. A node that lacks a fact is reported alone, with the fact; it holds up no other node.
-3. Anybody may write labels: a value that cannot be part of an image name counts as missing.
+3. Everybody may write labels: a value that cannot be part of an image's name counts as missing.
 """
 
 import re
@@ -24,48 +24,48 @@ from tessera.limits import ECHOED
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 
-#: Switches of NVIDIA's operator that keep a node's driver as it is.
+#: Labels of NVIDIA's operator that keep a node's driver unchanged.
 _OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
 PREINSTALLED = "pre-installed"
 _WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
 _CONTAINER_WORKLOAD = "container"
 
-#: Systems whose driver is a part of the system: what a container could load there is refused or replaced.
+#: Systems whose driver is part of the system: they refuse or replace a driver from a container.
 _SYSTEM_DRIVERS = {
     "bottlerocket": "Bottlerocket has its driver in the nvidia variants of its image",
     "talos": "Talos loads drivers as system extensions only",
     "cos": "Container-Optimized OS gets its driver from GKE's installer",
 }
 
-#: What can stand in an image's tag.
+#: Characters that a tag may have.
 _TAG_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 
 
 class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, as far as its driver depends on it.
+    """The facts of a node that its driver depends on.
 
     Attributes:
-        name: the node's.
-        uid: of its Node object.
+        name: name of the node.
+        uid: UID of its Node object.
         version: its resourceVersion.
-        is_gpu: something says that it has a GPU.
-        pool: which images fit; None if a fact is missing.
-        missing: a sentence for each fact that is missing.
-        preinstalled: why its driver counts as the host's; empty if nothing says so.
-        opted_out: why Tessera leaves its driver alone; empty if nothing says so.
+        is_gpu: True if anything indicates that it has a GPU.
+        pool: the pool of images that fit; None if a fact is missing.
+        missing: a sentence for each missing fact.
+        preinstalled: why its driver counts as the host's; empty if nothing indicates that.
+        opted_out: why Tessera leaves its driver alone; empty if it does not.
         driver_set: the driver set that its label names; empty for none.
-        offers: its kubelet offers cards to pods.
+        offers_gpus: its kubelet offers GPUs to pods.
         ready: its condition Ready is True.
         unschedulable: it is cordoned.
         boot_id: changes with every boot.
-        created: RFC 3339, when it was registered.
+        created: time of its registration, RFC 3339.
         runtime: ``containerd``, ``cri-o`` or ``docker``; empty if unknown.
         labels: all labels.
-        upgrade_state: the label of an upgrade under way; empty for none.
-        record: the annotation with the rollout's record, as it stands.
-        told: the annotation with its driver's status, as it stands.
-        condition: the condition of its driver, as it stands; None if there is none.
+        upgrade_state: the label of an upgrade in progress; empty for none.
+        record_annotation: the annotation with the rollout's record, not decoded.
+        status_annotation: the annotation with its driver's status, not decoded.
+        condition: the condition of its driver; None if there is none.
     """
 
     name: str
@@ -91,7 +91,7 @@ class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_node_facts(node: Node) -> DriverNodeFacts:
-    """What a Node object says."""
+    """Reads the facts from a Node object."""
     labels, info = node.metadata.labels, node.status.node_info
     pool, missing = _pool(node)
     conditions = {each.type: each for each in node.status.conditions}
@@ -125,17 +125,17 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
 
 
 def equal_except_version(first: DriverNodeFacts, second: DriverNodeFacts) -> bool:
-    """Whether two looks at a node tell the same; a heartbeat changes its resourceVersion and nothing that matters."""
+    """True if two versions of a node have equal facts; a heartbeat changes only its resourceVersion."""
     return msgspec.structs.replace(first, version="") == msgspec.structs.replace(second, version="")
 
 
 def is_gpu_node(labels: Mapping[str, str]) -> bool:
-    """Whether anything says that the node has an NVIDIA GPU; NFD need not have come by."""
+    """True if anything indicates that the node has an NVIDIA GPU; NFD's labels are not required."""
     return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels)
 
 
 def page_kib(kernel: str) -> int:
-    """KiB of a memory page of a kernel: 64 where its name ends so (``+64k``, ``_64k``, ``-64k``), else 4."""
+    """Size of a kernel's memory page in KiB: 64 if its name ends so (``+64k``, ``_64k``, ``-64k``), else 4."""
     return 64 if kernel.endswith(("+64k", "_64k", "-64k")) else 4
 
 
@@ -168,7 +168,7 @@ def _pool(node: Node) -> tuple[PoolKey | None, tuple[str, ...]]:
 
 
 def _system(labels: Mapping[str, str], os_image: str) -> OsRelease:
-    """From kubelet's text if it is a known one with a version, else from NFD's labels."""
+    """The system from kubelet's text if that is known and has a version, else from NFD's labels."""
     parsed = parse_os_image(os_image)
     if parsed is not None and parsed.version:
         return parsed
@@ -185,7 +185,7 @@ def _preinstalled_reason(node: Node) -> str:
 
 
 def opt_out_reason(labels: Mapping[str, str]) -> str:
-    """Why Tessera leaves a node's driver alone, as people asked in its labels; empty if they did not."""
+    """Why labels that people set keep Tessera from a node's driver; empty if there are none."""
     for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":
             return f"its label {name} is false"

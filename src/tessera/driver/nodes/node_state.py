@@ -12,18 +12,19 @@ from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node and what stands on it.
+    """One node and its pods.
 
     Attributes:
-        facts: what the node says.
-        pods: what its pods say.
-        told: its status as it was told last.
-        record: of the rollout, if it has not finished with the node.
-        rollout: what the rollout says of the node; empty if nothing.
-        sets: all driver sets by id that have a DaemonSet.
-        toolkit: the container toolkit is Tessera's to run.
-        user: a pod that uses the node's cards and can be asked to go, ``namespace/name``; empty if there is none, or
-            nobody looked since the driver serves.
+        facts: the facts from the Node object.
+        pods: its driver-related pods.
+        status: its status as last written.
+        record: the rollout's record, while its upgrade is not finished.
+        rollout_note: the rollout's note on the node; empty for none.
+        sets: all driver sets with a DaemonSet, by id.
+        toolkit: True if Tessera runs the container toolkit.
+        gpu_pod: a pod that uses the node's GPUs and can be evicted, ``namespace/name``; empty if there is none, or if
+            nobody
+            checked since the driver serves.
     """
 
     facts: DriverNodeFacts
@@ -37,7 +38,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def current_set(self) -> DriverSet | None:
-        """The set that the node's label names, if there is such a one."""
+        """The set that the node's label names, if it exists."""
         return self.sets.get(self.facts.driver_set)
 
     @property
@@ -48,12 +49,12 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upgrade_target(self) -> DriverSet | None:
-        """The set that the rollout set out to bring to the node."""
+        """The set that the rollout's upgrade of the node aims at."""
         return self.sets.get(self.record.target) if self.record is not None else None
 
     @property
     def upgrading_set(self) -> DriverSet | None:
-        """The set that the rollout is bringing to the node, or back, if it is one that fits the node."""
+        """The set that the rollout is bringing to the node, or back to it, if the set fits the node."""
         if self.record is None:
             return None
         if self.facts.driver_set == CHANGING:
@@ -71,39 +72,39 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rebooted(self) -> bool:
-        """Whether the node booted since it was last told something."""
+        """True if the node booted since its status was last written."""
         return self.status is not None and self.status.boot != self.facts.boot_id
 
     @property
     def in_use(self) -> bool:
-        """Whether pods hold a driver that no longer serves: it cannot be unloaded under them.
+        """True if pods hold a driver that no longer serves: it cannot be unloaded under them.
 
-        In this boot one was proven to work, before which pods wait for cards and hold none; or it is tried in vain.
+        A driver was validated in this boot, since pods hold no GPU before that; or a driver pod fails to unload it.
         """
         proven = self.status is not None and self.status.proven == self.facts.boot_id
         return bool(self.gpu_pod) and (proven or self.unload_blocked)
 
     @property
     def unload_blocked(self) -> bool:
-        """Whether the driver cannot come, since pods use what another one left, or itself."""
+        """True if the driver cannot load, since pods use one that an earlier pod loaded."""
         return (
             bool(self.gpu_pod) and not self.rebooted and self.driver_pod is not None and self.driver_pod.unload_blocked
         )
 
     @property
     def status_boot(self) -> str:
-        """The boot that the node is told of: the old one, as long as its pods may be those of before."""
+        """The boot that the status names: the old one, as long as the node's pods may be from before the boot."""
         if self.rebooted and self.status is not None and self.pods.validated(self.facts.driver_set):
             return self.status.boot
         return self.facts.boot_id
 
     @property
     def serves(self) -> bool:
-        """Whether pods may be using the driver of the current set."""
+        """True if pods may be using the driver of the current set."""
         if self.fitting_set is None:
             return False
         if self.pods.validated(self.facts.driver_set):
-            return True  # also after a boot: these may be its pods, or still those of before
+            return True  # also after a boot: the pods may be new, or still those from before
         told = self.status
         if told is None or told.set != self.facts.driver_set or self.rebooted:
             return False
@@ -111,7 +112,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_progress(state: NodeState, current: DriverSet) -> tuple[DriverPhase, str]:
-    """How far the driver of a set is on the node, and what is awaited."""
+    """The phase of a set's driver on the node, and what it waits for."""
     driver = state.pods.driver_pod(current.id)
     if driver is None:
         return DriverPhase.PULLING, "Its pod is not there yet."
@@ -141,7 +142,7 @@ def driver_progress(state: NodeState, current: DriverSet) -> tuple[DriverPhase, 
 
 
 def can_validate(state: NodeState, current: DriverSet) -> bool:
-    """Whether the driver of a set can be proven now: it is ready, as is the container runtime, and was not proven."""
+    """True if a set's driver can be validated now: driver and container runtime are ready, and it was not validated."""
     driver = state.pods.driver_pod(current.id)
     ready = driver is not None and driver.progress is DriverPodProgress.READY
     toolkit = state.pods.toolkit_of(current.id)
@@ -150,6 +151,6 @@ def can_validate(state: NodeState, current: DriverSet) -> bool:
 
 
 def driver_fault(state: NodeState) -> str:
-    """What is wrong with the driver that the node has, in a sentence; empty if nothing is known."""
+    """The problem of the node's present driver, in a sentence; empty if none is known."""
     driver = state.driver_pod
     return f"{driver.fault}." if driver is not None and driver.fault else ""

@@ -22,7 +22,7 @@ _REASONS = {
 
 
 def read_status(text: str) -> DriverStatus | None:
-    """The status in a node's annotation, in texts as they may be shown; None if there is none that can be read."""
+    """The status in a node's annotation, safe to show; None if there is none, or it cannot be decoded."""
     if not text or len(text) > DRIVER_STATUS:
         return None
     try:
@@ -37,9 +37,9 @@ def encode_status(status: DriverStatus) -> str:
 
 
 def sanitize_status(status: DriverStatus) -> DriverStatus:
-    """The status with texts that may be shown: long ones are cut, and nothing in them moves a terminal's cursor.
+    """The status with texts that are safe to show: long ones are cut, and none has a terminal's control characters.
 
-    Registries and kubelets say what they like, and annotations are written by others, too.
+    Texts come from registries and kubelets, and others may write annotations too.
     """
     words = {name: value for name, value in msgspec.structs.asdict(status).items() if isinstance(value, str)}
     clean = {name: _clean(value) for name, value in words.items()}
@@ -53,7 +53,7 @@ def _clean(text: str) -> str:
 
 
 def add_dates(status: DriverStatus, before: DriverStatus | None, now: float) -> DriverStatus:
-    """The status as it is told, with the time at which its phase began: the old one while set and phase stay."""
+    """The status with the time at which its phase began; the old time stays while set and phase stay."""
     status = sanitize_status(status)
     same = before is not None and (before.strategy, before.set, before.phase, before.boot) == (
         status.strategy,
@@ -72,7 +72,7 @@ def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
 
 
 def status_condition(status: DriverStatus) -> Condition:
-    """The node's condition; its time is that of the change."""
+    """The node's condition for a status; its time is that of the last change."""
     ready = status.phase is DriverPhase.READY
     return Condition(
         type=DRIVER_CONDITION,
@@ -83,7 +83,7 @@ def status_condition(status: DriverStatus) -> Condition:
 
 
 def same_condition(condition: Condition | None, wanted: Condition) -> bool:
-    """Whether a node shows the condition already, whenever it began."""
+    """True if a node already has the condition, regardless of its time."""
     return condition is not None and (condition.status, condition.reason, condition.message) == (
         wanted.status,
         wanted.reason,
@@ -92,7 +92,7 @@ def same_condition(condition: Condition | None, wanted: Condition) -> bool:
 
 
 def condition_body(wanted: Condition, shown: Condition | None, now: float) -> dict[str, Any]:
-    """What is applied to the node's status, told now. The time of the change moves only with the status."""
+    """The patch of the node's status at this time. The time of the last change moves only if the status changes."""
     same = shown is not None and shown.status == wanted.status and shown.last_transition_time
     return {
         "type": wanted.type,

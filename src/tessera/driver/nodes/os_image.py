@@ -1,8 +1,8 @@
-"""Which operating system a node runs, from the one line that kubelet reports of it.
+"""Reads a node's operating system from the one line that kubelet reports about it.
 
-Kubelet reports ``PRETTY_NAME`` of os-release at registration, a minute before Node Feature Discovery may have labelled
-the node. The texts are the distributions' own; each row of the table turns one family of them back into the ``ID``
-and ``VERSION_ID`` that images are named with. A text that no row knows is unknown, not guessed.
+Kubelet reports ``PRETTY_NAME`` of os-release at registration, up to a minute before Node Feature Discovery labels the
+node. The texts are the distributions' own. Each row of the table turns one family of them back into the ``ID`` and
+``VERSION_ID`` of image names. A text that matches no row is unknown, not guessed.
 """
 
 import re
@@ -14,12 +14,12 @@ from tessera.limits import OS_IMAGE
 
 
 class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """What matters of an os-release file.
+    """The fields of os-release that matter here.
 
     Attributes:
         id: its ``ID``.
         version: its ``VERSION_ID``.
-        ostree: its ``OSTREE_VERSION``, of RHCOS only; images of the Driver Toolkit carry it as their tag.
+        ostree: its ``OSTREE_VERSION``, on RHCOS only; the tag of Driver Toolkit images.
     """
 
     id: str
@@ -28,7 +28,7 @@ class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_os_image(text: str) -> OsRelease | None:
-    """The operating system behind ``status.nodeInfo.osImage``; None if the text is of none that is known."""
+    """The operating system behind ``status.nodeInfo.osImage``; None if the text matches no known system."""
     for pattern, made in _TABLE:
         found = pattern.match(text[:OS_IMAGE])
         if found is not None:
@@ -37,7 +37,7 @@ def parse_os_image(text: str) -> OsRelease | None:
 
 
 def _version_as_written(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """``VERSION_ID`` is written in the text as it is."""
+    """Reads ``VERSION_ID`` from the text unchanged."""
     return lambda found: OsRelease(id=os_id, version=found[1])
 
 
@@ -50,12 +50,12 @@ def _coreos(found: re.Match[str]) -> OsRelease:
 
 
 def _service_pack(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """``15 SP5`` is ``VERSION_ID`` 15.5."""
+    """Reads ``15 SP5`` as ``VERSION_ID`` 15.5."""
     return lambda found: OsRelease(id=os_id, version=found[1] + (f".{found[2]}" if found[2] else ""))
 
 
 def _unversioned(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """The text has no version."""
+    """Reads a text without a version."""
     return lambda _found: OsRelease(id=os_id, version="")
 
 

@@ -1,4 +1,4 @@
-"""Reads the driver-related pods of a node: driver, toolkit, validation, and driver pods of others. Pure."""
+"""Reads the driver-related pods of a node: driver, toolkit, validation, and other operators' driver pods. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -22,41 +22,41 @@ from tessera.limits import KUBELET_WORDS
 #: Labels of the driver pods that NVIDIA's operator makes.
 _FOREIGN_APP = "nvidia-driver-daemonset"
 
-#: Kubelet's reasons of a container whose image does not come.
+#: Kubelet's reasons for a container whose image cannot be pulled.
 NOT_PULLED = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 
-#: Kubelet's reasons of a container that it cannot make: what a policy names is missing, or the runtime refuses.
+#: Kubelet's reasons for a container that it cannot create: an object is missing, or the runtime refuses.
 _NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-#: What containerd and CRI-O say of a mount whose propagation the host does not allow (``ensureShared``).
+#: The message of containerd and CRI-O if the host does not allow a mount's propagation (``ensureShared``).
 _NOT_SHARED = re.compile(r'is mounted on "?(/[\w/.-]{0,100})"? but it is not a shared')
-#: Starts of a container after which it is told that something is wrong with it.
+#: Starts of a container after which the status reports a problem with it.
 _MANY_RESTARTS = 3
 
 
 class DriverPodProgress(Enum):
-    """How far a driver pod is."""
+    """The progress of a driver pod."""
 
-    PULLING = "pulling"  # its images are on their way, or it waits for its turn
+    PULLING = "pulling"  # kubelet pulls its images, or it waits for its turn
     STARTING = "starting"  # the driver container runs
     READY = "ready"
     FAILED = "failed"
 
 
 class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver pod of ours.
+    """A driver pod of Tessera's.
 
     Attributes:
         name: its name.
         set: the driver set.
-        progress: how far it is.
-        started: seconds since 1970 at which the driver container began; 0 if it has not.
+        progress: its progress.
+        started: seconds since 1970 at which the driver container started; 0 if it has not.
         ready_since: seconds since 1970 at which it became ready; 0 if it is not.
-        terminating: its end was asked for.
-        unpullable: images that kubelet cannot pull, and kubelet's words.
-        fault: what is wrong, in a sentence; empty if nothing is known.
-        held: that is that the driver before cannot be unloaded.
+        terminating: its deletion has begun.
+        unpullable: images that kubelet cannot pull, with kubelet's message.
+        fault: its problem, in a sentence; empty if none is known.
+        unload_blocked: the problem is that the earlier driver cannot be unloaded.
     """
 
     name: str
@@ -71,7 +71,7 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolkitPod(msgspec.Struct, frozen=True, kw_only=True):
-    """The container toolkit's pod on the node: whether it is ready, since when it runs, and what is wrong with it."""
+    """The container toolkit's pod on the node: whether it is ready, since when it runs, and its problem."""
 
     name: str
     uid: str
@@ -82,7 +82,7 @@ class ToolkitPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A validation of a driver: which, when it was begun, and whether it went well or can go on."""
+    """A validation pod: its driver set, its start, and whether it succeeded or can continue."""
 
     name: str
     uid: str
@@ -95,13 +95,13 @@ class ValidationPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePods(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods on one node that have to do with its driver.
+    """The driver-related pods on one node.
 
     Attributes:
-        drivers: driver pods of ours.
+        drivers: Tessera's driver pods.
         toolkit: the container toolkit's pod; None if there is none.
         validation: the node's validation pod; None if there is none.
-        foreign: a driver pod of somebody else, ``namespace/name``; empty if there is none.
+        foreign: another operator's driver pod, ``namespace/name``; empty if there is none.
     """
 
     drivers: tuple[DriverPod, ...] = ()
@@ -110,14 +110,14 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
     foreign: str = ""
 
     def driver_pod(self, driver_set: str) -> DriverPod | None:
-        """The pod of a set; one that is not ending before one that is."""
+        """The pod of a set; one that is not terminating is preferred."""
         found = sorted((each for each in self.drivers if each.set == driver_set), key=lambda each: each.terminating)
         return found[0] if found else None
 
     def toolkit_of(self, driver_set: str) -> ToolkitPod | None:
-        """The toolkit's pod, if it saw the driver of a set come.
+        """The toolkit's pod, if it started after the driver of a set was ready.
 
-        What it told the container runtime about a driver before, versions of libraries among it, is of no use.
+        An older one configured the container runtime for an earlier driver, for instance with other library versions.
         """
         driver = self.driver_pod(driver_set)
         if driver is None or self.toolkit is None or self.toolkit.terminating:
@@ -125,7 +125,7 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
         return self.toolkit if self.toolkit.started >= driver.started else None
 
     def validated(self, driver_set: str) -> bool:
-        """Whether the driver of a set was proven to work as it runs now."""
+        """True if a set's driver was validated as it runs now."""
         driver, proof = self.driver_pod(driver_set), self.validation
         if driver is None or driver.progress is not DriverPodProgress.READY or proof is None:
             return False
@@ -133,7 +133,7 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concerns_drivers(pod: Pod) -> bool:
-    """Whether a pod has to do with drivers."""
+    """True if a pod is related to drivers."""
     return _app(pod) in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP} or _is_foreign(pod)
 
 
@@ -193,7 +193,7 @@ def _toolkit_pod(pod: Pod) -> ToolkitPod:
 
 
 def _started(pod: Pod, container: str) -> float:
-    """When a container began to run; 0 while it does not."""
+    """The time at which a container started; 0 while it does not run."""
     for each in pod.status.container_statuses:
         if each.name == container and each.state is not None and each.state.running is not None:
             return _seconds(each.state.running.started_at)
@@ -218,7 +218,7 @@ def _app(pod: Pod) -> str:
 
 
 def _is_foreign(pod: Pod) -> bool:
-    """Whether it is somebody else's driver. Labels alone are free to every tenant, and take nobody's driver away."""
+    """True for another operator's driver pod. Labels are not enough, since any user may set them."""
     labels = pod.metadata.labels
     ((component, driver),) = COMPONENT.items()
     named = labels.get("app") == _FOREIGN_APP or labels.get(component) == driver
@@ -272,7 +272,7 @@ def _fault(pod: Pod) -> str:
 
 
 def _remedy(words: str) -> str:
-    """What to do on the node, where the runtime's words leave that open."""
+    """The remedy on the node, if the runtime's message does not name it."""
     private = _NOT_SHARED.search(words)
     if private is None:
         return ""
@@ -287,7 +287,7 @@ def _ends_often(pod: Pod, status: ContainerStatus) -> bool:
 
 
 def _restart_text(container: str) -> str:
-    """The same words at every further restart, or they would be written anew for as long as nobody mends it."""
+    """One text for all further restarts, so that a restart alone does not change the status."""
     before = container == MANAGER_CONTAINER
     hint = "; it cannot unload the driver before while pods use the cards" if before else ""
     return f"{_MANY_RESTARTS} times or more{hint}"

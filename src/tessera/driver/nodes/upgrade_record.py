@@ -1,8 +1,7 @@
-"""The upgrade state of a node: NVIDIA's label, and our record in an annotation.
+"""The upgrade state of a node: NVIDIA's label, and Tessera's record in an annotation.
 
-A controller that restarts continues from the node: the label holds the state, which other tools read, and the
-annotation says from which set to which. A state without a readable record was left by somebody else and is not
-continued.
+A controller that restarts continues from the node: the label has the state, which other tools read, and the annotation
+has the old and the new set. A state without a valid record is another tool's and is not continued.
 """
 
 from enum import Enum
@@ -14,15 +13,15 @@ from tessera.limits import ROLLOUT_RECORD
 #: Annotations that NVIDIA's operator knows (k8s-operator-libs, pkg/upgrade/consts.go).
 REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"
 INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
-#: Tells NVIDIA's driver manager, which may run before the driver container, that it need not evict pods itself.
+#: Tells NVIDIA's driver manager, which may run before the driver container, not to evict pods itself.
 ENABLED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-enabled"
-#: Labels with which people keep a node out (gpu-operator).
+#: Labels by which people exclude a node from upgrades (gpu-operator).
 DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
 DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 
-#: The cordon of a node is ours and will be lifted by us.
+#: Annotation: Tessera cordoned the node and will uncordon it.
 CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"
-#: A :class:`UpgradeRecord` as JSON.
+#: Annotation: an :class:`UpgradeRecord` as JSON.
 RECORD_ANNOTATION = "tessera.dev/driver-upgrade"
 #: Value of the label ``tessera.dev/driver-set`` while the old driver leaves: two drivers never run on one node.
 CHANGING = "changing"
@@ -45,27 +44,27 @@ class UpgradeState(Enum):
 
     @property
     def active(self) -> bool:
-        """Whether the node is under way; a failed one may be on its way back, see :class:`UpgradeRecord`."""
+        """True if the upgrade is in progress; a failed node may be rolling back, see :class:`UpgradeRecord`."""
         return self not in {UpgradeState.NONE, UpgradeState.REQUIRED, UpgradeState.DONE, UpgradeState.FAILED}
 
 
 class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node's change of its driver.
+    """One node's change of driver.
 
     Attributes:
-        previous: the set that it had; empty if there is no way back, as after a boot into another kernel.
-        target: the set that it is to get, or that failed.
+        previous: the set that it had; empty if no rollback is possible, as after a boot into another kernel.
+        target: the set that it gets, or that failed.
         since: when the state began, seconds since 1970.
-        began: when the change began, likewise.
-        deploy: what the label that pauses users of cards said before; empty if there was none.
+        began: when the change began, seconds since 1970.
+        deploy: earlier value of the label that pauses users of GPUs; empty if there was none.
         cause: why it failed; empty if it did not.
-        occupied: it failed since pods with cards could not leave, which says nothing about the driver.
-        requested: a person asked for this node.
-        restart_only: both sets run the same driver, so pods with cards may stay.
-        offered: the node offered cards before, and should again.
-        changed: the label of the driver set was taken away from ``previous``.
+        occupied: it failed because pods with GPUs could not leave, which says nothing about the driver.
+        requested: a person requested this node.
+        restart_only: both sets run the same driver, so pods with GPUs may stay.
+        offered: the node offered GPUs before, and should again.
+        changed: the label of the driver set was removed from ``previous``.
         returning: the node goes back to ``previous``.
-        restored: it came back, and serves as before.
+        restored: the node is back at ``previous``, and serves as before.
     """
 
     previous: str
@@ -84,17 +83,17 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def same_set(self) -> bool:
-        """The node gets back the driver that it has."""
+        """True if the node gets the driver again that it has."""
         return self.previous == self.target
 
     @property
     def blames_set(self) -> bool:
-        """Whether what failed says something about the set."""
+        """True if the failure says something about the set."""
         return not self.same_set and not self.occupied
 
 
 def parse_upgrade_state(label: str) -> UpgradeState:
-    """The state that a label says; values that are not known say nothing."""
+    """The state that a label names; unknown values count as no state."""
     try:
         return UpgradeState(label)
     except ValueError:
@@ -102,7 +101,7 @@ def parse_upgrade_state(label: str) -> UpgradeState:
 
 
 def parse_upgrade_record(text: str) -> UpgradeRecord | None:
-    """The record in an annotation; None if there is none that can be read."""
+    """The record in an annotation; None if there is none, or it cannot be decoded."""
     if not text or len(text) > ROLLOUT_RECORD:
         return None
     try:
@@ -117,9 +116,9 @@ def encode_upgrade_record(record: UpgradeRecord) -> str:
 
 
 def referenced_sets(label: str, record: UpgradeRecord | None) -> frozenset[str]:
-    """The driver sets that a node refers to: what it has, and what it may go to or back to.
+    """The driver sets that a node refers to: its set, and those that it may change to or go back to.
 
-    Their DaemonSets must stay, or there would be no way back.
+    Their DaemonSets must stay, or no rollback would be possible.
     """
     named = {label, *((record.previous, record.target) if record is not None else ())}
     return frozenset(named - {"", CHANGING})

@@ -15,9 +15,9 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.strategy import PoolBuild, PoolBuildState
 from tessera.driver.pool import PoolKey
 
-#: Seconds after a push in which a registry may not show the image yet.
+#: Seconds after a push during which a registry may not show the image yet.
 PUSH_TIMEOUT = 120.0
-#: Seconds after which it is looked again whether patience has ended.
+#: Seconds after which it is checked again if the wait for a build is over.
 _LOOK_AGAIN = 60.0
 
 
@@ -25,8 +25,8 @@ class BuildRequests:
     """Builds that nodes wait for.
 
     Args:
-        builds: makes them.
-        settings: what an administrator says about building.
+        builds: makes the builds.
+        settings: the administrator's settings for builds.
         clock: the time.
     """
 
@@ -34,14 +34,14 @@ class BuildRequests:
         self._builds = builds
         self._settings = settings
         self._clock = clock
-        self._since: dict[tuple[str, PoolKey], float] = {}  # version and pool -> since when somebody waits
+        self._since: dict[tuple[str, PoolKey], float] = {}  # version and pool -> since when a node waits for the build
 
     def progress(self, policy: DriverPolicy, pool: PoolKey) -> PoolBuild:
-        """How the build of a pool's image stands under a policy."""
+        """The state of the build of a pool's image under a policy."""
         return self._progress(policy, pool)[0] if policy.build_repository else PoolBuild()
 
     def request(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
-        """Has images built for these pools, and for no others."""
+        """Requests builds for these pools, and for no others."""
         now = self._clock.now()
         waiting = {(policy.source.version, pool) for policy, pool in wanted}
         self._since = {key: self._since.get(key, now) for key in waiting}
@@ -49,7 +49,7 @@ class BuildRequests:
         self._builds.set_wanted(orders, by="nodes")
 
     def seconds_until_due(self) -> float | None:
-        """Seconds until patience with a build may have ended; None if nobody waits."""
+        """Seconds until the wait for a build may be over; None if no node waits."""
         return _LOOK_AGAIN if self._since else None
 
     def _progress(self, policy: DriverPolicy, pool: PoolKey) -> tuple[PoolBuild, BuildOrder | None]:
@@ -67,14 +67,14 @@ def build_progress(
     wanted_since: float,
     now: float,
 ) -> tuple[PoolBuild, BuildOrder | None]:
-    """How the build of a pool's image stands, and its order if there can be one.
+    """The state of the build of a pool's image, and its order if one is possible.
 
     Args:
-        policy: what asks for it.
-        pool: for whom.
-        settings: what else is said about building.
-        state: how far an order is.
-        wanted_since: seconds since 1970 from which on somebody waits for it.
+        policy: the policy that asks for it.
+        pool: the nodes that need it.
+        settings: the administrator's settings for builds.
+        state: returns the state of an order.
+        wanted_since: seconds since 1970 from which on a node waits for it.
         now: seconds since 1970.
     """
     try:

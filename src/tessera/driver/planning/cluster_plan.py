@@ -3,7 +3,7 @@
 Rules:
 
 1. The plan follows from the snapshot alone: nodes, pods, DaemonSets, policy objects, answers of registries and builds.
-   A controller that starts anew plans the same.
+   A controller that starts again plans the same.
 2. One bad node, pool or policy stops no other.
 3. A DaemonSet is created for a set that some node should have, and deleted once no node refers to it by its label or
    by its upgrade record.
@@ -57,28 +57,28 @@ from tessera.driver.pool import PoolKey
 
 
 def plan_cluster(snapshot: ClusterSnapshot) -> ClusterPlan:
-    """One round."""
+    """Plans one round."""
     if snapshot.selection.frozen:
         return ClusterPlan(instructions=tuple(_policy_status_writes(snapshot, {})))
     return _ClusterPlanner(snapshot).run()
 
 
 class _ClusterPlanner:
-    """One round over all nodes."""
+    """Plans one round over all nodes."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._sets = {key: each.set for key, each in snapshot.sets.items()}
-        #: Strategy of each policy (``kind/name``) and pool that was asked for in this round.
+        #: Strategy of each policy (``kind/name``) and pool that this round needed so far.
         self._results: dict[tuple[str, PoolKey], StrategyResult] = {}
         self._serving = self._serving_sets()
-        #: Plans of the nodes that have to do with drivers, by name.
+        #: Plans of the nodes that need a driver or have one, by name.
         self._plans: dict[str, NodePlan] = {}
         #: DaemonSets to create, by set id; no id of it is in ``_sets``.
         self._needed: dict[str, CreateSet] = {}
 
     def run(self) -> ClusterPlan:
-        """Plans each node by itself, and what follows for all together."""
+        """Plans each node by itself, then the writes for all of them together."""
         for name, facts in sorted(self._snapshot.nodes.items()):
             made = self._plan_node(facts)
             if made is not None:
@@ -106,7 +106,7 @@ class _ClusterPlanner:
     # Nodes
 
     def _plan_node(self, facts: DriverNodeFacts) -> NodePlan | None:
-        """None for a node that has nothing to do with drivers, and never had."""
+        """None for a node that needs no driver and never had one."""
         governance = self._snapshot.selection
         policy = governance.nodes.get(facts.name)
         if not facts.is_gpu or (policy is None and facts.name not in governance.unassigned):
@@ -142,7 +142,7 @@ class _ClusterPlanner:
         )
 
     def _strategy_for(self, facts: DriverNodeFacts, policy: DriverPolicy) -> StrategyResult:
-        """The same for all nodes of a pool, unless the host has its driver or a fact is missing."""
+        """The strategy; the same for all nodes of a pool, unless the host has its driver or a fact is missing."""
         pods = self._snapshot.pods.get(facts.name, NodePods())
         foreign = f"pod {pods.foreign} brings it" if pods.foreign else ""
         if foreign or facts.preinstalled or facts.pool is None:
@@ -156,7 +156,7 @@ class _ClusterPlanner:
         return self._results[key]
 
     def _fall_back_to_known_set(self, verdict: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
-        """While a registry does not answer, what it said to an earlier controller counts: there is a set of it."""
+        """Uses an existing driver set while a registry does not answer: an earlier controller got its answer."""
         if verdict.choice is not None or not verdict.registry_silent:
             return verdict
         asked = (settings_digest(policy), policy.source.version)
@@ -168,7 +168,7 @@ class _ClusterPlanner:
         return msgspec.structs.replace(verdict, choice=DriverChoice(strategy=known.strategy, set=known, reason=reason))
 
     def _avoid_failed_set(self, seen: NodeState, verdict: StrategyResult) -> StrategyResult:
-        """A node where nothing serves does not get a set that failed, while others of its pool serve with another."""
+        """Gives a node where nothing serves no failed set while other nodes of its pool serve with another set."""
         choice, fitting = verdict.choice, seen.fitting_set
         if choice is None or choice.set is None or seen.record is not None or seen.serves:
             return verdict
@@ -187,7 +187,7 @@ class _ClusterPlanner:
         return sorted((each for each in self._sets.values() if each.pool == pool), key=lambda each: each.id)
 
     def _serving_sets(self) -> frozenset[str]:
-        """Sets with which some node serves."""
+        """Sets with which at least one node serves."""
         pods = self._snapshot.pods
         return frozenset(
             facts.driver_set
@@ -195,7 +195,7 @@ class _ClusterPlanner:
             if name in pods and facts.driver_set and pods[name].validated(facts.driver_set)
         )
 
-    # What follows
+    # Writes
 
     def _labels(self) -> Iterator[Instruction]:
         for name, made in self._plans.items():
@@ -241,13 +241,13 @@ class _ClusterPlanner:
             elif made.validate:
                 yield CreateValidationPod(node=name, uid=facts.uid, set=facts.driver_set, nri_plugin=nri)
             yield from self._outdated_toolkit(name, facts)
-        for name, pods in self._snapshot.pods.items():  # of nodes that no longer have to do with drivers
+        for name, pods in self._snapshot.pods.items():  # pods of nodes that need no driver any more
             proof = None if name in self._plans else pods.validation
             if proof is not None and not proof.terminating:
                 yield DeletePod(name=proof.name, uid=proof.uid)
 
     def _outdated_toolkit(self, name: str, facts: DriverNodeFacts) -> Iterator[Instruction]:
-        """A toolkit that was there before the driver is started anew; it waits for the driver by itself."""
+        """Restarts a toolkit that ran before the driver did; it waits for the driver by itself."""
         pods = self._snapshot.pods.get(name, NodePods())
         driver, toolkit = pods.driver_pod(facts.driver_set), pods.toolkit
         if driver is None or toolkit is None or toolkit.terminating or not toolkit.started:
@@ -256,7 +256,7 @@ class _ClusterPlanner:
             yield DeletePod(name=toolkit.name, uid=toolkit.uid)
 
     def _unneeded_sets(self) -> Iterator[Instruction]:
-        """Sets to which no node refers, nor will after what was just decided."""
+        """Deletes sets that no node refers to, now or after this plan."""
         kept = set(self._needed)
         for name, facts in self._snapshot.nodes.items():
             kept |= referenced_sets(facts.driver_set, parse_upgrade_record(facts.record_annotation))
@@ -268,9 +268,11 @@ class _ClusterPlanner:
                 yield DeleteSet(name=each.set.name, uid=each.uid)
 
     def _toolkit_instructions(self) -> Iterator[Instruction]:
-        """One toolkit for the cluster: upstream has one, too, and the ClusterPolicy alone speaks of it.
+        """Makes one toolkit for the cluster, as upstream does; only the ClusterPolicy configures it.
 
-        Where none does any more, it goes after the last driver: pods that still use one may start containers anew.
+        If no ClusterPolicy asks for it any more, it is deleted after the last driver, since pods that use a driver may
+        still
+        start containers.
         """
         cluster = self._snapshot.selection.cluster
         managed = [self._snapshot.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]
@@ -281,20 +283,20 @@ class _ClusterPlanner:
 
 
 def _owner(facts: DriverNodeFacts, policy: DriverPolicy | None, label: str) -> str | None:
-    """Which NVIDIADriver a node's driver is of; empty for none any more, None if that is not for Tessera to say."""
+    """The NVIDIADriver of a node's driver; empty if there is none any more, None if Tessera does not decide that."""
     if not label and facts.driver_set:
         return ""
     return policy.name if policy is not None and policy.kind == NVIDIA_DRIVERS.kind and label else None
 
 
 def _runtime(nodes: Iterable[DriverNodeFacts]) -> Runtime:
-    """CRI-O or Docker if all nodes have it; gpu-operator, too, takes containerd where one node does."""
+    """CRI-O or Docker if all nodes have it; else containerd, as in gpu-operator."""
     names = {each.runtime for each in nodes}
     return {frozenset({"cri-o"}): CRIO, frozenset({"docker"}): DOCKER}.get(frozenset(names), CONTAINERD)
 
 
 def _unfinished_record(facts: DriverNodeFacts) -> UpgradeRecord | None:
-    """The rollout's record of a node that it has not given back."""
+    """The rollout's record on a node that it has not returned to service."""
     record, state = parse_upgrade_record(facts.record_annotation), parse_upgrade_state(facts.upgrade_state)
     if record is None:
         return None

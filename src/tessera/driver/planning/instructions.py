@@ -26,9 +26,9 @@ class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
-    """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen.
+    """Names a node's driver set; an empty one removes the label. Holds only for the node as the planner saw it.
 
-    ``owner`` is the NVIDIADriver that it is of, under upstream's label; empty takes that away, None leaves it as it is.
+    ``owner`` is the node's NVIDIADriver, under upstream's label; an empty one removes that label, None keeps it.
     """
 
     node: str
@@ -39,7 +39,7 @@ class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes a node's annotation; None takes it away."""
+    """Writes a node's annotation; None removes it."""
 
     node: str
     uid: str
@@ -47,7 +47,7 @@ class WriteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes the condition of a node's driver, as JSON; None takes it away."""
+    """Writes the condition of a node's driver, as JSON; None removes it."""
 
     node: str
     uid: str
@@ -55,7 +55,7 @@ class WriteCondition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateValidationPod(msgspec.Struct, frozen=True, kw_only=True):
-    """Has a node's driver proven to work; ``nri_plugin`` as in the policy of the toolkit."""
+    """Creates the pod that validates a node's driver; ``nri_plugin`` as in the policy's toolkit settings."""
 
     node: str
     uid: str
@@ -64,21 +64,21 @@ class CreateValidationPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletePod(msgspec.Struct, frozen=True, kw_only=True):
-    """Removes a validation, or a toolkit's pod, that is about another driver or cannot go on."""
+    """Deletes a validation or toolkit pod that belongs to another driver or cannot continue."""
 
     name: str
     uid: str
 
 
 class ApplyToolkit(msgspec.Struct, frozen=True, kw_only=True):
-    """Has the container toolkit on managed nodes."""
+    """Applies the container toolkit's DaemonSet for managed nodes."""
 
     policy: DriverPolicy
     runtime: Runtime
 
 
 class DeleteToolkit(msgspec.Struct, frozen=True):
-    """Removes it."""
+    """Deletes the container toolkit's DaemonSet."""
 
 
 class WritePolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +105,12 @@ Instruction = (
 
 
 def written_node(instruction: Instruction) -> str:
-    """The node that is written; empty for what writes none."""
+    """The node that an instruction writes; empty if it writes none."""
     return instruction.node if isinstance(instruction, LabelNode | WriteStatus | WriteCondition) else ""
 
 
 def instruction_key(instruction: Instruction) -> str:
-    """What is never written twice at a time."""
+    """The object that has at most one write in flight."""
     match instruction:
         case CreateSet(set=made):
             return f"set/{made.name}"

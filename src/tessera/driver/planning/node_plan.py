@@ -1,20 +1,19 @@
-"""What one node should have, given what it has. Pure.
+"""Plans one node: which driver it should have, given the one it has. Pure.
 
 :mod:`tessera.driver.planning.strategy` chooses the best driver set for a node. This module decides whether the node
 gets that set at once, through the rollout, or later. Rules:
 
-1. A set on a node always fits its pool. A node whose kernel changed gets what fits its new one at once: nothing serves
-   there, and its pods wait.
-2. Two drivers never run on one node: between two sets the label says that it changes, until the old pod is gone. That
-   none is seen does not end it: one may be on its way, for as long as the label names the set.
-3. What serves is changed by the rollout only. A driver serves from the moment at which it was proven to work until the
-   node boots.
+1. A set on a node always fits its pool. A node whose kernel changed gets a set for the new kernel at once: nothing
+   serves there, and its pods wait.
+2. Two drivers never run on one node: between two sets the label says ``changing`` until the old pod is gone. While the
+   label names a set, one of its pods may be about to start, even if the watch shows none.
+3. Only the rollout changes a driver that serves. A driver serves from its validation until the node boots.
 4. A better way to the same driver is offered: the rollout takes it when the node is idle, or this module at the next
-   boot. A worse way is never taken instead of one that is there.
-5. Where no choice can be made now, or none is left, the node keeps what fits it.
-6. No driver is taken away under pods that use it, even if nobody asks for it any more: it could not be unloaded, and
-   the next one could not come. One whose own pod went and cannot come back under them is brought anew by the rollout,
-   which has them leave first.
+   boot. A worse way never replaces a working one.
+5. If no choice is possible now, or none is left, the node keeps a set that fits it.
+6. No driver is removed under pods that use it, even if nobody asks for it any more: it could not be unloaded, and the
+   next one could not load. If its own pod is gone and cannot load the driver under these pods, the rollout evicts
+   them and then reloads the driver.
 """
 
 import msgspec
@@ -28,7 +27,7 @@ from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult
 from tessera.driver.rollout.node_view import WantedDriver
 
-#: Orders of strategies, best first; the second is that of a policy that wants built drivers.
+#: Orders of strategies, best first; the second is for policies that prefer built drivers.
 _PRECOMPILED_FIRST = (
     DriverStrategy.PREINSTALLED,
     DriverStrategy.PRECOMPILED,
@@ -48,14 +47,14 @@ _BUILT_FIRST = (
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done about a node.
+    """The plan for one node.
 
     Attributes:
-        label: what its label should name; empty for no label.
-        status: what it is told, without its date; None takes back what it was told.
-        wanted: what the rollout should make of it.
-        needs: the sets that must have a DaemonSet for this.
-        validate: its driver is to be proven now.
+        label: the set that its label should name; empty for no label.
+        status: its new status, without date; None removes it.
+        wanted: the driver that the rollout should bring to it.
+        needs: the sets that must have a DaemonSet for this plan.
+        validate: True if its driver should be validated now.
     """
 
     label: str
@@ -66,14 +65,14 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_unmanaged(state: NodeState) -> NodePlan:
-    """Plan for a node that no policy selects: remove our driver once unused."""
+    """Plan for a node that no policy selects: remove Tessera's driver once unused."""
     return _keep_while_in_use(state, "No policy asks for a driver any more.") or NodePlan(
         label="", status=None, wanted=WantedDriver(policy="")
     )
 
 
 def plan_without_driver(state: NodeState, reason: str) -> NodePlan:
-    """Plan for a managed node without a driver of ours; ``reason`` is the administrator's."""
+    """Plan for a managed node without a driver of Tessera's; ``reason`` is the administrator's."""
     return _keep_while_in_use(state, reason) or _plan_no_set(state, DriverStrategy.BLOCKED, DriverPhase.BLOCKED, reason)
 
 
@@ -108,7 +107,7 @@ def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) ->
         waits = "" if state.facts.offers_gpus else " The node offers no cards yet."
         ours = (
             _keep_while_in_use(state, choice.reason) if state.serves else None
-        )  # else the pods use the host's already
+        )  # else pods use the host's driver already
         return ours or _plan_no_set(state, DriverStrategy.PREINSTALLED, phase, choice.reason + waits)
     if choice.set is None:
         return _keep_without_choice(state, policy, DriverPhase.BLOCKED, choice.reason, choice)
@@ -132,7 +131,7 @@ def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, t
     better = _rank(policy, target.strategy) < _rank(policy, current.strategy)
     if not state.serves:
         if updated or broken or (better and state.rebooted):
-            if state.in_use:  # the rollout has the pods leave first
+            if state.in_use:  # the rollout evicts the pods first
                 return _plan_with_set(state, current, _wanted(policy, target), needs=(target,), choice=choice)
             return _switch_now(state, policy, choice, target)
         return _keep_set(state, policy, current, choice, offered=target if better else None)
@@ -145,12 +144,12 @@ def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, t
 
 
 def _is_update(current: DriverSet, target: DriverSet) -> bool:
-    """Whether the administrator asked for something else, rather than a registry having something else."""
+    """True if the administrator asked for something else; False if only the registry's image changed."""
     return (current.settings, current.version) != (target.settings, target.version)
 
 
 def _is_broken(state: NodeState) -> bool:
-    """Whether the driver does not come: its image is not pulled, or its container ends again and again."""
+    """True if the driver cannot start: its image cannot be pulled, or its container keeps ending."""
     driver = state.driver_pod
     return driver is not None and (driver.progress is DriverPodProgress.FAILED or bool(driver.fault))
 
@@ -163,14 +162,14 @@ def _rank(policy: DriverPolicy, strategy: DriverStrategy) -> int:
 
 
 def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, target: DriverSet) -> NodePlan:
-    """Another set now: nothing serves. The old pod goes first, even one that is only just being made."""
+    """Another set now, since nothing serves. The old pod goes first, even one that is just being created."""
     others = [each for each in state.pods.drivers if each.set != target.id]
     named = state.current_set is not None and state.current_set.id != target.id
     label = CHANGING if others or named else target.id
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
     phase, more = (DriverPhase.STARTING, "") if label == CHANGING else driver_progress(state, target)
     status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
-    left_alone = WantedDriver(policy=_name(policy))  # what the rollout began with another kernel is over
+    left_alone = WantedDriver(policy=_name(policy))  # the rollout's upgrade for the old kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
 
 
@@ -181,7 +180,7 @@ def _keep_set(
 
 
 def _keep_status(state: NodeState, policy: DriverPolicy, status: DriverStatus) -> NodePlan:
-    """A registry is being asked, as after a start of the controller: until it has answered, nothing new is said."""
+    """Keeps the status while a registry lookup is open, as after a start of the controller."""
     kept = _keep_without_choice(state, policy, status.phase, status.reason)
     wanted = msgspec.structs.replace(kept.wanted, undecided=True)
     return msgspec.structs.replace(kept, wanted=wanted, status=status, validate=False)
@@ -190,7 +189,7 @@ def _keep_status(state: NodeState, policy: DriverPolicy, status: DriverStatus) -
 def _keep_without_choice(
     state: NodeState, policy: DriverPolicy, phase: DriverPhase, reason: str, choice: DriverChoice | None = None
 ) -> NodePlan:
-    """Nothing better is known: what fits stays, and what does not is taken away."""
+    """Plan without a better choice: keeps a set that fits, and removes one that does not."""
     current = state.upgrading_set or state.fitting_set
     rejected = choice.rejected if choice is not None else ()
     if current is None:
@@ -224,7 +223,7 @@ def _plan_with_set(
     offered: DriverSet | None = None,
     more: str = "",
 ) -> NodePlan:
-    """A node that has a set, which goes on."""
+    """Plan for a node that keeps its set."""
     phase, progress = driver_progress(state, current)
     if state.record is not None:
         phase = DriverPhase.UPGRADING
@@ -282,7 +281,7 @@ def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False)
 
 
 def _wanted_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> WantedDriver:
-    """The set that the node has; anew, by way of the rollout, if its driver cannot come back under pods."""
+    """The set that the node has; the rollout reloads it if its driver cannot load under pods."""
     return WantedDriver(policy=_name(policy), set=current.id, reload=state.unload_blocked)
 
 

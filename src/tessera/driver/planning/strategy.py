@@ -1,4 +1,4 @@
-"""Chooses the driver strategy of one node: the best that is possible now, and why each better one is not. Pure.
+"""Chooses the driver strategy of one node: the best possible now, with the reasons against each better one. Pure.
 
 Best first: pre-installed, precompiled for exactly the version, precompiled for its branch, the same from a mirror,
 built, blocked. With ``usePrecompiled: false`` building comes before the three precompiled strategies.
@@ -28,12 +28,12 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
-#: What is known of an image; None while nobody has asked.
+#: Returns what registries answered about an image; None if there is no answer yet.
 Answers = Callable[[ImageQuery], Resolution | None]
 
 
 class PoolBuildState(Enum):
-    """How the one build of a pool's image stands."""
+    """States of the one build of a pool's image."""
 
     NONE = "none"
     RUNNING = "running"
@@ -49,14 +49,14 @@ class PoolBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What else decides.
+    """Further inputs of the choice.
 
     Attributes:
         build: the build of the pool's image.
         unpullable: why an image cannot be pulled, by image.
-        foreign: why the driver counts as somebody else's; empty if nothing says so.
+        foreign: why the driver counts as somebody else's; empty if nothing indicates that.
         toolkit: the Driver Toolkit's image for the pool's RHCOS; empty if there is none.
-        patient: a registry that does not answer may still be waited for.
+        may_wait: the node may still wait for a registry that does not answer.
     """
 
     build: PoolBuild = PoolBuild()
@@ -67,14 +67,14 @@ class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The chosen strategy, or what it waits for.
 
     Attributes:
-        choice: what the node should have; None while that is not known.
-        waiting: what is waited for, in one sentence; empty with a choice.
-        ask: what must be asked for that.
-        build: an image for the pool should be built.
-        silent: a registry that may have something better, or anything at all, does not answer.
+        choice: the driver that the node should have; None while that is not known.
+        waiting: what the node waits for, in one sentence; empty with a choice.
+        lookups: the image lookups that the choice needs.
+        build_wanted: an image for the pool should be built.
+        registry_silent: a registry that may have a better image, or any image, does not answer.
     """
 
     choice: DriverChoice | None = None
@@ -85,7 +85,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Option(msgspec.Struct, frozen=True):
-    """One way to a driver, in order."""
+    """One strategy with its image query, in the sequence of preference."""
 
     strategy: DriverStrategy
     query: ImageQuery
@@ -94,16 +94,16 @@ class _Option(msgspec.Struct, frozen=True):
 def choose_strategy(
     facts: DriverNodeFacts, policy: DriverPolicy, answers: Answers, situation: StrategyInputs | None = None
 ) -> StrategyResult:
-    """The strategy for a node.
+    """Chooses the strategy for a node.
 
     Args:
         facts: the node.
-        policy: what governs it.
-        answers: what registries said.
-        situation: what else there is to know.
+        policy: the policy that selects it.
+        answers: the registries' answers.
+        situation: further inputs.
 
     Returns:
-        A choice, or what is waited for.
+        A choice, or the reason why the node waits.
     """
     situation = situation or StrategyInputs()
     host = facts.preinstalled or situation.foreign
@@ -118,12 +118,12 @@ def choose_strategy(
 
 
 def image_queries(policy: DriverPolicy, pool: PoolKey) -> list[ImageQuery]:
-    """All that may be asked for a pool under a policy, best first."""
+    """All lookups that a pool may need under a policy, best first."""
     return [step.query for step in _options(policy, pool)]
 
 
 def version_branch(version: str) -> str:
-    """``525`` of ``525.125.06``; empty for what is no exact version: a branch, a digest, a text with an OS in it."""
+    """``525`` of ``525.125.06``; empty if the text is not an exact version: a branch, a digest, a text with an OS."""
     first, _, rest = version.partition(".")
     exact = first.isascii() and first.isdigit() and rest and all(part.isdigit() for part in rest.split("."))
     return first if exact else ""
@@ -161,7 +161,7 @@ def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
 
 
 def _other_sources(policy: DriverPolicy) -> tuple[ImageSource, ...]:
-    """The mirrors, and the repository with what was built in this cluster."""
+    """The mirrors, and the repository of images built in this cluster."""
     places = dict.fromkeys([*policy.mirrors, *([policy.build_repository] if policy.build_repository else [])])
     return mirrored(policy.source, [place for place in places if place != policy.source.repository])
 
@@ -171,7 +171,7 @@ def _chosen(choice: DriverChoice) -> StrategyResult:
 
 
 class _StrategySearch:
-    """Goes through the steps of one node and notes why each is not taken."""
+    """Tries the strategies for one node in sequence, and records why each is not possible."""
 
     def __init__(self, policy: DriverPolicy, pool: PoolKey, answers: Answers, situation: StrategyInputs) -> None:
         self._policy = policy
@@ -195,7 +195,7 @@ class _StrategySearch:
         )
 
     def _try(self, steps: Sequence[_Option]) -> StrategyResult | None:
-        """The first of the steps that is possible; all of them are asked for at once."""
+        """The first possible strategy; the lookups for all of them start at once."""
         ask = tuple(step.query for step in steps if self._answers(step.query) is None)
         for step in steps:
             answer = self._answers(step.query)
@@ -236,7 +236,7 @@ class _StrategySearch:
         )
 
     def _wait_for_build(self) -> StrategyResult | None:
-        """Waits for the one build of the pool, where the policy says where to put it."""
+        """Waits for the one build of the pool, if the policy names a build repository."""
         build = self._inputs.build
         if not self._policy.build_repository or self._policy.source.verbatim:
             return None
@@ -272,7 +272,7 @@ class _StrategySearch:
         self._rejected.append(RejectedStrategy(strategy=strategy, reason=reason))
 
     def _merge_rejected(self) -> tuple[RejectedStrategy, ...]:
-        """One reason for each strategy, the first; mirrors keep theirs together."""
+        """One reason for each strategy, the first; reasons of mirrors are kept together."""
         by_strategy: dict[DriverStrategy, list[str]] = {}
         for each in self._rejected:
             by_strategy.setdefault(each.strategy, []).append(each.reason)
@@ -290,7 +290,7 @@ _WHY: Mapping[DriverStrategy, str] = {
 
 
 def _failure_text(answer: Resolution) -> str:
-    """Why an answer is no image, with the reference that counts."""
+    """Why an answer has no image, with the decisive reference."""
     counted = [each for each in answer.tried if each.outcome is answer.outcome]
     if not counted:
         return f"{answer.outcome.value.capitalize()}."

@@ -3,10 +3,11 @@
 Rules:
 
 1. The oldest ClusterPolicy counts. If another operator writes its status, it is that operator's and nothing is done.
-2. An object with a mistake is ignored and its last valid version counts. If there is none, the selection is frozen and
-   everything stays as it is. Nobody loses a driver by a typing error.
-3. If the API server does not serve the kind (the CRD was never installed, or was removed), nothing is taken away from
-   nodes. Only an object that was deleted, or says ``enabled: false``, takes drivers away.
+2. If an object has a mistake, its last valid version counts. If there is none, the selection is frozen and nothing
+   changes. So a typing error removes no driver.
+3. If the API server does not serve the kind (the CRD was never installed, or was removed), no driver is removed.
+   Drivers
+   are removed only if an object was deleted, or says ``enabled: false``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,12 +44,12 @@ Labels = Mapping[str, Mapping[str, str]]
 
 
 class PolicyObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """What administrators wrote.
+    """Policy objects as administrators wrote them.
 
     Attributes:
-        cluster_policies: all of them; None while the API server has no such kind.
-        nvidia_drivers: likewise.
-        followed: what each object said when it last had no mistakes, by ``kind/name``.
+        cluster_policies: all ClusterPolicy objects; None if the API server does not serve the kind.
+        nvidia_drivers: all NVIDIADriver objects; None if the API server does not serve the kind.
+        last_valid: the last valid version of each object, by ``kind/name``.
     """
 
     cluster_policies: Sequence[Obj] | None = None
@@ -57,14 +58,13 @@ class PolicyObjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An object, and what is to be told of it apart from its nodes.
+    """An object and its status, apart from its nodes.
 
     Attributes:
         resource: its kind.
         obj: the object.
-        verdict: what is to be told; None if that follows from its nodes.
+        verdict: the status; None if it follows from its nodes.
         notices: fields without effect.
-        conflict: goes before what follows from its nodes.
     """
 
     resource: Resource[dict[str, Any]]
@@ -79,17 +79,17 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows.
+    """The policy of each node.
 
     Attributes:
-        frozen: why everything stays as it is; empty if it need not.
+        frozen: why nothing changes; empty if the selection is not frozen.
         cluster: the ClusterPolicy in force; None if none manages drivers.
-        nodes: by name of the node: its policy.
-        unassigned: by name of the node: why it has none, although drivers are managed.
-        left: nodes that people have labelled so that Tessera leaves their driver alone; no policy waits for them.
-        told: the objects whose status is ours to write.
-        assignment: of NVIDIADriver objects.
-        followed: to be remembered, see :class:`PolicyObjects`.
+        nodes: the policy of each node, by the node's name.
+        unassigned: why a node has no policy although drivers are managed, by the node's name.
+        opted_out: nodes with a label by which people keep Tessera away from their driver; no policy waits for them.
+        reports: the objects whose status Tessera writes.
+        assignment: the assignment of NVIDIADriver objects to nodes.
+        last_valid: versions to remember, see :class:`PolicyObjects`.
     """
 
     frozen: str = ""
@@ -103,17 +103,17 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def policies(self) -> Mapping[str, DriverPolicy]:
-        """The policies that govern a node, by ``kind/name``."""
+        """The policies that select a node, by ``kind/name``."""
         return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
 
     def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, PolicyStatus]]:
-        """What is to be told of each object, now that each node's status is known."""
+        """The status of each object, given each node's status."""
         return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.reports]
 
     def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
         mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
         nobody = "it selects no node that has a card"
-        if told.resource is CLUSTER_POLICIES:  # also the nodes of the NVIDIADriver objects that it calls for, or lacks
+        if told.resource is CLUSTER_POLICIES:  # includes nodes with an NVIDIADriver, and nodes that lack one
             mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
         counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
         if mine and not counted:
@@ -126,11 +126,11 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
-    """Divides the nodes with cards among policies.
+    """Divides the nodes with GPUs among policies.
 
     Args:
-        objects: what administrators wrote.
-        nodes: labels of the nodes with cards, by name.
+        objects: the policy objects.
+        nodes: labels of the nodes with GPUs, by name.
     """
     if objects.cluster_policies is None:
         return PolicySelection(frozen="The API server has no ClusterPolicy objects.", last_valid=objects.last_valid)

@@ -36,14 +36,14 @@ KEY = "policies.json"
 
 
 class ValidPolicies:
-    """What was followed last, by ``kind/name``.
+    """The last valid version of each policy, by ``kind/name``.
 
     Args:
-        client: keeps the ConfigMap.
-        clock: for pauses.
-        namespace: where the ConfigMap lives.
-        rng: for jitter.
-        may_act: whether this process still leads.
+        client: reads and writes the ConfigMap.
+        clock: the time, for pauses.
+        namespace: namespace of the ConfigMap.
+        rng: random numbers for jitter.
+        may_act: True while this process leads.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class ValidPolicies:
         )
 
     async def load(self) -> None:
-        """Reads what an earlier controller followed; insists until the server answers."""
+        """Reads the versions that an earlier controller stored; retries until the server answers."""
         self._last_valid = decode_policies((await self._map.load()).get(KEY, "{}"))
 
     async def run(self) -> None:
-        """Writes down what is followed, until cancelled."""
+        """Writes the versions to the ConfigMap, until cancelled."""
         await self._map.run()
 
     @property
     def last_valid(self) -> Mapping[str, DriverPolicy]:
-        """What each object said when it last had no mistakes."""
+        """The last valid version of each object."""
         return self._last_valid
 
     def update(self, policies: Mapping[str, DriverPolicy]) -> None:
-        """From now on these are followed."""
+        """Replaces the versions to store."""
         if policies != self._last_valid:
             self._last_valid = dict(policies)
             self._map.mark_changed()
@@ -78,7 +78,7 @@ class ValidPolicies:
 
 
 def decode_policies(text: str) -> Mapping[str, DriverPolicy]:
-    """What a ConfigMap says was followed; nothing if it cannot be read."""
+    """The versions in the ConfigMap's text; none if it cannot be decoded."""
     try:
         return msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -90,14 +90,14 @@ Obj = dict[str, Any]
 
 
 class PolicyWatcher:
-    """ClusterPolicy and NVIDIADriver objects.
+    """Watches ClusterPolicy and NVIDIADriver objects.
 
     Args:
         client: the API server.
         clock: the time.
-        rng: for jitter.
-        may_act: whether this process still leads; asked before each write.
-        stirred: called when an object changed, with what writes may now be judged anew.
+        rng: random numbers for jitter.
+        may_act: True while this process leads; called before each write.
+        changed: called when an object changed, with the keys of writes that may be decided again.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class PolicyWatcher:
         self._drivers.add_handler(partial(self._on_object, NVIDIA_DRIVERS))
 
     async def run(self) -> None:
-        """Mirrors, and writes down what is followed, until cancelled."""
+        """Watches the objects and stores valid versions, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for part in (self._cluster_policies.run(), self._drivers.run(), self._valid.run()):
                 group.create_task(part)
 
     async def wait_read(self) -> None:
-        """Returns once all objects were listed, or are known not to exist, and what was followed before was read."""
+        """Returns once all objects were listed, or their kind does not exist, and the stored versions were read."""
         for mirror in (self._cluster_policies, self._drivers):
             while not mirror.synced and not _is_absent(mirror):
                 mirror.reflector.attempted.clear()
@@ -131,10 +131,10 @@ class PolicyWatcher:
         await self._valid.load()
 
     def select_policy(self, nodes: Labels) -> PolicySelection:
-        """Which policy governs which node now; what is followed by that is remembered.
+        """Selects the policy of each node, and remembers the valid versions.
 
         Args:
-            nodes: labels of the nodes with cards, by name.
+            nodes: labels of the nodes with GPUs, by name.
         """
         objects = PolicyObjects(
             cluster_policies=_objects(self._cluster_policies),
@@ -150,10 +150,10 @@ class PolicyWatcher:
 
 
 def _objects(mirror: Informer[Obj]) -> list[Obj] | None:
-    """All objects of a kind; None where the API server has no such kind."""
+    """All objects of a kind; None if the API server does not serve the kind."""
     return list(mirror.cache.values()) if mirror.synced else None
 
 
 def _is_absent(mirror: Informer[Obj]) -> bool:
-    """Whether the API server said that there is no such kind."""
+    """True if the API server said that it does not serve the kind."""
     return isinstance(mirror.reflector.error, NotFound)
