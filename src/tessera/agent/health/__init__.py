@@ -1,1 +1,1 @@
-"""Which cards and MIG devices may be given out: hardware events and probes in, health of devices out."""
+"""Decides which cards and MIG devices may be given out: hardware events and probes in, health of devices out."""

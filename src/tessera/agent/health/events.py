@@ -15,7 +15,7 @@ class CardsListed(msgspec.Struct, frozen=True):
 
 
 class ProbeResult(Enum):
-    """How a card answered a probe."""
+    """Answer of a card to a probe."""
 
     CLEAN = "clean"
     FAILED = "failed"
@@ -26,11 +26,11 @@ class CardProbed(msgspec.Struct, frozen=True, kw_only=True):
     """A card was probed.
 
     Attributes:
-        gpu: its UUID.
-        result: how it answered.
-        recovery: the recovery action that the driver asks for; ``None`` where the driver says none.
+        gpu: the card's UUID.
+        result: the card's answer.
+        recovery: the recovery action that the driver asks for; ``None`` if the driver gives none.
         instances: ids of its GPU instances; ``None`` if they were not read.
-        text: NVML's error, empty without one.
+        text: NVML's error; empty if there was none.
     """
 
     gpu: str

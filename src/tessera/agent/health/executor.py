@@ -1,16 +1,16 @@
-"""Probes cards and resets them: the only module of this folder that touches the hardware.
+"""Probes and resets cards: the only module of this folder that touches the hardware.
 
 A probe is as cheap as possible. One reading of the memory goes through the driver to the card and back; then the
-recovery action that the driver asks for is read, where the driver has one, and the GPU instances, if they are needed. A
+recovery action that the driver asks for is read, if the driver has one, and the GPU instances, if they are needed. A
 card that does not answer in time counts as failed: a driver that hangs is no sign of health. NVML answers one call at a
-time, and a call that hangs cannot be taken back. So only one probe is open at any time: while a card owes its answer no
-other one is probed, and none is blamed for the silence. The time for a card begins when it is its turn, not while
-another call is with the driver.
+time, and a call that hangs cannot be cancelled. So only one probe is open at any time: until a card has answered, no
+other card is probed, and none counts as failed for that. The time limit of a card begins with its own call, not while
+the driver still works on another one.
 
-A reset ends what computes on the card and destroys its MIG instances. So a card is reset only if it is unhealthy and no
-pod holds a part of it; the driver itself refuses as long as any process has the card open. Afterwards the card must
-show clean probes like any other (:mod:`tessera.agent.health.faults`). A card that keeps asking is reset less and less
-often.
+A reset ends all computations on the card and destroys its MIG instances. So a card is reset only if it is unhealthy and
+no pod holds a part of it; the driver itself refuses as long as any process has the card open. Afterwards the card must
+show clean probes like any other (:mod:`tessera.agent.health.faults`). If a card needs resets again and again, the
+pauses between them grow.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = Fal
     Args:
         hardware: the node's cards.
         gpu: the card's UUID.
-        instances: read its GPU instances too.
+        instances: if true, reads its GPU instances too.
     """
     try:
         await hardware.memory(gpu)
@@ -55,7 +55,7 @@ async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = Fal
 
 
 def _known(action: int | None) -> RecoveryAction | None:
-    """The recovery action; none where the driver says none, or one of a later driver that is not known here."""
+    """The recovery action; ``None`` if the driver gives none, or an action of a later driver that is unknown here."""
     return RecoveryAction(action) if action in set(RecoveryAction) else None
 
 
@@ -64,8 +64,8 @@ class _Probe:
 
     Attributes:
         gpu: the card's UUID.
-        begun: it is the card's turn.
-        answer: waits for the answer.
+        begun: set when the card's own call begins.
+        answer: the task that waits for the answer.
     """
 
     def __init__(self, hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool) -> None:
@@ -76,7 +76,7 @@ class _Probe:
 
     async def _ask(self, hardware: AsyncNvml) -> CardProbed:
         try:
-            await hardware.call("turn", lambda _: None)  # calls before this one have their answers now
+            await hardware.call("turn", lambda _: None)  # all calls before this one are answered now
         finally:
             self.begun.set()
         return await probe_card(hardware, self.gpu, instances=self._instances)
@@ -96,7 +96,7 @@ class CardProber:
         self._current: _Probe | None = None
 
     async def probe(self, gpu: GpuUuid, *, instances: bool = False) -> CardProbed | None:
-        """Probes a card; ``None`` if that is not possible now, since the driver owes another caller an answer."""
+        """Probes a card; ``None`` if that is not possible now, since the driver has not answered an earlier call."""
         if self._current is None or self._current.answer.done():
             self._current = _Probe(self._hardware, gpu, instances=instances)
         elif self._current.gpu != gpu:
@@ -123,7 +123,7 @@ class CardHost(Protocol):
     """The rest of the agent, as far as a reset concerns it."""
 
     async def is_unused(self, gpu: str) -> bool:
-        """True if no pod holds any part of a card, nor is about to; raises ConnectionError if that is not known."""
+        """True if no pod holds any part of a card, nor is about to; raises ConnectionError if that is unknown."""
         ...
 
     async def look_again(self, gpu: str | None) -> None:
@@ -136,7 +136,7 @@ class CardResetter:
 
     Args:
         hardware: the cards.
-        host: knows which cards are used, and reads a card anew after its reset.
+        host: reports if a card is in use, and reads a card anew after its reset.
         clock: the time.
     """
 
@@ -144,14 +144,14 @@ class CardResetter:
         self._hardware = hardware
         self._host = host
         self._clock = clock
-        #: When each card's reset was attempted last, and how often.
+        #: Time of the last attempt to reset each card, and number of attempts.
         self._attempts: dict[str, tuple[float, int]] = {}
 
     async def reset(self, gpu: str) -> bool:
-        """Resets a card if no pod uses it and its pause is over; returns whether it was reset.
+        """Resets a card if no pod uses it and its pause is over; returns true if it was reset.
 
         Raises:
-            NvmlError: the driver refuses; the text says why.
+            NvmlError: the driver refuses; the text has the reason.
         """
         now = self._clock.monotonic()
         last, count = self._attempts.get(gpu, (now - FORGOTTEN, 0))

@@ -1,14 +1,14 @@
 """Decides which devices are healthy: hardware events and probes in, changes of health out. Pure.
 
-An error becomes a *fault* of a scope: a card, or the MIG instance that the event names. A fault that asks for a reset
+An error becomes a *fault* of a scope: a card, or the MIG instance that the event names. A fault that needs a reset
 concerns the whole card, whichever instance it showed in. The health of a device is the worst fault on it or on its
-card: a bad card withholds every share and every MIG device of it, a bad instance only that one.
+card: a bad card withholds all its shares and MIG devices, a bad instance only itself.
 
-A fault ends by hysteresis: after so many clean probes in a row and a quiet time since the last error, doubled for every
-return of the same error within a while. A fault that asks for a reset or a reboot ends only after the card was reset,
-or when the driver itself says that no action is left. One failed probe proves nothing; several in a row drain the card.
-A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not cure
-shows again.
+A fault ends by hysteresis: after a number of clean probes in a row and a quiet time since the last error. The quiet
+time doubles each time the same error returns soon. A fault that needs a reset or a reboot ends only after the card was
+reset, or when the driver itself reports that no action is left. One failed probe proves nothing; several in a row drain
+the card. A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not
+cure shows again.
 
 Nothing here resets a card or evicts a pod. A broken event watch makes the cards degraded, not unhealthy, until it works
 again: a card is not bad because events cannot be read, and probes go on.
@@ -42,14 +42,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         scope: the card or instance.
         source: its origin: ``XID 48``, ``probe``, ``driver``, ``events``.
-        reaction: what it asks for.
-        text: for people.
-        since: when it came first, seconds of the caller's clock.
-        last: when it came last.
-        count: how often it came.
-        returns: how often it had ended and come back before.
-        clean: clean probes in a row since the last error, counted up to the number that ends it.
-        reset: the card was reset since.
+        reaction: the reaction that it requires.
+        text: description for people.
+        since: time of the first error, seconds of the caller's clock.
+        last: time of the last error.
+        count: number of errors.
+        returns: number of times that the fault had ended and come back before.
+        clean: clean probes in a row since the last error, counted up to the number that ends the fault.
+        reset: true if the card was reset since.
     """
 
     scope: DeviceScope
@@ -67,7 +67,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
-#: Returns beyond these do not double the quiet time any more; the number would overflow.
+#: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
 
 
@@ -80,12 +80,12 @@ class HealthChange(msgspec.Struct, frozen=True):
 
 
 class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
-    """When a fault begins and ends.
+    """The numbers that decide when a fault begins and ends.
 
     Attributes:
         clean_probes: clean probes in a row that end a fault.
         quiet: seconds without the error that must have passed as well.
-        longest_quiet: seconds to which returns of the error lengthen ``quiet`` at most.
+        longest_quiet: upper limit in seconds of ``quiet``, which grows with each return of the error.
         memory: seconds after its end in which a fault that comes again counts as returned.
         failed_probes: failed probes in a row that drain a card.
     """
@@ -101,9 +101,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     """The faults of one node's cards.
 
     Args:
-        policy: what errors ask for.
-        hysteresis: when a fault begins and ends.
-        faults: those that an earlier process of the same boot found.
+        policy: the reaction to each error.
+        hysteresis: the numbers that decide when a fault begins and ends.
+        faults: the faults that an earlier process of the same boot found.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._gpus: frozenset[str] = frozenset()
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
-        #: When a fault ended last, and how often it had come by then. Grows with the kinds of faults, not with time.
+        #: Last end of each fault, and the number of errors by then. Grows with the kinds of faults, not with time.
         self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
-        #: Failed probes in a row, by card; a card whose last probe succeeded is not in it.
+        #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
 
     def faults(self) -> tuple[Fault, ...]:
@@ -133,7 +133,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in self._faults.values())
 
     def needs_reset(self, gpu: str) -> bool:
-        """True if the worst fault of the card asks for a reset, and the card was not reset since."""
+        """True if the worst fault of the card requires a reset, and the card was not reset since."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu]
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
@@ -146,8 +146,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         """Takes an event in and returns every change of health that follows.
 
         Args:
-            event: what happened.
-            now: seconds of a clock that goes on over restarts of the agent.
+            event: the event.
+            now: seconds of a clock that continues over restarts of the agent.
         """
         before = list(self._faults.values())
         match event:
@@ -188,7 +188,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         if reaction is Reaction.IGNORE:
             return
         if event.gpu is None:
-            # Which card it concerns is not known; the next probes read what the driver asks for.
+            # The event does not name its card; the next probes read the driver's recovery action of every card.
             for gpu in self._gpus:
                 self._add(
                     DeviceScope(gpu), source, Reaction.DRAIN, f"{source} on a card that the driver cannot name", now

@@ -25,10 +25,10 @@ class HealthCondition(NamedTuple):
 
 
 def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) -> HealthCondition:
-    """The condition: false if any device must not be given out; the message names every fault.
+    """Returns the condition: false if any device must not be given out; the message names every fault.
 
     Args:
-        health: knows the faults.
+        health: the state machine with the faults.
         gpus: the node's cards, by UUID.
     """
     if not gpus:

@@ -1,14 +1,15 @@
 """Keeps the health of the node's cards up to date: feeds events and probes to the state machine, reports its changes.
 
-:mod:`tessera.agent.health.faults` decides. Healthy cards are probed seldom, suspected ones often, and a card of which
-an event came at once, since the driver may have more to say about it. Cards are probed one after the other
+:mod:`tessera.agent.health.faults` decides. The monitor probes healthy cards seldom, suspected ones often, and a card
+with a new event at once, since the driver may have more information about it. Cards are probed one after the other
 (:mod:`tessera.agent.health.executor`).
 
-Faults are kept over restarts of the agent, so their times are the wall clock's. That clock may be set while the
-agent runs, so it is read once, when the agent starts, and goes on with the monotonic one. A stored fault that seems to
-come from the future counts as one of now. A boot of the node, known by its boot id, ends all faults.
+Faults are kept over restarts of the agent, so their times are times of the wall clock. That clock may be changed while
+the agent runs. So the monitor reads it once, when the agent starts, and then adds the time of the monotonic clock. A
+stored fault that seems to come from the future counts as one of now. A boot of the node, recognized by its boot id,
+ends all faults.
 
-This module does not wait for hardware events, since slices on demand need them too: the caller hands them to
+This module does not wait for hardware events, since slices on demand need them too: the caller passes them to
 :meth:`HealthMonitor.hardware_event` and :meth:`HealthMonitor.event_watch_failed`.
 """
 
@@ -51,7 +52,7 @@ _log = logging.getLogger(__name__)
 PROBE_INTERVAL = 60.0
 #: Seconds between two probes of a suspected card.
 SUSPECT_PROBE_INTERVAL = 10.0
-#: Seconds between two probes of one card at least, however many events come.
+#: Least seconds between two probes of one card, however many events come.
 _SHORTEST_INTERVAL = 1.0
 
 
@@ -59,7 +60,7 @@ class NodeObject(Protocol):
     """The Node object."""
 
     def boot_id(self) -> str:
-        """The node's boot id; empty while it is not known."""
+        """The node's boot id; empty while unknown."""
         ...
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
@@ -71,7 +72,7 @@ class StoredFaults(msgspec.Struct, frozen=True):
     """The content of the file of faults.
 
     Attributes:
-        boot: the node's boot id when they were found; empty if it was not known yet.
+        boot: the node's boot id when the faults were found; empty if it was unknown.
         marks: the faults, with times in seconds since 1970.
     """
 
@@ -80,17 +81,17 @@ class StoredFaults(msgspec.Struct, frozen=True):
 
 
 class HealthMonitor:
-    """The health of one node's cards.
+    """Monitors the health of one node's cards.
 
     Args:
         hardware: the cards.
-        policy: what errors ask for.
-        faults_file: where faults are kept.
-        node: its boot id, and where events are recorded.
-        metrics: where events and probes are counted.
+        policy: the reaction to each error.
+        faults_file: the file that keeps the faults.
+        node: gives the boot id and records events.
+        metrics: counts events and probes.
         changes: notified at every change of health.
         clock: the time.
-        resetter: resets cards that ask for it; ``None`` to leave that to people.
+        resetter: resets cards that need it; ``None`` to leave that to administrators.
     """
 
     def __init__(
@@ -111,18 +112,18 @@ class HealthMonitor:
         self._changes = changes
         self._clock = clock
         self._resetter = resetter
-        #: Seconds from the monotonic clock to the wall clock, as they were at the start.
+        #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
         self._file = StateFile(faults_file, StoredFaults)
         stored = self._file.load() or StoredFaults()
-        #: The boot of which the faults are; empty while it is not known.
+        #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
         #: The node's cards by UUID, as last listed.
         self._gpus: dict[str, GpuInfo] = {}
-        #: When each card was probed last, monotonic seconds.
+        #: Time of the last probe of each card, monotonic seconds.
         self._probed_at: dict[str, float] = {}
-        #: When each card is probed next, monotonic seconds; has exactly the node's cards.
+        #: Time of the next probe of each card, monotonic seconds; has exactly the node's cards.
         self._due: dict[str, float] = {}
         metrics.show_health(self._reactions)
 
@@ -143,7 +144,7 @@ class HealthMonitor:
         self._changes.notify()
 
     def hardware_event(self, event: GpuEvent | None) -> None:
-        """Takes in the end of a wait for events, with an event or, ``None``, without: the watch works."""
+        """Takes in the end of a wait for events, with an event or ``None``: the watch works."""
         self._apply(EventWatchRestored())
         if event is None:
             return
@@ -184,7 +185,7 @@ class HealthMonitor:
 
     @property
     def state_machine(self) -> HealthStateMachine:
-        """What decides; only to be read."""
+        """The state machine that decides; only to be read."""
         return self._health
 
     def condition(self) -> HealthCondition:
@@ -207,7 +208,7 @@ class HealthMonitor:
             self._prober.stop()
 
     async def _probe_due_cards(self) -> bool:
-        """Probes the cards that are due; returns whether there were any."""
+        """Probes the cards that are due; returns true if there were any."""
         now = self._clock.monotonic()
         due = [uuid for uuid, at in self._due.items() if at <= now]
         for uuid in due:
@@ -228,7 +229,7 @@ class HealthMonitor:
             self._due[uuid] = self._probed_at[uuid] + PROBE_INTERVAL
 
     async def _reset_if_needed(self, uuid: str) -> None:
-        """Resets a card whose worst fault asks for that, unless it was reset since."""
+        """Resets a card whose worst fault requires that, unless the card was reset since."""
         if self._resetter is None or not self._health.needs_reset(uuid):
             return
         name = name_scope(DeviceScope(uuid), self._gpus)
@@ -279,7 +280,7 @@ class HealthMonitor:
         try:
             self._file.save(StoredFaults(self._boot, faults))
         except OSError as error:
-            # The faults hold without the file until this process ends.
+            # Without the file, the faults still hold until this process ends.
             self._metrics.count_unsaved_faults()
             _log.warning("faults of cards are not kept over a restart of the agent: %s", error)
 
@@ -288,7 +289,7 @@ class HealthMonitor:
         return msgspec.structs.replace(fault, since=min(fault.since, now), last=min(fault.last, now))
 
     def _reactions(self) -> Mapping[str, int]:
-        """What each card asks for, as a number, for the metrics."""
+        """The reaction that each card requires, as a number, for the metrics."""
         worst = dict.fromkeys(self._gpus, 0)
         for fault in self._health.faults():
             if fault.scope.gpu in worst:

@@ -1,12 +1,12 @@
 """The reaction to each hardware error, as data.
 
-An XID is the driver's number for an error. :data:`CATALOGUE` puts NVIDIA's catalogue of remedies into five steps. Six
+An XID is the driver's number for an error. :data:`CATALOGUE` maps NVIDIA's catalogue of remedies to five steps. Six
 XIDs are never counted, as in NVIDIA's device plugin, since they are errors of the program and not of the card. The two
 environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``, ``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID
-in no list drains the card, as NVIDIA's plugin marks it unhealthy; here the card comes back.
+in no list drains the card, where NVIDIA's plugin marks it unhealthy; here the card recovers after clean probes.
 
 One difference is intended: with all XIDs disabled, those that are enabled one by one still count. NVIDIA's
-documentation says so, and its code does otherwise.
+documentation says so, but its code does not do so.
 """
 
 import re
@@ -72,7 +72,7 @@ CATALOGUE: Mapping[int, Reaction] = _table(
 #: Errors of the program that runs, not of the card: never counted unless enabled (k8s-device-plugin, ``health.go``).
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
-#: The reaction to ECC events. The XID that follows says what they mean for the card (48, 63, 94, 95).
+#: The reaction to ECC events. The XID that follows gives the consequence for the card (48, 63, 94, 95).
 ECC_REACTIONS: Mapping[GpuEventKind, Reaction] = {
     GpuEventKind.DOUBLE_BIT_ECC: Reaction.DEGRADE,
     GpuEventKind.SINGLE_BIT_ECC: Reaction.IGNORE,
@@ -95,7 +95,7 @@ class XidList(msgspec.Struct, frozen=True):
 
 
 def parse_xids(text: str) -> XidList:
-    """Reads ``all``, ``xids`` (the same), or a comma-separated list; words that are no XID are ignored."""
+    """Reads ``all``, ``xids`` (the same), or a comma-separated list; ignores words that are not an XID."""
     words = _words(text)
     return XidList(
         every=not _EVERY.isdisjoint(words), xids=frozenset(int(word) for word in words if _NUMBER.fullmatch(word))
@@ -115,7 +115,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The reaction to each error.
 
     Attributes:
-        reactions: by XID.
+        reactions: the reaction by XID.
         unlisted: the reaction to an XID that ``reactions`` lacks.
         disabled: XIDs that are ignored, beside :data:`APPLICATION_XIDS`.
         enabled: XIDs that always count; they drain at least.

@@ -1,1 +1,1 @@
-"""Memory of shared cards: how much each pod uses, and what is done about pods that use too much."""
+"""Watches the memory of shared cards: measures the use of each pod, and acts on pods that use too much."""

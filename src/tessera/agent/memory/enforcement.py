@@ -1,11 +1,12 @@
-"""Carries out decisions about a pod's memory, after everything that led to them was read again.
+"""Carries out decisions about a pod's memory, after reading again every value that led to them.
 
-Between a sample and the act time passes: the process may have ended and its PID be another's, it may have given memory
-back, NVML may report wrong numbers. So a pidfd is opened first; then start time, pod and memory are read anew; only if
-all still hold is the signal sent, through the pidfd. Nothing is tried again here: the next sample decides anew.
+Between a sample and the action time passes: the process may have ended and its PID may belong to another one, it may
+have freed memory, NVML may report wrong numbers. So the module first opens a pidfd, then reads start time, pod and
+memory anew, and sends the signal through the pidfd only if the decision still holds. It does not try again: the next
+sample decides anew.
 
-Each decision is counted with its outcome. Events name the card, the pod's use, its limit and its processes there, and
-what was done.
+Each decision is counted with its outcome. Events name the card, the pod's use, its limit, its processes there and the
+action.
 """
 
 import signal
@@ -23,7 +24,7 @@ from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.phrasing import list_names
 
-#: Reads a card as it is now, ``None`` if it cannot be read.
+#: Reads the present state of a card; ``None`` if it cannot be read.
 ReadCard = Callable[[str], Awaitable[CardUse | None]]
 
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
@@ -35,7 +36,7 @@ class EnforcementOutcome(Enum):
     SENT = "sent"
     #: The process has ended.
     ENDED = "ended"
-    #: The process is not proven to be of the pod.
+    #: The kernel does not prove that the process belongs to the pod.
     NOT_OF_POD = "not-of-pod"
     #: The process no longer holds memory on the card.
     NOT_ON_CARD = "not-on-card"
@@ -43,7 +44,7 @@ class EnforcementOutcome(Enum):
     WITHIN_LIMIT = "within-limit"
     #: The card cannot be read, or its numbers cannot be true.
     UNREADABLE = "unreadable"
-    #: The kernel did not let us, or knows no pidfds.
+    #: The kernel refused, or has no pidfds.
     NOT_PERMITTED = "not-permitted"
 
 
@@ -54,8 +55,8 @@ async def signal_process(
 
     Args:
         decision: ``TERMINATE`` or ``KILL``.
-        processes: the machine's.
-        read_card: reads the card that the decision is about.
+        processes: the machine's processes.
+        read_card: reads the card of the decision.
 
     Raises:
         ValueError: the decision is of another kind.
@@ -79,7 +80,7 @@ async def signal_process(
 async def find_objection(
     decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
 ) -> EnforcementOutcome | None:
-    """Why a decision no longer holds; ``None`` if it does. Without a process only the pod's use is checked."""
+    """Returns why a decision no longer holds; ``None`` if it holds. Without a process only the pod's use is checked."""
     if process is not None:
         residence = processes.pod_of(process)
         if residence is None or residence.pod != decision.pod:
@@ -101,7 +102,7 @@ class PodEvents(Protocol):
 
 
 _GIB = 2**30
-#: Processes that a text names; events are short.
+#: Largest number of processes in a text; events are short.
 _MOST_SHOWN = 5
 
 
@@ -109,12 +110,12 @@ class MemoryEnforcement:
     """Carries out decisions.
 
     Args:
-        mode: which decisions are carried out.
-        processes: the machine's.
-        read_card: reads a card as it is now.
+        mode: selects the decisions that are carried out.
+        processes: the machine's processes.
+        read_card: reads the present state of a card.
         evictor: evicts pods.
         events: records events of pods.
-        metrics: where decisions are counted.
+        metrics: counts decisions.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class MemoryEnforcement:
         self._metrics = metrics
 
     def report_rejected_limit(self, pod: Pod, text: str) -> None:
-        """Tells a pod that its annotation does not count."""
+        """Records an event that a pod's annotation is rejected."""
         self._events.record_on_pod(pod, "GpuMemoryLimitRefused", text, "Warning")
 
     async def enforce(self, decision: MemoryDecision, card: CardUse, pods: Mapping[PodUid, Pod]) -> None:

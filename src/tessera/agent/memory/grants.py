@@ -1,4 +1,4 @@
-"""Works out how much memory of which shared card each pod was given, from kubelet's list and the offer. Pure.
+"""Computes the memory of each shared card that each pod was given, from kubelet's list and the offer. Pure.
 
 A share is the card's memory divided by its replicas, or the limit that MPS sets for one client. A pod's limit is its
 share times the entries that all its containers hold. A card or MIG device that is not shared has no limit.
@@ -6,9 +6,9 @@ share times the entries that all its containers hold. A card or MIG device that 
 Rules:
 
 - The limit of a running pod is never lowered: when a profile divides a card anew, earlier pods keep their share. A pod
-  whose share is not recorded may use the whole card.
+  without a recorded share may use the whole card.
 - A pod's annotation may lower its limit (:data:`LIMIT_ANNOTATION`), never raise it at the expense of its neighbours.
-  Another annotation lets the agent tell the pod of excess and do nothing else (:data:`ENFORCEMENT_ANNOTATION`).
+  With another annotation the agent only records events of excess on the pod (:data:`ENFORCEMENT_ANNOTATION`).
 - The processes of a static pod carry the hash of its manifest, not the UID of its mirror in the API; kubelet writes
   that hash into an annotation of the mirror.
 """
@@ -49,8 +49,8 @@ class MemoryGrants:
 
     Attributes:
         shares: bytes of one entry, by device and pod, to be kept over restarts. Only pods that hold the device now.
-        without_record: devices and pods whose share nothing recorded; their limit is the whole device.
-        rejected_limits: pods whose :data:`LIMIT_ANNOTATION` is no positive quantity, with the reason.
+        without_record: devices and pods without a recorded share; their limit is the whole device.
+        rejected_limits: pods whose :data:`LIMIT_ANNOTATION` is not a positive quantity, with the reason.
     """
 
     def __init__(self, shares: Shares | None = None) -> None:
@@ -65,13 +65,13 @@ class MemoryGrants:
         totals: Mapping[str, int],
         pods: Iterable[Pod],
     ) -> tuple[MemoryGrant, ...]:
-        """Takes in what is true now, and returns the pods with their limits.
+        """Takes in the present state, and returns the pods with their limits.
 
         Args:
             users: the containers that hold each device.
             offer: how devices are shared now.
             totals: bytes of each watched device; other devices are ignored.
-            pods: the node's.
+            pods: the pods of the node.
         """
         shared = shared_devices(offer)
         held = {uuid: _entries(uuid, each) for uuid, each in users.items()}

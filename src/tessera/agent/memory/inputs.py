@@ -1,4 +1,4 @@
-"""What the memory monitor reads from the rest of the agent: a protocol, and the real thing."""
+"""Inputs of the memory monitor from the rest of the agent: a protocol, and its implementation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from tessera.kube.resources import Pod
 
 
 class MemoryInputs(Protocol):
-    """What the monitor reads from the rest of the agent."""
+    """Inputs of the monitor from the rest of the agent."""
 
     @property
     def offer(self) -> Advertisement:

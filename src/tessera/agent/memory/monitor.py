@@ -1,4 +1,4 @@
-"""Samples the memory of shared cards, and has the policy's decisions carried out.
+"""Samples the memory of shared cards, and passes the policy's decisions to the enforcement.
 
 Each sample has three parts: the shares that pods were given (kubelet), the memory that they use (NVML and the kernel),
 and the decisions (:mod:`tessera.agent.memory.policy`). :mod:`tessera.agent.memory.enforcement` carries them out and
@@ -6,13 +6,14 @@ reads everything again first.
 
 Rules:
 
-- A card or MIG device that is not shared is not read at all. A shared one is read often while a pod holds or uses a
-  share, and seldom otherwise.
-- Without an answer of kubelet nothing is decided: a pod is judged only by the share that it was given. A share is not
-  computed from a size that no card can have, since it is kept as long as the pod lives. Pods that came while nothing
-  recorded their share (the file was lost, enforcement was off) may use the whole card.
-- In mode ``observe`` a pod gets one event when it exceeds its limit, from ``warn`` on also one when it comes near.
-- A process of which the kernel proves no pod counts in one metric and nowhere else.
+- The monitor does not read a card or MIG device that is not shared. It reads a shared one often while a pod holds or
+  uses a share, and seldom otherwise.
+- Without an answer of kubelet there is no decision: the limit of a pod comes only from the share that it was given. A
+  share is not computed from an impossible size, since it is kept as long as the pod lives. Pods that came while no
+  share was recorded (the file was lost, enforcement was off) may use the whole card.
+- In mode ``observe`` a pod gets one event when it exceeds its limit; from ``warn`` on it also gets one when it comes
+  near.
+- A process without a pod that the kernel proves counts in one metric and nowhere else.
 """
 
 import logging
@@ -54,10 +55,10 @@ IDLE_PERIOD = 60.0
 
 
 class CardReader:
-    """Reads who holds how much memory of a card: NVML's processes, each with the pod that the kernel proves for it.
+    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
 
-    Nothing is guessed: a card that cannot be read has no reading, and a process that ended between NVML's answer and
-    ours is left out.
+    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
+    and the kernel's is left out.
 
     Args:
         hardware: the node's cards.
@@ -75,7 +76,7 @@ class CardReader:
         return None if found is None else found.pod
 
     async def __call__(self, device: str) -> CardUse | None:
-        """A card or MIG device as it is now; ``None`` if it cannot be read.
+        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
 
         Args:
             device: UUID, ``GPU-`` or ``MIG-``.
@@ -104,10 +105,10 @@ class MemoryMonitor:
         reader: reads cards.
         policy: decides.
         enforcement: carries decisions out.
-        inputs: the rest of the agent.
-        shares_file: keeps what pods were given when they came.
-        metrics: where use and limits are shown.
-        changes: wakes the monitor when nothing was shared so far.
+        inputs: inputs from the rest of the agent.
+        shares_file: keeps the share that each pod was given when it came.
+        metrics: shows use and limits.
+        changes: wakes the monitor while no card is shared.
         clock: the time.
     """
 
@@ -130,14 +131,14 @@ class MemoryMonitor:
         self._shares_file = shares_file
         self._changes = changes
         self._clock = clock
-        #: The agent's own pod; it is no stranger on any card.
+        #: The agent's own pod; it may use any card without a grant.
         self._own_pod = reader.own_pod()
         self._file: StateFile[Shares] = StateFile(shares_file, Shares)
         stored = self._file.load()
         self._grants = MemoryGrants(stored)
-        #: No record says what the pods that are here already were given; false after the first sample.
+        #: True if no record has the shares of the pods that are here already; false after the first sample.
         self._without_record = stored is None
-        #: Pods that were told that their annotation is rejected.
+        #: Pods with an event that their annotation is rejected.
         self._reported: set[PodUid] = set()
         #: The last sample, for the metrics.
         self._usage: tuple[MemoryUsage, ...] = ()
@@ -157,7 +158,7 @@ class MemoryMonitor:
                 await self._changes.wait(seen, IDLE_PERIOD if self._watched_devices() else None)
 
     async def take_sample(self) -> bool:
-        """Takes one sample and carries out what follows; returns whether any pod holds or uses a share."""
+        """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share."""
         cards, grants = await self._read()
         pods = {cgroup_uid(pod): pod for pod in self._inputs.live_pods()}
         self._update_metrics(cards, grants, pods)
@@ -172,7 +173,7 @@ class MemoryMonitor:
         return bool(grants) or any(card.uses for card in cards)
 
     async def _read(self) -> tuple[tuple[CardUse, ...], tuple[MemoryGrant, ...]]:
-        """The shared cards that can be read, and what pods were given of them; nothing if kubelet does not answer."""
+        """The shared cards that can be read, and the pods' grants; both empty if kubelet does not answer."""
         watched = self._watched_devices()
         if not watched and not self._without_record:
             return (), ()
@@ -191,7 +192,7 @@ class MemoryMonitor:
         return cards, grants
 
     def _watched_devices(self) -> Sequence[str]:
-        """Devices that are shared, and those of which pods still hold earlier shares."""
+        """Devices that are shared now, and those of which pods still hold earlier shares."""
         held = {device for device, pods in self._grants.shares.items() if pods}
         return sorted(held | shared_devices(self._inputs.offer).keys())
 
@@ -199,11 +200,11 @@ class MemoryMonitor:
         try:
             self._file.save(self._grants.shares)
         except OSError as error:
-            # They hold without the file until this process ends.
+            # Without the file, the shares still hold until this process ends.
             _log.warning("the shares of pods are not kept over a restart of the agent: %s", error)
 
     def _delete_shares(self) -> None:
-        """Deletes the file: nothing records shares in mode ``off``, so it would be wrong when the mode changes."""
+        """Deletes the file: in mode ``off`` no shares are recorded, so it would be wrong once the mode changes."""
         try:
             self._shares_file.unlink(missing_ok=True)
         except OSError as error:
@@ -228,7 +229,7 @@ class MemoryMonitor:
         self._unproven = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
 
     def _report_rejected_limits(self) -> None:
-        """Tells each pod once that its annotation does not count."""
+        """Records on each pod once that its annotation is rejected."""
         rejected = self._grants.rejected_limits
         for pod in self._inputs.live_pods():
             uid = PodUid(pod.metadata.uid)

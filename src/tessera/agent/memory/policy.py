@@ -1,18 +1,18 @@
-"""Decides who takes more memory of a shared card than agreed, and what is done about it. Pure.
+"""Finds pods that take more memory of a shared card than agreed, and decides the action on them. Pure.
 
 A pod's use of a card is the sum over its processes there: two processes of one pod share one limit. A pod is *over* its
-limit when it exceeded it in so many samples in a row, and then only if it is far over (``headroom``) or the card has so
-little left that its neighbours suffer (``reserve``). When almost nothing is left (``critical``) the pod that is
+limit if it exceeded the limit in a number of samples in a row, and is also far over (``headroom``) or the card has so
+little left that its neighbours suffer (``reserve``). When almost no memory is left (``critical``), the pod that is
 farthest over its own limit counts as over at once.
 
-The mode says what follows: ``observe`` records it, ``warn`` also tells the pod's owner early, ``evict`` asks for the
-pod's eviction, ``kill`` ends its largest process on the card, with SIGTERM first. At most one pod per card and sample
-is acted on, and after that the card is left alone for a while. The policy never acts on a process of which the kernel
-proves no pod, on a pod that was not given the card, in a protected namespace, on a pod that opted out, or on a card
-whose numbers cannot be true. A pod in its first seconds is spared unless memory is critical. Without the API server no
-pod is evicted.
+The mode sets the action: ``observe`` records an event, ``warn`` also warns the pod's owner early, ``evict`` requests
+the pod's eviction, ``kill`` ends its largest process on the card, with SIGTERM first. The policy acts on at most one
+pod per card and sample, and then pauses for that card. It never acts on a process without a pod that the kernel
+proves, on a pod that was not given the card, in a protected namespace, on a pod that opted out, or on a card whose
+numbers cannot be true. A pod in its first seconds is spared unless memory is critical. Without the API server no pod is
+evicted.
 
-This module does not act; everything is read again before an act (:mod:`tessera.agent.memory.enforcement`).
+This module does not act; :mod:`tessera.agent.memory.enforcement` acts, and reads every value again first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,11 +24,11 @@ from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
 from tessera.api.names import PodUid
 
-#: Namespaces in which nothing is ever evicted or killed.
+#: Namespaces in which no pod is ever evicted and no process killed.
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: The sum that processes report may exceed the card's size by this factor before it counts as impossible.
 _PLAUSIBLE = 1.02
-#: Bytes that no card has. NVML says far more where it knows no number (2 to the 64th less one).
+#: Bytes that no card has. NVML reports far more if it knows no number (2 to the 64th less one).
 _NO_CARD = 2**44
 
 
@@ -36,7 +36,7 @@ class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of the policy.
 
     Attributes:
-        mode: which acts are allowed.
+        mode: the allowed actions.
         samples: samples in a row over the limit.
         near: part of the limit from which the owner is warned.
         headroom: part of the limit; a pod that exceeds its limit by more is far over.
@@ -44,7 +44,7 @@ class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
         critical: part of the card; if less is free, the policy acts at once.
         start_grace: seconds after a pod was first seen on the card in which it may exceed its limit.
         term_grace: seconds between SIGTERM and SIGKILL.
-        cool_down: seconds for which a card is left alone after an act.
+        cool_down: seconds without a further action on a card after one.
         protected: namespaces that are only observed, beside :data:`SYSTEM_NAMESPACES`.
     """
 
@@ -65,7 +65,7 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         process: the process.
-        bytes: how much.
+        bytes: its memory on the card.
         pod: the pod that the kernel proves for it; ``None`` if it proves none.
     """
 
@@ -84,15 +84,15 @@ class CardUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that was given a part of cards.
+    """A pod that was given parts of cards.
 
     Attributes:
-        pod: its UID; of a static pod the hash by which its cgroup names it.
-        namespace: the pod's.
-        name: the pod's.
+        pod: UID of the pod; of a static pod the hash by which its cgroup names it.
+        namespace: namespace of the pod.
+        name: name of the pod.
         limits: bytes by card or MIG device.
-        opted_out: the pod is told of excess and nothing else.
-        leaving: it is being deleted already, so it is not evicted.
+        opted_out: true if the pod only gets events of excess.
+        leaving: true if the pod is being deleted already, so that it is not evicted.
     """
 
     pod: PodUid
@@ -104,13 +104,13 @@ class MemoryGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was read together.
+    """All values of one sample.
 
     Attributes:
         now: monotonic seconds.
-        cards: those that could be read; a card that is missing is judged anew from its next sample on.
+        cards: the cards that could be read; the counts of a missing card begin anew with its next sample.
         grants: every pod that was given a part of a card.
-        api_reachable: the API server answers.
+        api_reachable: true if the API server answers.
     """
 
     now: float
@@ -120,11 +120,11 @@ class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryAction(Enum):
-    """What to do about a pod."""
+    """The action on a pod."""
 
     #: Record that the limit is near.
     NEAR = "near"
-    #: Record that it is exceeded.
+    #: Record that the limit is exceeded.
     EXCEEDED = "exceeded"
     EVICT = "evict"
     #: Send SIGTERM.
@@ -136,7 +136,7 @@ class MemoryAction(Enum):
 
 
 class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do. ``process`` is set for ``TERMINATE`` and ``KILL``; ``limit`` is 0 for ``STRANGER``."""
+    """One action to take. ``process`` is set for ``TERMINATE`` and ``KILL``; ``limit`` is 0 for ``STRANGER``."""
 
     action: MemoryAction
     device: str
@@ -150,10 +150,10 @@ class _Watched(msgspec.Struct):
     """A pod on one card that it was given a part of.
 
     Attributes:
-        first_seen: when the pod was first seen there, monotonic seconds.
+        first_seen: time at which the pod was first seen there, monotonic seconds.
         over: samples in a row in which it exceeded its limit.
-        reported: the worst state that was reported since it was last well.
-        terminated: the process that got SIGTERM, and when.
+        reported: the worst state that was reported since the pod was last within its limit.
+        terminated: the process that got SIGTERM, and the time.
     """
 
     first_seen: float
@@ -169,20 +169,20 @@ class MemoryPolicy:
     """Decides sample by sample.
 
     Args:
-        rules: its numbers.
+        rules: the numbers of the policy.
     """
 
     def __init__(self, rules: MemoryRules) -> None:
         self.rules = rules
         #: By device and pod; exactly the pods with a grant that the last sample showed on a readable card.
         self._watched: dict[Key, _Watched] = {}
-        #: When each device was acted on last, monotonic seconds.
+        #: Time of the last action on each device, monotonic seconds.
         self._acted: dict[str, float] = {}
-        #: Samples in a row in which a pod used a card that it was not given; no pod in it has a grant.
+        #: Samples in a row in which a pod used a card that it was not given; only pods without a grant.
         self._strangers: dict[Key, int] = {}
 
     def decide(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
-        """Takes a sample in and returns what to do, in the order of cards; per card at most one eviction or signal."""
+        """Takes a sample in and returns the actions, in the order of cards; per card at most one eviction or signal."""
         if self.rules.mode is EnforcementMode.OFF:
             return ()
         grants = {(device, grant.pod): grant for grant in sample.grants for device in grant.limits}
@@ -235,7 +235,7 @@ class MemoryPolicy:
     def _act_on_worst(
         self, card: CardUse, used: Mapping[PodUid, int], grants: Mapping[Key, MemoryGrant], sample: MemorySample
     ) -> MemoryDecision | None:
-        """The act on the pod that is farthest over its limit, of those that may be acted on."""
+        """The action on the pod that is farthest over its limit, of those on which the policy may act."""
         if self.rules.mode not in {EnforcementMode.EVICT, EnforcementMode.KILL}:
             return None
         if self.rules.mode is EnforcementMode.EVICT and not sample.api_reachable:
@@ -293,9 +293,9 @@ def default_share(total: int, replicas: int, *, reserved: int = 0, overcommit: f
 
     Args:
         total: bytes of the card.
-        replicas: how many shares it has.
+        replicas: number of its shares.
         reserved: bytes that no pod may hold (the driver's own).
-        overcommit: factor by which more is promised than there is.
+        overcommit: factor by which the sum of the shares may exceed the memory.
     """
     return int(max(0, total - reserved) * overcommit) // replicas
 
