@@ -1,6 +1,6 @@
-"""The manifests that install Tessera, the very files of ``deploy/``, as objects.
+"""The manifests that install Tessera, the files of ``deploy/``, as objects.
 
-Knows as much of kustomize as ``deploy/kustomization.yaml`` uses: the list of ``resources`` and the image tags.
+Supports only the parts of kustomize in ``deploy/kustomization.yaml``: the list of ``resources`` and the image tags.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def deploy_folder() -> Path:
-    """Where the manifests are.
+    """Returns the folder of the manifests.
 
     Raises:
-        FileNotFoundError: this installation has none.
+        FileNotFoundError: this installation has no manifests.
     """
     for place in _PLACES:
         if (place / "kustomization.yaml").is_file():
@@ -31,7 +31,7 @@ def deploy_folder() -> Path:
 
 
 def install_manifests() -> list[dict[str, Any]]:
-    """All objects of ``kubectl apply -k deploy/`` in the order of the files."""
+    """Returns all objects of ``kubectl apply -k deploy/`` in the order of the files."""
     folder = deploy_folder()
     kustomization = yaml.load((folder / "kustomization.yaml").read_text(), _LOADER)  # noqa: S506 - a safe one
     tags = {image["name"]: image["newTag"] for image in kustomization.get("images", ())}
@@ -51,7 +51,7 @@ def _json_of(text: str) -> bytes:
 
 
 def images(manifests: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The images of all containers in the manifests."""
+    """Yields the images of all containers in the manifests."""
     for each in manifests:
         for container in _containers(each):
             yield container["image"]

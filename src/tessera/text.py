@@ -1,9 +1,9 @@
-"""Text of others, made safe to show.
+"""Makes foreign text safe to show.
 
-Names, annotations, messages and labels come from tenants and nodes. Printed raw, they can clear a reader's terminal,
-forge lines of ours or run in a page. Whatever shows such a text passes it through here first: :func:`one_line` for
-terminals, logs, events and conditions, :func:`html` for pages, :func:`json` for what programs read. The command line
-does so in one place, :mod:`tessera.cli.base.console`.
+Names, annotations, messages and labels come from users and nodes. Printed raw, they can clear a reader's terminal,
+imitate our lines or run in a page. Code that shows such a text passes it through this module first: :func:`one_line`
+for terminals, logs, events and conditions, :func:`html` for pages, :func:`json` for programs. The command line does so
+in one place, :mod:`tessera.cli.base.console`.
 """
 
 import html as _html
@@ -30,7 +30,7 @@ def one_line(text: object, most: int = ECHOED) -> str:
 
 
 def lines(text: object, most: int = ECHOED) -> list[str]:
-    """:func:`one_line` of each line of a text that has several by right: a table, a manifest, a traceback."""
+    """:func:`one_line` of each line of a text that may have several: a table, a manifest, a traceback."""
     return [one_line(each, most) for each in str(text).split("\n")]
 
 

@@ -42,8 +42,8 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         mig_capable: the card has a MIG mode at all.
         mig_enabled: MIG mode is on now.
         mig_pending: MIG mode after the card's next reset.
-        numa_node: ``None`` when the platform does not tell.
-        lost: the card fell off the bus; everything else is what was last known of it.
+        numa_node: ``None`` if the platform does not report it.
+        lost: the card fell off the bus; all other fields are the last known values.
     """
 
     uuid: GpuUuid
@@ -88,7 +88,7 @@ class GiProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute instance: what a container sees as its MIG device.
+    """A compute instance: a container sees it as its MIG device.
 
     Attributes:
         ci_id: unique within its GPU instance.
@@ -282,7 +282,7 @@ class Nvml(Protocol):
         ...
 
     def mig_attributes(self, device: MigUuid) -> MigAttributes:
-        """Engines and memory of a MIG device; all 0 where the driver does not tell.
+        """Returns engines and memory of a MIG device; all 0 if the driver does not report them.
 
         Raises:
             NotFound: no such MIG device.
@@ -299,7 +299,7 @@ class Nvml(Protocol):
         0 on one board, 10 and 20 at one or several PCIe switches, 30 at a host bridge, 40 at a NUMA node, 50 farther.
 
         Raises:
-            NotSupported: the platform does not tell.
+            NotSupported: the platform does not report it.
         """
         ...
 
@@ -308,7 +308,7 @@ class Nvml(Protocol):
         ...
 
     def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
-        """Decides who may compute on the card, until the next reboot. Processes that compute already stay.
+        """Sets which processes may compute on the card, until the next reboot. Computing processes stay.
 
         Raises:
             NotSupported: the card is in MIG mode, where the mode is always ``DEFAULT``.

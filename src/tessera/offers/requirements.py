@@ -1,10 +1,10 @@
-"""What a pod needs of a GPU, said by what a GPU is and not by what it is called.
+"""A pod's requirements on a GPU, by properties and not by resource name.
 
-Memory is meant as cards and profiles state it: a card counts with its GB rounded up, a slice with the GB of its name.
-What a program can allocate of it is a few percent less everywhere (the driver and ECC take their part), and a pod that
-asks for 10Gi means the ``2g.10gb`` that quotas charge with 10Gi as well.
+Memory is counted as cards and profiles state it: a card counts with its GB rounded up, a slice with the GB of its name.
+A program can always allocate a few percent less (the driver and ECC take their part). So a pod that asks for 10Gi means
+the ``2g.10gb`` that quotas also charge with 10Gi.
 
-This module does not know how requirements are written down, nor what fulfils them.
+This module does not know the notation of requirements, nor which offers fulfil them.
 """
 
 import operator
@@ -37,7 +37,7 @@ class Comparison(msgspec.Struct, frozen=True):
     version: tuple[int, int]
 
     def holds(self, capability: tuple[int, int]) -> bool:
-        """Whether a card of that compute capability is within the bound."""
+        """True if the bound admits a card of that compute capability."""
         return OPERATORS[self.sign](capability, self.version)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them hold together; what is left at its default is not asked for.
+    """Requirements that must all hold; a default value requires nothing.
 
     Attributes:
         memory: bytes.
@@ -62,7 +62,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     products: tuple[str, ...] = ()
 
     def names_products(self) -> dict[str, str]:
-        """What is asked for, in words, by the name of the requirement."""
+        """Returns the requirements in words, by their names."""
         asked = {
             "memory": format_gib(self.memory) if self.memory else "",
             "compute capability": ",".join(map(str, self.capability)),
@@ -77,7 +77,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_product_name(wanted: str, product: str) -> bool:
-    """Whether a product is of the model that somebody names: all words of the name in order, none of them in part.
+    """True if a product is of the named model: the product has all words of the name, in order and each as a whole.
 
     ``A100`` is ``NVIDIA A100-SXM4-40GB`` and so is ``a100-40gb``; ``A10`` and ``SXM4-A100`` are not.
     """

@@ -1,19 +1,19 @@
 """Chooses the smallest resource of a cluster that fulfils a pod's requirements: a MIG slice, a share or a whole card.
 
 An *offer* is an extended resource as one node has it; nodes with the same offer are compared once, as a set
-(:class:`OfferTable`). Of all offers that fulfil the requirements the one with the least
-memory is chosen, then the one with the least part of a card's compute, then a plain profile before one that takes what
-a card has once (``+me``, ``+gfx``), then a slice that is cut before one that would have to be, a slice before a share,
-since a slice is isolated, and a whole card last. How much is free at the moment does not matter: a pod would get
-more than it asked for, and keep it, because the cluster was busy for a minute.
+(:class:`OfferTable`). Of all offers that fulfil the requirements, the function chooses the one with the least memory,
+then the one with the least part of a card's compute, then a plain profile before one that takes a part that a card has
+once (``+me``, ``+gfx``), then a slice of a fixed layout before one on demand, a slice before a share, since a slice is
+isolated, and a whole card last. Present free room does not matter: a pod would get more than it asked for, and keep it,
+because the cluster was busy for a minute.
 
-One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 here and an H100 there. The answer names the
-nodes that are meant, and how to keep the pod off the others: not at all if there are none, by the model if every node
-has one model and that tells them apart, else by name. A node that gives out cards that fit and cards that do not under
-one name is not meant.
+One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 on one node and an H100 on another. The answer
+names the selected nodes, and a restriction that keeps the pod off the others: none if there are no others, by the model
+if every node has one model and the models differ, else by name. A node with fitting and unfitting cards under one name
+is not selected.
 
-NVLink needs a whole card: neither MIG devices nor shares reach other cards. This module does not know pods, and nothing
-of when it is asked.
+NVLink needs a whole card: neither MIG devices nor shares reach other cards. This module knows neither pods nor the time
+of the call.
 """
 
 from collections import Counter
@@ -27,19 +27,19 @@ import msgspec
 
 from tessera.offers.requirements import GIB, Requirements, format_gib, is_product_name
 
-#: A set of nodes: bit ``n`` stands for the node that the caller numbers ``n``.
+#: A set of nodes: bit ``n`` is the node that the caller numbers ``n``.
 Nodes = int
-#: The names of the nodes of a set, sorted.
+#: Returns the names of the nodes of a set, sorted.
 Names = Callable[[Nodes], Sequence[str]]
 
 _SUFFIXES = ("", "-me", "+gfx", "+me", "+me.all")
 _NONE: Mapping[str, Nodes] = MappingProxyType({})
-#: Lines of a refusal that list what the cluster has.
+#: Most lines of a refusal that list the cluster's offers.
 _LISTED = 8
 
 
 class OfferedKind(IntEnum):
-    """What an offer is; of equals the lower number is chosen."""
+    """The kind of an offer; of equal offers the lower number is chosen."""
 
     FIXED_SLICE = 0
     DYNAMIC_SLICE = 1
@@ -56,7 +56,7 @@ _WORDS = {
 
 
 class CardProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """What matters of a card.
+    """The properties of a card that matter here.
 
     Attributes:
         product: NVML's name.
@@ -83,11 +83,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         resource: ``nvidia.com/mig-3g.20gb``.
-        kind: what one of it is.
-        card: of which card.
-        memory: bytes that one of it has.
-        portion: part of the card's compute that one of it has.
-        count: how many the node has, in use or not; of slices on demand the most that fit.
+        kind: the kind of one device.
+        card: the card that it is of.
+        memory: bytes of one device.
+        portion: part of the card's compute that one device has.
+        count: number on the node, in use or not; of slices on demand the most that fit.
         suffix: of a MIG profile, ``+me``.
     """
 
@@ -101,12 +101,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nvlink(self) -> bool:
-        """Whether a container can talk to other cards through NVLink."""
+        """True if a container can talk to other cards through NVLink."""
         return self.kind is OfferedKind.WHOLE and self.card.nvlink
 
     @property
     def cost(self) -> tuple[int, float, int, OfferedKind]:
-        """What one of it takes; the least is chosen."""
+        """Returns the sort key of an offer's size; the smallest offer is chosen."""
         known = _SUFFIXES.index(self.suffix) if self.suffix in _SUFFIXES else len(_SUFFIXES)
         return self.memory, float(self.portion), known, self.kind
 
@@ -119,23 +119,23 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRestriction(Enum):
-    """What keeps the pod off nodes whose resource of this name does not fulfil what it asks for."""
+    """How to keep the pod off nodes whose resource of this name does not fulfil its requirements."""
 
     NOTHING = "nothing"
-    #: A label that tells the model.
+    #: A label with the model.
     PRODUCT = "product"
     NODES = "nodes"
 
 
 class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod asks for.
+    """The resource that the pod will ask for.
 
     Attributes:
-        resource: one of this.
-        kept_by: which restriction it needs.
-        products: NVML's names of the cards that are meant.
-        nodes: the nodes that are meant.
-        reason: why this, for the pod's author.
+        resource: the extended resource; the pod asks for one.
+        kept_by: the restriction that it needs.
+        products: NVML's names of the selected cards.
+        nodes: the selected nodes.
+        reason: the reason of the choice, for the pod's author.
     """
 
     resource: str
@@ -146,7 +146,7 @@ class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoOfferFits(msgspec.Struct, frozen=True):
-    """Nothing of the cluster fulfils the requirements; ``text`` says what the cluster has."""
+    """No offer in the cluster fulfils the requirements; ``text`` lists the offers."""
 
     text: str
 
@@ -154,20 +154,20 @@ class NoOfferFits(msgspec.Struct, frozen=True):
 class OfferTable:
     """Offers of all nodes: each different offer once, with the set of nodes that have it.
 
-    A cluster has few kinds of offers, however many nodes it has, so whatever goes over this table is short.
+    A cluster has few kinds of offers, however many nodes it has, so a walk over this table is short.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[Offer, Nodes] = {}
 
     def add(self, offers: Iterable[Offer], node: Nodes) -> None:
-        """Takes in the offers of a node, given as the set of that node alone."""
+        """Adds the offers of a node, given as the set of that node alone."""
         for offer in offers:
             if offer.count > 0:
                 self._nodes[offer] = self._nodes.get(offer, 0) | node
 
     def remove(self, offers: Iterable[Offer], node: Nodes) -> None:
-        """Takes out what :meth:`add` took in."""
+        """Removes the offers that :meth:`add` added."""
         for offer in offers:
             left = self._nodes.get(offer, 0) & ~node
             if left:
@@ -176,7 +176,7 @@ class OfferTable:
                 self._nodes.pop(offer, None)
 
     def resources(self) -> frozenset[str]:
-        """The names of all resources on offer."""
+        """Returns the names of all offered resources."""
         return frozenset(offer.resource for offer in self._nodes)
 
     def among(self, nodes: Nodes) -> list["OfferOnNodes"]:
@@ -193,7 +193,7 @@ class OfferOnNodes(msgspec.Struct, frozen=True):
 
 
 def list_unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
-    """The names of the requirements that an offer does not fulfil."""
+    """Returns the names of the requirements that an offer does not fulfil."""
     product = offer.card.product
     return _unmet(requirements, offer, named=any(is_product_name(each, product) for each in requirements.products))
 
@@ -236,15 +236,15 @@ def choose_offer(
     undescribed: Mapping[str, Nodes] = _NONE,
     where: str = "the cluster",
 ) -> OfferChoice | NoOfferFits:
-    """The smallest offer that fulfils the requirements, or why there is none.
+    """Returns the smallest offer that fulfils the requirements, or why there is none.
 
     Args:
-        requirements: what a pod needs.
-        table: what the nodes have.
+        requirements: the pod's requirements.
+        table: the offers of the nodes.
         among: the nodes whose offers count.
-        names: how those nodes are called.
-        undescribed: nodes that give out a resource without saying of which cards, by resource; they are never meant.
-        where: whose offers these are, for a refusal.
+        names: returns the names of those nodes.
+        undescribed: by resource, nodes that do not say of which cards it is; they are never selected.
+        where: the owners of these offers, for a refusal.
     """
     every = _judge_offers(requirements, table.among(among))
     spoilt: dict[str, Nodes] = {}
@@ -264,7 +264,7 @@ def choose_offer(
     return OfferChoice(
         resource=best.resource,
         kept_by=NodeRestriction.NODES if unknown else _choose_restriction(meant, others, every),
-        # A node that has the resource of several cards, all of them sufficient, is still meant.
+        # A node with the resource on several cards, all of them sufficient, is still selected.
         products=tuple(sorted({each.offer.card.product for each in alike if each.nodes & meant})),
         nodes=tuple(names(meant)),
         reason=_reason(requirements, best, [group.offer for group in sure]),

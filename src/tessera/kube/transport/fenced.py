@@ -1,7 +1,7 @@
 """A transport that sends writes only while its process leads.
 
-A write that was right when it was decided may be sent later: after the pause that a 429 asks for, or after the whole
-process stood still. So the transport checks leadership at the last moment, for every write of a leader.
+A write that was right when it was decided may be sent later: after the pause of a 429, or after the whole process stood
+still. So the transport checks leadership at the last moment, for every write of a leader.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class FencedTransport:
 
     Args:
         inner: carries the requests; closed with this one.
-        may_act: tells if this process may still write; must be cheap.
+        may_act: returns whether this process may still write; must be cheap.
     """
 
     def __init__(self, inner: Transport, may_act: Callable[[], bool]) -> None:

@@ -23,9 +23,9 @@ from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.transport.kubeconfig import ClusterConfig
 
 #: Seconds: to connect, for a whole answer, and of silence in a stream. Watches bring a bookmark every minute, so a
-#: stream that is silent for a minute and a half is a half-open connection. Where etcd tells kube-apiserver of no
-#: progress (--experimental-watch-progress-notify-interval), a kind in which nothing changes looks the same: its watch
-#: begins anew where it stood.
+#: stream that is silent for a minute and a half is a half-open connection. If etcd does not report progress to
+#: kube-apiserver (--experimental-watch-progress-notify-interval), the watch of a kind without changes looks the same:
+#: it begins again from its last version.
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
 SILENCE_TIMEOUT = 90.0
@@ -44,7 +44,7 @@ class HttpTransport:
     """Carries requests to one API server.
 
     Args:
-        config: where and as whom.
+        config: the server and the credentials.
         connections: at most this many at once; watches hold one each.
         silence: how long a stream may bring nothing, seconds.
     """

@@ -1,7 +1,8 @@
-"""Reads what a real card is, how it is joined to others and who may compute on it.
+"""Reads the attributes of real cards, their links to others, and the processes that may compute on them.
 
-Handles come in and go no further than the caller, :mod:`tessera.nvml.real.real_nvml`. A card or driver that does not
-know what it is asked is an answer here, not an error: labels of a node must not fail on its oldest card.
+Functions take NVML handles from their caller, :mod:`tessera.nvml.real.real_nvml`, and pass them nowhere else. If a card
+or driver does not know an attribute, that is a value here and no error: labels of a node must not fail on its oldest
+card.
 """
 
 import uuid
@@ -48,7 +49,7 @@ class CardReader:
                 index=index,
                 minor=nvml.nvmlDeviceGetMinorNumber(handle),
                 name=decode_text(nvml.nvmlDeviceGetName(handle)),
-                # A card that shares the machine's memory (GB10) has none of its own to tell of.
+                # A card that shares the machine's memory (GB10) reports no memory of its own.
                 memory_mib=self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
                 pci_bus_id=decode_text(pci.busId),
                 pci_device_id=f"0x{pci.pciDeviceId:08X}",
@@ -56,7 +57,9 @@ class CardReader:
                 mig_capable=mode != (None, None),
                 mig_enabled=bool(mode[0]),
                 mig_pending=bool(mode[1]),
-                numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: the kernel is not told
+                numa_node=numa_node
+                if numa_node is not None and numa_node >= 0
+                else None,  # -1: the kernel does not know it
             )
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
@@ -133,7 +136,7 @@ class CardReader:
         """See :meth:`.Nvml.compute_mode`. A card that is not asked (MIG mode) has ``DEFAULT``."""
         default = ComputeMode.DEFAULT.value
         mode = self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
-        # EXCLUSIVE_THREAD is what EXCLUSIVE_PROCESS was called before (nvml.h); drivers no longer set it.
+        # EXCLUSIVE_THREAD is the former name of EXCLUSIVE_PROCESS (nvml.h); drivers no longer set it.
         return ComputeMode.EXCLUSIVE_PROCESS if mode == 1 else ComputeMode(mode)
 
     def set_compute_mode(self, gpu: GpuUuid, handle: Any, mode: ComputeMode) -> None:
@@ -148,7 +151,7 @@ class CardReader:
             raise
 
     def _number(self, pci: Any, file: str) -> int | None:
-        """A number that the kernel knows of a card, in whatever base it writes it; ``None`` when it does not tell."""
+        """Returns a number from the kernel about a card, in any base; ``None`` if the kernel does not report it."""
         domain, _, rest = decode_text(pci.busId).lower().partition(":")
         try:
             return int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file).read_text(), 0)
@@ -156,7 +159,7 @@ class CardReader:
             return None
 
     def _ask(self, ask: Callable[[], T], what: str, untold: T) -> T:
-        """The card's answer; ``untold`` if it has none to such a question."""
+        """Returns the card's answer; ``untold`` if the card does not support the call."""
         try:
             with self._errors(what):
                 return ask()

@@ -1,9 +1,9 @@
 """The device files that a container needs to use a card or a MIG device.
 
-The driver guards every GPU instance and compute instance by a *capability*: whoever may open its device file
+The driver guards every GPU instance and compute instance by a *capability*: a process that may open its device file
 ``/dev/nvidia-caps/nvidia-cap<minor>`` may use the instance. The minors are fixed for each position and listed in
-``/proc/driver/nvidia-caps/mig-minors``; the major numbers change from boot to boot and stand in ``/proc/devices``
-(NVIDIA MIG user guide, device nodes and capabilities).
+``/proc/driver/nvidia-caps/mig-minors``; the major numbers change from boot to boot and are in ``/proc/devices`` (NVIDIA
+MIG user guide, device nodes and capabilities).
 
 The files themselves need not exist on the host: with type, major and minor known, a container runtime makes them.
 """

@@ -1,10 +1,10 @@
-"""The driver's device nodes on the host, made where nobody has made them.
+"""Creates missing device nodes of the driver on the host.
 
-A driver container makes the nodes in a ``/dev`` of its own. Whoever else uses the driver needs them in the host's, and
-NVML would ask ``nvidia-modprobe`` for them, which comes with the driver and not with this process. What nodes there
-are, and with which owner and mode, is told by the driver below ``/proc/driver/nvidia`` (README of NVIDIA's Linux
-driver, device nodes; NVIDIA MIG user guide, device nodes and capabilities). Where an administrator has forbidden to
-make them (``NVreg_ModifyDeviceFiles=0``), none is made.
+A driver container creates the nodes in its own ``/dev``. Other users of the driver need them in the host's. NVML would
+call ``nvidia-modprobe`` for them, which belongs to the driver and not to this process. The driver lists the nodes, with
+owner and mode, below ``/proc/driver/nvidia`` (README of NVIDIA's Linux driver, device nodes; NVIDIA MIG user guide,
+device nodes and capabilities). If an administrator has forbidden to create them (``NVreg_ModifyDeviceFiles=0``), none
+is created.
 """
 
 import os
@@ -21,7 +21,7 @@ from tessera.nvml.real.device_files import CARD_MAJOR, CONTROL_MINOR, MODESET_MI
 _LINE = re.compile(r"^(\w[\w ]*?)\s*:\s*(\S+)\s*$", re.MULTILINE)
 #: Capabilities that are of the machine and not of an instance: to change MIG, to watch it.
 _CAPABILITIES = ("config", "monitor")
-#: Whom a capability's node may be read by where the driver does not say: root.
+#: Mode of a capability's node if the driver does not give one: only root may read it.
 _CAPABILITY_MODE = 0o400
 _MODE = 0o666
 
@@ -66,7 +66,7 @@ def make_nodes(
 
     Args:
         dev: the host's ``/dev``.
-        nodes: what shall be there.
+        nodes: the nodes to create.
         mknod: makes a node of a mode and a device number.
         chown: gives it to a user and a group.
 
@@ -83,7 +83,7 @@ def make_nodes(
             mknod(path, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
             path.chmod(node.mode)  # the process's umask has no say in it
             chown(path, node.uid, node.gid)
-        except FileExistsError:  # somebody else was faster
+        except FileExistsError:  # another process was faster
             continue
         except OSError as error:
             raise NoPermission(f"device node {path}: {error.strerror}") from error

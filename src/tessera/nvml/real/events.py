@@ -48,7 +48,7 @@ class RealEvents:
                 return None
             raise
         kind = self._kinds.get(data.eventType)
-        if kind is None:  # not asked for
+        if kind is None:  # of no kind that we registered for
             return None
         return GpuEvent(
             kind=kind,
@@ -64,7 +64,7 @@ class RealEvents:
             self._nvml.nvmlEventSetFree(self._set)
 
     def _watch(self, index: int) -> bool:
-        """Registers for those of our kinds that the card supports; whether there are any."""
+        """Registers for those of our event kinds that the card supports; False if it supports none."""
         wanted = sum(self._kinds)
         try:
             with translate_errors(self._nvml.NVMLError, f"events of card {index}"):

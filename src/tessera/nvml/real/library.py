@@ -1,7 +1,7 @@
 """The driver's library where the loader does not find it: below the root of a driver container.
 
-A process that outlives a driver has to load the next one's library. The loader gives a library that is loaded under the
-same path again, whatever lies there by then, so the former one is unloaded first, as NVIDIA's own Go binding does.
+A process that outlives a driver must load the next driver's library. The loader returns a library that is already
+loaded under the same path, whatever file is there now, so the old one is unloaded first, as in NVIDIA's own Go binding.
 
 ``nvidia-ml-py`` keeps the library and the functions that it looked up in its module: a process has one at a time.
 """
@@ -52,14 +52,14 @@ def unload(binding: Any) -> None:
 
 
 def program_environment(root: Path, links: Path) -> dict[str, str]:
-    """What programs of a driver below a root need to run here: ``PATH`` and ``LD_LIBRARY_PATH``.
+    """Returns the environment for programs of a driver below a root: ``PATH`` and ``LD_LIBRARY_PATH``.
 
     The driver's libraries lie beside the C library of another system, which must not be loaded here. So only they are
     named, by links in a folder of their own.
 
     Args:
         root: the driver's root.
-        links: the folder; what is in it is replaced.
+        links: the folder; its content is replaced.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,7 +1,7 @@
-"""Reads what a real card can be cut into and how it is cut.
+"""Reads the possible and the present instances of a real card.
 
-The walks over NVML's handles, with the array protocols of its C interface: a call that fills an array is told how many
-elements have room. Handles come in and go no further than the caller, :mod:`tessera.nvml.real.real_nvml`.
+The functions walk over NVML's handles with the array protocols of its C interface: the caller passes the size of the
+array to be filled. They take handles from their caller, :mod:`tessera.nvml.real.real_nvml`, and pass them nowhere else.
 """
 
 import re
@@ -16,7 +16,7 @@ from tessera.nvml.interface import ComputeInstance, GiProfileInfo, GpuUuid, MigU
 from tessera.nvml.real.events import decode_text
 
 _PROFILE = re.compile(r"\d+g\.\d+gb\S*")
-#: What tells profiles of equal size apart, by NVML's index (nvml.h, ``NVML_GPU_INSTANCE_PROFILE_*``).
+#: Suffixes of profiles with equal size, by NVML's index (nvml.h, ``NVML_GPU_INSTANCE_PROFILE_*``).
 _SUFFIX = {
     7: "+me",
     8: "+me",
@@ -139,7 +139,7 @@ def profile_name(named: str, index: int, slices: int, memory_mib: int, card_mib:
     """A profile's name: NVML's own without its ``MIG``, or computed by NVIDIA's rule where NVML gives none.
 
     Args:
-        named: what NVML calls it, if it does.
+        named: NVML's name of it, if NVML has one.
         index: NVML's index of the profile.
         slices: compute slices.
         memory_mib: memory of an instance.

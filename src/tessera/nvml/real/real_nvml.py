@@ -4,7 +4,7 @@ Thin on purpose: every method is the NVML calls that it needs and their translat
 ``libnvidia-ml.so.1`` when NVML is opened, not when this module is imported, so that machines without a driver can
 import it.
 
-What NVML leaves to its caller is kept here:
+NVML leaves these tasks to its caller:
 
 * a profile's table is fixed for a card, so it is read once;
 * a card that was listed before and cannot be found any more is lost, whatever NVML calls it;

@@ -11,7 +11,7 @@ from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, Nvml
 
 #: A reset takes a few seconds, on boards with NVSwitches up to a minute.
 RESET_SECONDS = 120.0
-#: What the tool's refusals have in common, and the kind that they are.
+#: Texts in the tool's refusals, and the error class for each.
 _REFUSALS: Sequence[tuple[str, type[NvmlError]]] = (
     ("in use by", InUse),
     ("is currently being used by", InUse),

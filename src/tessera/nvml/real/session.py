@@ -1,8 +1,8 @@
 """The session with NVML: begun, watched for events, put aside while a card is reset.
 
-A card that anybody has open cannot be reset, and a session has every card open. So it is ended for the reset and begun
-again, and a wait for events, which is another thread's, makes room for that. A session that did not come back is begun
-by whoever needs it next.
+A card that any process has open cannot be reset, and a session has every card open. So a reset ends the session and
+begins a new one afterwards; a wait for events in another thread lets go of the session for that. If the session could
+not begin again, the next caller that needs it begins it.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class NvmlSession:
         """
         left = seconds
         while True:
-            with self._turn:  # whoever puts the session aside goes first
+            with self._turn:  # a reset that closes the session goes first
                 pass
             with self._held:
                 if self._events is None:

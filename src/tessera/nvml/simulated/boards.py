@@ -1,9 +1,9 @@
-"""What a simulated card is apart from MIG: its NVLinks, where it meets others, what its slices may use.
+"""Properties of simulated cards besides MIG: NVLinks, common ancestors in PCIe, engines of slices.
 
-Facts of products, as data. What nobody has published stands as 0 or is missing, and is answered so.
+Facts of products, as data. An unpublished value is 0 or missing, and is reported so.
 
-NVLinks stand for the board that the model's first product name is of: the SXM boards of Ampere and later reach each
-other through NVSwitches only, V100 is on the hybrid cube mesh of a DGX-1, cards in a PCIe slot have no bridge fitted.
+NVLinks are those of the board that the model's first product name belongs to: SXM boards of Ampere and later reach each
+other only through NVSwitches, V100 is on the hybrid cube mesh of a DGX-1, cards in a PCIe slot have no bridge.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def cuda_version(driver_version: str) -> int:
 
 
 def attributes_of(card: SimCard) -> CardAttributes:
-    """What the card is: what somebody made of it, else what it is sold as."""
+    """Returns the card's attributes: those that a test has set, else the product's."""
     return DEFAULT_ATTRIBUTES if card.attributes is None else card.attributes
 
 
@@ -156,7 +156,7 @@ _SLICES: Mapping[str, Mapping[str, _Row]] = {
 
 
 def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttributes:
-    """What a compute instance of so many slices in a GPU instance of ``profile`` may use.
+    """Returns the engines and memory of a compute instance with this many slices in a GPU instance of ``profile``.
 
     Of a compute instance that leaves a part of its GPU instance the SMs are known where every slice has as many; the
     engines it shares.
@@ -178,12 +178,12 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
 
 
 def profile_memory_mib(card: SimCard, profile: Profile) -> int:
-    """Memory of a GPU instance of ``profile`` in MiB. Memory that nobody has published is its part of the card's."""
+    """Returns the memory of a GPU instance of ``profile`` in MiB; if it is unpublished, its part of the card's."""
     return _row(card, profile).memory_mib
 
 
 def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
-    """SMs of a GPU instance of ``profile``, 0 where nobody has published them."""
+    """Returns the SMs of a GPU instance of ``profile``, 0 if unpublished."""
     return _row(card, profile).multiprocessors
 
 

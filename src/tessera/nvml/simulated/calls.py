@@ -1,4 +1,4 @@
-"""What every call on simulated cards goes through: faults and latency first, then the card or device that is meant."""
+"""The common start of every call on simulated cards: faults and latency first, then the look-up of card or device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,7 +78,7 @@ def _card_of(machine: MachineState, fault: SimulatedFault, device: str | None) -
 
 
 def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
-    """Whether the fault hits this call; counts it down."""
+    """True if the fault hits this call; counts the fault down."""
     if fault.operation not in (operation, ANY) or (fault.gpu is not None and fault.gpu != gpu):
         return False
     if fault.skip:

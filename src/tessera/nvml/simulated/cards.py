@@ -1,4 +1,4 @@
-"""What simulated cards answer as whole cards: what they are, how they are joined, who may compute on them."""
+"""The answers of simulated cards as whole cards: attributes, links, and the processes that may compute on them."""
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NotSupported
@@ -15,7 +15,7 @@ class SimulatedCards(SimulatedCalls):
     """The calls of :class:`~tessera.nvml.interface.Nvml` that concern a card as a whole."""
 
     def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
-        """No file: nothing stands behind a simulated card."""
+        """Returns no file: a simulated card has none."""
         with self._card("card_files", gpu):
             return []
 

@@ -24,9 +24,9 @@ from tessera.nvml.simulated.machine import (
 )
 from tessera.nvml.simulated.state_file import FileStore, MachineStore, MemoryStore
 
-#: What the simulated driver calls itself: new enough for every model that can be simulated.
+#: Version of the simulated driver: new enough for every model that can be simulated.
 DRIVER_VERSION = "595.58.03"
-#: Events that nobody reads are dropped from here on, oldest first, as the driver's own queue does.
+#: Limit on unread events; beyond it the oldest are dropped, as in the driver's own queue.
 MOST_EVENTS = 1024
 #: XID of a card that fell off the bus (NVIDIA, XID errors).
 XID_OFF_THE_BUS = 79
@@ -105,7 +105,7 @@ class SimulatedHardware:
 
         Args:
             operation: the call's name, or :data:`ANY`.
-            error: what it answers with.
+            error: the error that the call raises.
             skip: matching calls that succeed first.
             times: how many fail then.
             gpu: only calls on this card or on a MIG device of it.
@@ -124,7 +124,7 @@ class SimulatedHardware:
             machine.latencies[operation] = seconds
 
     def lose(self, gpu: GpuUuid) -> None:
-        """The card falls off the bus, with the XID that tells so, and its processes die. A reboot brings it back."""
+        """Makes the card fall off the bus, with its XID; its processes die. A reboot brings the card back."""
         with self._change() as machine:
             card = find_card(machine, gpu)
             card.lost = True
@@ -205,7 +205,7 @@ class SimulatedHardware:
         """Reboots the machine: no process and no instance survives, lost cards are back.
 
         MIG mode survives on Ampere, where it is kept on the card, and is off on later cards. Compute modes are lost.
-        What is loaded afterwards is the driver that the host itself has, if it has one.
+        Afterwards the host's own driver is loaded, if it has one.
         """
         self._sessions.clear()
         with self._change() as machine:
@@ -223,7 +223,7 @@ class SimulatedHardware:
 
         Args:
             device: a card, or one of its MIG devices in MIG mode.
-            memory_bytes: what it holds there.
+            memory_bytes: memory that the process holds there.
             pid: of a process of this host, or of one that computes on another device already; a new one if ``None``.
 
         Raises:
@@ -260,12 +260,12 @@ class SimulatedHardware:
 
         Args:
             pid: the process.
-            memory_bytes: what it holds.
+            memory_bytes: memory that the process holds.
             device: where; may be left out for a process that computes on one device.
 
         Raises:
             NotFound: no such process there.
-            MemoryError: its device has not so much; it keeps what it had.
+            MemoryError: the device has too little memory; the process keeps its former amount.
         """
         with self._change() as machine:
             found = _find_processes(machine, pid)

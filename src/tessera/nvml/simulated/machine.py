@@ -1,4 +1,4 @@
-"""The simulated machine: what its cards are and hold, as one value.
+"""The simulated machine: all attributes and state of its cards, as one value.
 
 Pure data and the rules that hardware follows; :mod:`tessera.nvml.simulated.simulated_machine` gives it NVML's face, and
 :mod:`tessera.nvml.simulated.state_file` keeps it where a killed process cannot lose it.
@@ -20,7 +20,7 @@ from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 
 #: Root of every simulated UUID.
 _NAMESPACE = uuid.UUID("6b1d6d2c-5c1a-5d5f-9a53-7465737365a1")
-#: The first simulated process; far from what a kernel gives out by default.
+#: PID of the first simulated process; far from the default PIDs of a kernel.
 _FIRST_PID = 5_000_000
 #: PCI bus of the first card.
 _FIRST_BUS = 0x10
@@ -62,8 +62,8 @@ class SimGpuInstance(msgspec.Struct):
 class SimCard(msgspec.Struct, omit_defaults=True):
     """A card.
 
-    ``model`` is the short name of a model of :mod:`tessera.mig.models`. ``attributes`` and ``nvlinks`` are ``None``
-    for what :mod:`tessera.nvml.simulated.boards` says of the model, else what a test made of them.
+    ``model`` is the short name of a model of :mod:`tessera.mig.models`. ``attributes`` and ``nvlinks`` are ``None`` for
+    the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them.
     """
 
     model: str
@@ -85,28 +85,28 @@ class SimCard(msgspec.Struct, omit_defaults=True):
 
     @property
     def gpu_model(self) -> GpuModel:
-        """What it is."""
+        """Returns the card's model."""
         return model_by_short_name(self.model)
 
     @property
     def geometry(self) -> Geometry:
-        """What it can be cut into."""
+        """Returns the card's MIG geometry."""
         return self.gpu_model.geometry
 
     @property
     def needs_reset(self) -> bool:
-        """Whether MIG mode changes with a reset only: Ampere does, later cards do not."""
+        """True if MIG mode changes only with a reset: so on Ampere, not on later cards."""
         return self.gpu_model.compute_capability < (9, 0)
 
     def apply_pending_mode(self) -> None:
-        """MIG mode becomes what was asked for. A change of it destroys every instance."""
+        """Sets MIG mode to the requested one. A change of mode destroys every instance."""
         if self.mig_enabled != self.mig_pending:
             self.mig_enabled = self.mig_pending
             self.instances = []
             self.compute_mode = ComputeMode.DEFAULT
 
     def restart(self) -> None:
-        """What reset and reboot have in common: instances vanish, a pending mode takes hold, the driver is content."""
+        """Does the common part of reset and reboot: removes instances, applies a pending mode, clears recovery."""
         self.instances = []
         self.apply_pending_mode()
         if self.attributes is not None and self.attributes.recovery_action is not None:
@@ -142,11 +142,11 @@ class SimulatedFault(msgspec.Struct):
 
 
 class MachineState(msgspec.Struct):
-    """Everything that outlives a process: cards, what was injected, what was not read yet.
+    """Everything that outlives a process: cards, injected faults, unread events.
 
     Attributes:
-        seed: tells its UUIDs from those of other machines.
-        spec: its cards as they were asked for.
+        seed: makes its UUIDs different from those of other machines.
+        spec: the requested cards.
         driver_version: the kernel module that is loaded; empty for none.
         host_driver: the driver that the host itself has and loads at every boot; empty for none.
     """
@@ -187,9 +187,9 @@ def build_machine(spec: str, seed: str, driver_version: str, *, mig: bool) -> Ma
 
     Args:
         spec: its cards, see :func:`parse_spec`.
-        seed: tells its UUIDs from those of other machines; the node's name.
+        seed: makes its UUIDs different from those of other machines; the node's name.
         driver_version: the driver that the host has; empty for a host without one.
-        mig: whether MIG mode is on where there is one.
+        mig: True if MIG mode is on, on cards that have it.
     """
     cards = [
         SimCard(model=name, index=index, uuid=gpu_uuid(seed, index)) for index, name in enumerate(parse_spec(spec))

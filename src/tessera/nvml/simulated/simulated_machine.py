@@ -1,9 +1,9 @@
 """Simulated cards behind the same interface as real ones.
 
-:class:`SimulatedMachine` answers every call of :class:`~tessera.nvml.interface.Nvml` at once and from the same rules as
-hardware: legal starts only, no overlap, nothing in use is destroyed, a lost card answers nothing. What happens to the
-cards otherwise is pulled by the levers of :class:`~tessera.nvml.simulated.hardware.SimulatedHardware`. What is asked of
-a card as a whole stands in :mod:`tessera.nvml.simulated.cards`.
+:class:`SimulatedMachine` answers every call of :class:`~tessera.nvml.interface.Nvml` at once and by the rules of
+hardware: legal starts only, no overlap, nothing in use is destroyed, a lost card answers nothing. Tests change the
+cards by :class:`~tessera.nvml.simulated.hardware.SimulatedHardware`. Calls about whole cards are in
+:mod:`tessera.nvml.simulated.cards`.
 
 Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvml.asynchronous.async_nvml` how long they
 should take.
@@ -179,7 +179,7 @@ class SimulatedMachine(SimulatedCards):
             return DeviceMemory(total=share_bytes(card, instance), used=sum(one.memory_bytes for one in held))
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
-        """No file: nothing stands behind a simulated card."""
+        """Returns no file: a simulated card has none."""
         with self._mig_card("device_files", gpu) as card:
             if all(one.ci_id != ci_id for one in gpu_instance(card, gi_id).compute_instances):
                 raise NotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}")

@@ -1,4 +1,4 @@
-"""Simulated hardware that survives whoever uses it.
+"""Simulated hardware that survives the processes that use it.
 
 Real cards keep their instances when the agent is killed; so must simulated ones, and several processes must see the
 same cards. The machine is one JSON file. Rules:
@@ -23,7 +23,7 @@ from tessera.nvml.simulated.machine import MachineState, parse_spec
 
 
 class StateFileError(Exception):
-    """The file does not hold a simulated machine, or another one than was asked for."""
+    """The file holds no simulated machine, or another one than requested."""
 
 
 class MachineStore(Protocol):
@@ -31,12 +31,12 @@ class MachineStore(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may change it."""
+        """True if other processes may change the machine."""
         ...
 
     @contextmanager
     def machine(self) -> Iterator[MachineState]:
-        """The machine, for one reading or change; what is changed in it is kept, also when an error leaves it."""
+        """Yields the machine for one reading or change; saves changes, also when an error leaves the block."""
         ...
 
 
