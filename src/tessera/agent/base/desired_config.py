@@ -52,8 +52,8 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: its name in the label or the cluster's default; empty to leave the cards as they are. ``dynamic`` is no
             layout of a file.
-        entries: the layout; ``None`` if no file has a layout of that name. That is no mistake yet, since many layouts
-            exist without a file.
+        entries: the layout; ``None`` if no file has a layout of that name. That alone is no mistake, since many
+            layouts exist without a file.
         reason: why this layout was selected, for people.
         is_default: true if it is the cluster's default, because the node itself asks for none.
         problem: why the files cannot be used, for people, with the path of each mistake; ``None`` if they can.

@@ -22,7 +22,7 @@ class ValidationMode(Enum):
 
 
 class EnforcementMode(Enum):
-    """What the memory monitor does about a pod that takes more than its share."""
+    """The action of the memory monitor on a pod that takes more than its share."""
 
     OFF = "off"
     OBSERVE = "observe"
@@ -74,7 +74,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         mig_strategy: how MIG devices of a layout are advertised; a profile's own setting takes precedence.
         mig_evict: true if the agent evicts pods that hold devices which a layout replaces; otherwise it waits for them.
         mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
-        memory_limits: what the memory monitor does about pods that take more than their share.
+        memory_limits: the action of the memory monitor on pods that take more than their share.
         device_list_strategies: how containers learn of their devices, a subset of
             :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting takes precedence.
         device_ids_are_uuids: true if containers get UUIDs; otherwise they get indexes.

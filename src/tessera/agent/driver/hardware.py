@@ -129,7 +129,7 @@ class SimulatedDriver:
         return None
 
     def needs_new_process(self, _error: NvmlError) -> bool:
-        """Never: the lab puts no library into a container when it starts."""
+        """Always false: the lab puts no library into a container when it starts."""
         return False
 
     async def watch(self, notify: Callable[[], None]) -> None:

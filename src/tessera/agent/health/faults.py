@@ -115,7 +115,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._gpus: frozenset[str] = frozenset()
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
-        #: Last end of each fault, and the number of errors by then. Grows with the kinds of faults, not with time.
+        #: Last end of each fault, and the number of its ends so far. Grows with the kinds of faults, not with time.
         self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}

@@ -57,7 +57,7 @@ async def run_lifecycle(
 
     Args:
         options: the node's name, folders and settings.
-        client: the API server; its identity needs what ``deploy/`` grants to the agent.
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the agent.
         driver: finds the node's driver and opens it.
         kubelet: the node's kubelet.
         clock: the time.

@@ -42,7 +42,7 @@ async def run(
 
     Args:
         options: the node's name, folders and settings.
-        client: the API server; its identity needs what ``deploy/`` grants to the agent.
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the agent.
         hardware: the node's cards, already entered (``async with``); the caller closes it.
         kubelet: the node's kubelet.
         clock: the time.

@@ -14,7 +14,7 @@ class MemoryInputs(Protocol):
 
     @property
     def offer(self) -> Advertisement:
-        """How the static cards are shared now."""
+        """The present offer of the static cards."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class OfferSource(Protocol):
 
     @property
     def offer(self) -> Advertisement:
-        """How the static cards are shared now."""
+        """The present offer of the static cards."""
         ...
 
 

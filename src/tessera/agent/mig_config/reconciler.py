@@ -73,7 +73,7 @@ class LayoutReconciler:
         self._reboots = reboots
         self._changes = changes
         self._clock = clock
-        #: Records what the cards' deciders decide; whoever wants that sets it before :meth:`run`.
+        #: Records the decisions of the cards' state machines; a caller that wants a record sets it before :meth:`run`.
         self.recorders = Recorders()
         #: The desired layout and the cards behind :attr:`_resolved`.
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None

@@ -33,7 +33,7 @@ EVICT_AGAIN = 60.0
 #: First and longest delay in seconds after a refused eviction.
 REFUSED_FIRST, REFUSED_MOST = 2.0, 60.0
 
-#: What a failed call concerns: one place, or the card as a whole.
+#: Key of a failed call: one place, or the card as a whole.
 CallKey = InstancePlace | type[SetMigMode] | type[Reset]
 
 

@@ -76,7 +76,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     """Decides about one card. Not concurrent: one event loop calls it.
 
     Args:
-        uuid: the card's.
+        uuid: UUID of the card.
         name: the card's name in messages, ``GPU 0 (GPU-…)``.
         managed: places of instances on it that a layout made or kept, from the journal.
         may_evict: true if pods that hold devices which the layout removes are evicted.

@@ -101,7 +101,7 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """How the devices of one resource are shared.
+    """Sharing of the devices of one resource.
 
     Attributes:
         kind: time slices or MPS.
@@ -130,7 +130,7 @@ class LabelFacts(msgspec.Struct, frozen=True, kw_only=True):
         cuda_version: the highest CUDA version that the driver runs, as NVML writes it: 12040 is 12.4.
         machine: DMI product name; ``None`` if it cannot be read.
         mig_strategy: how MIG devices are advertised.
-        shares: how the devices of a resource are shared, by the resource's name before it is renamed.
+        shares: sharing of the devices of each resource, by the resource's name before it is renamed.
         mps: true if MPS shares cards of the node.
         timestamp: seconds since 1970 at which discovery began; ``None`` for no such label.
         vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.

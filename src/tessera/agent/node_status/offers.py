@@ -1,4 +1,4 @@
-"""Builds the annotation ``tessera.dev/offers``: what one device of each of the node's resources has. Pure.
+"""Builds the annotation ``tessera.dev/offers``, which describes one device of each of the node's resources. Pure.
 
 Cards that are not cut on demand offer the devices that the device plugin lists. Cards that are cut on demand offer each
 of their profiles as often as it fits on an empty card. The sum of these offers exceeds the cards' capacity; the

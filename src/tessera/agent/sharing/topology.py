@@ -20,7 +20,7 @@ from tessera.placement.topology import CardLink, PciPath, Topology
 
 
 class PcieLevel(IntEnum):
-    """Where two cards meet in the PCIe tree (``nvmlGpuTopologyLevel_t``)."""
+    """The level of the PCIe tree at which two cards meet (``nvmlGpuTopologyLevel_t``)."""
 
     INTERNAL = 0
     SINGLE = 10
@@ -59,7 +59,7 @@ def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, Gpu
 
     Args:
         cards: every card, by index.
-        meetings: where two cards meet, in either order; missing if unknown.
+        meetings: the level at which two cards meet, in either order; missing if unknown.
 
     Raises:
         ValueError: a card is listed twice.

@@ -65,11 +65,11 @@ class SliceTable:
 
     def __init__(self, journal: SliceJournal) -> None:
         #: The pod that owns the instance at a position. An entry exists before the GPU instance is created (rule 2),
-        #: and goes when the instance is gone and nobody is promised the position.
+        #: and goes when the instance is gone and the position is promised to no pod.
         self.owners: dict[SlicePosition, PodUid] = {parse_device_id(k): v for k, v in journal.owners.items()}
         #: Pods that lost their claim. Their instances are destroyed, whatever is promised later (rule 3).
         self.released: set[PodUid] = set(journal.released)
-        #: The released pods that this node does not show any more; after a restart also those it does not show yet.
+        #: The released pods that the node no longer has; after a restart also those that no watch has shown yet.
         #: A subset of :attr:`released`.
         self.departed: set[PodUid] = set()
         #: By pod: the slice of each device ID that kubelet gave to it. No slice is bound to two pods.
