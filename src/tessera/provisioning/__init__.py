@@ -1,1 +1,1 @@
-"""The time to a usable GPU: its phases, its records, experiments with it, and what follows for autoscalers' timers."""
+"""Measures the time to a usable GPU: phases, records, experiments, and recommended timers for autoscalers."""

@@ -25,12 +25,12 @@ from tessera.provisioning.milestones import (
 
 R = TypeVar("R", ProvisioningRecord, WorkloadRecord)
 
-#: A moment later than that (the year 5138) is none.
+#: Moments later than this (the year 5138) are invalid.
 _LATEST = 1e11
 
 
 def encode_record(record: ProvisioningRecord | WorkloadRecord) -> str:
-    """One line of JSON; moments to the millisecond."""
+    """A record as one line of JSON; moments to the millisecond."""
     rounded = {moment: round(seconds, 3) for moment, seconds in record.at.items()}
     if isinstance(record, ProvisioningRecord) and record.asked is not None:
         record = msgspec.structs.replace(record, asked=round(record.asked, 3))
@@ -38,19 +38,19 @@ def encode_record(record: ProvisioningRecord | WorkloadRecord) -> str:
 
 
 def decode_record(text: str) -> ProvisioningRecord:
-    """A node's record, as the annotation and the book hold it.
+    """Decodes a node's record from the annotation or the history.
 
     Raises:
-        ValueError: it is too long or not of its form; the text says where.
+        ValueError: the text is too long or malformed; the message says where.
     """
     return _decode(text, ProvisioningRecord, Milestone)
 
 
 def decode_workload(text: str) -> WorkloadRecord:
-    """A pod's record, as the book holds it.
+    """Decodes a pod's record from the history.
 
     Raises:
-        ValueError: it is too long or not of its form; the text says where.
+        ValueError: the text is too long or malformed; the message says where.
     """
     return _decode(text, WorkloadRecord, WorkloadStep)
 
@@ -93,8 +93,8 @@ class BoundedHistory(Generic[R]):
     """The newest records of one kind, oldest first, by uid.
 
     Args:
-        most: how many are kept.
-        most_bytes: how many bytes they may have as text, line ends included.
+        max_records: maximum number of records.
+        max_bytes: maximum size of their text in bytes, line ends included.
     """
 
     def __init__(self, max_records: int, max_bytes: int) -> None:
@@ -107,15 +107,15 @@ class BoundedHistory(Generic[R]):
         return len(self._records)
 
     def get(self, uid: str) -> R | None:
-        """The record of that uid."""
+        """The record with this uid."""
         return self._records.get(uid)
 
     def values(self) -> tuple[R, ...]:
-        """All, oldest first."""
+        """All records, oldest first."""
         return tuple(self._records.values())
 
     def put(self, record: R) -> bool:
-        """Takes a record in, in the place of an older one of its uid; whether anything changed."""
+        """Adds a record, in the place of an older one with its uid; returns True if anything changed."""
         if self._records.get(record.uid) == record:
             return False
         self._records[record.uid] = record
@@ -126,37 +126,37 @@ class BoundedHistory(Generic[R]):
         return True
 
     def encode(self) -> str:
-        """One line each, oldest first."""
+        """One line for each record, oldest first."""
         return "".join(f"{encode_record(each)}\n" for each in self._records.values())
 
 
 #: Keys of the ConfigMap.
 RECORDS_KEY = "records.jsonl"
 WORKLOADS_KEY = "workloads.jsonl"
-#: What could not be read the last time, for people; nobody reads it back.
+#: The lines that could not be read the last time, for people; Tessera does not read them back.
 BROKEN_KEY = "unreadable.txt"
 
 
 class ProvisioningHistory:
-    """What the ConfigMap of records holds.
+    """The content of the ConfigMap of records.
 
     Args:
-        most: nodes that are kept, and pods; by default as many as have room.
+        max_records: maximum number of nodes, and of pods; by default as many as fit.
 
     Attributes:
         nodes: records of nodes.
         workloads: records of pods.
-        broken: lines that could not be read, cut; empty if all could.
+        broken: lines that could not be read, cut; empty if there are none.
     """
 
     def __init__(self, max_records: int = PROVISIONING_BOOK) -> None:
-        # A pod's record is shorter and rarely looked at: nodes get the larger part of the room.
+        # A pod's record is shorter and rarely read, so nodes get the larger part of the space.
         self.nodes: BoundedHistory[ProvisioningRecord] = BoundedHistory(max_records, PROVISIONING_BOOK * 5 // 8)
         self.workloads: BoundedHistory[WorkloadRecord] = BoundedHistory(max_records, PROVISIONING_BOOK * 2 // 8)
         self.broken = ""
 
     def load(self, data: Mapping[str, str]) -> list[str]:
-        """Takes in what a ConfigMap holds.
+        """Adds the records of a ConfigMap.
 
         Returns:
             A sentence for each line that could not be read.
@@ -175,7 +175,7 @@ class ProvisioningHistory:
         return faults
 
     def config_map_data(self) -> dict[str, str]:
-        """What the ConfigMap shall hold."""
+        """The data to write to the ConfigMap."""
         broken = {BROKEN_KEY: self.broken} if self.broken else {}
         return {RECORDS_KEY: self.nodes.encode(), WORKLOADS_KEY: self.workloads.encode(), **broken}
 

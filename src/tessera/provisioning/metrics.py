@@ -2,9 +2,10 @@
 
 Rules:
 
-- a phase is counted once: when a record enters the book, or when a phase of it became known there;
-- an unknown phase is not counted, so the count of a phase says how often it is known;
-- labels come from objects of others, so their combinations are bounded (`METRIC_COMBINATIONS`); others go to ``other``.
+- A phase is counted once: when a record enters the history, or when one of its phases becomes known there.
+- An unknown phase is not counted, so the count of a phase shows how often it is known.
+- Labels come from objects that others write, so their combinations are limited (`METRIC_COMBINATIONS`); further ones
+  count as ``other``.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -13,7 +14,7 @@ from tessera.limits import METRIC_COMBINATIONS, METRIC_LABEL
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
 
-#: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
+#: Buckets in seconds: from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
 _OTHER = ("other", "other", "other")
 
@@ -22,7 +23,7 @@ class ProvisioningMetrics:
     """Metrics of provisioning.
 
     Args:
-        registry: where they are shown.
+        registry: the process's metrics registry.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -63,7 +64,7 @@ class ProvisioningMetrics:
         self._combinations: set[tuple[str, str, str]] = set()
 
     def recorded(self, record: ProvisioningRecord, before: ProvisioningRecord | None) -> None:
-        """A record entered the book, or took the place of one."""
+        """Counts a record that entered the history, or replaced an older version ``before``."""
         old = _durations(before) if before is not None else {}
         labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", record.short_image))
         for phase, seconds in _durations(record).items():
@@ -73,30 +74,30 @@ class ProvisioningMetrics:
             self._lost.labels(labels[1]).inc()
 
     def started(self, record: WorkloadRecord) -> None:
-        """A pod's record entered the book."""
+        """Counts a pod's record that entered the history."""
         node = "new" if record.fresh else "there"
         for step, seconds in workload_steps(record).items():
             if seconds is not None:
                 self._workloads.labels(step.value, node, record.strategy or "unknown").observe(seconds)
 
     def taint_removed(self) -> None:
-        """A startup taint was taken off."""
+        """Counts a removed startup taint."""
         self._taints.inc()
 
     def overdue(self, reason: str) -> None:
-        """A node was said to be overdue."""
+        """Counts a node that was reported overdue."""
         self._overdue.labels(reason).inc()
 
     def replaced(self) -> None:
-        """A node's replacement was asked for."""
+        """Counts a node whose replacement was requested."""
         self._replaced.inc()
 
     def set_nodes_in_progress(self, nodes: int) -> None:
-        """How many nodes are on their way."""
+        """Sets the number of nodes that are starting."""
         self._under_way.set(nodes)
 
     def write_failed(self, kind: str) -> None:
-        """A write failed."""
+        """Counts a failed write."""
         self._failures.labels(kind).inc()
 
     def _bounded(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:

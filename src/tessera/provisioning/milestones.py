@@ -9,14 +9,14 @@ from enum import Enum
 
 import msgspec
 
-#: Annotation of a node: its :class:`UpgradeRecord` as JSON.
+#: Annotation of a node: its :class:`ProvisioningRecord` as JSON.
 PROVISIONING_ANNOTATION = "tessera.dev/provisioning"
-#: Condition of a node: it offers what it should, or it should have by now and does not.
+#: Condition of a node: True once it offers all its GPUs, False if it does not at its deadline.
 PROVISIONED_CONDITION = "GpuProvisioned"
 
 
 class Milestone(Enum):
-    """Moments in the order in which they are expected."""
+    """Moments of a node in the expected sequence."""
 
     REQUESTED = "requested"
     VM = "vm"
@@ -32,24 +32,25 @@ class Milestone(Enum):
 
 
 class ProvisioningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of one node's way.
+    """The known milestones of one node.
 
     Attributes:
         node: the node's name.
-        uid: the Node object's uid; a node that comes back under its name is another one.
-        at: seconds since 1970 by milestone; what is not known is not there.
-        group: the node group it belongs to, as the autoscaler names it; empty if unknown.
+        uid: UID of the Node object; a new object of the same name has another one.
+        at: seconds since 1970 by milestone; unknown milestones are missing.
+        group: its node group, as the autoscaler names it; empty if unknown.
         pool: the driver pool as text.
-        strategy: how it came to its driver.
+        strategy: the way in which it got its driver.
         image: the driver's image.
-        simulated: it happened in the lab.
-        asked: since when somebody asks for its driver, as far as it was seen; None while nobody does, and where the
-            host has it.
-        unseen: its cards can be used, and nobody saw since when.
-        lost: when it went away before its cards could be used, so that its times are lower bounds; None if it did not.
-        replaced: when Tessera asked for its replacement; None if it did not.
-        waits: since when its driver is kept from coming by what would keep another node's, too; None if it is not.
-        waited: seconds for which it was before; they are a part of the way all the same.
+        simulated: True for a node of the lab.
+        asked: time since which somebody requests its driver, if observed; None without a request, and if the host has
+            the
+            driver.
+        unseen: its GPUs are usable, but nobody observed since when.
+        lost: time at which it was removed before its GPUs were usable, so that its times are lower bounds; else None.
+        replaced: time at which Tessera requested its replacement; else None.
+        waits: time since which its driver is held back by a cause that would hold back another node's too; else None.
+        waited: seconds for which its driver was held back before; they still count in the durations.
     """
 
     node: str
@@ -69,26 +70,26 @@ class ProvisioningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     @property
     def usable(self) -> bool:
-        """Whether its cards could be used by now: all that an autoscaler waits for is over."""
+        """True if its GPUs are usable: everything that an autoscaler waits for is over."""
         return self.unseen or Milestone.ALLOCATABLE in self.at
 
     @property
     def late(self) -> bool:
-        """Whether the node stood there before anybody asked for its driver: its way has no request and no registration.
+        """True if the node existed before anybody requested its driver; then it has no request and no registration.
 
-        What was before is no part of the way, so nothing that begins there has a duration.
+        The time before the driver's request does not count, so no duration begins there.
         """
         return self.asked is not None and Milestone.REGISTERED not in self.at
 
     @property
     def short_image(self) -> str:
-        """The image without registry and folders, with twelve digits of its digest: enough to tell two apart."""
+        """The image without registry and folders, with twelve digits of its digest, which identify it."""
         name, _, digest = self.image.rpartition("/")[2].partition("@")
         return f"{name}@{digest.removeprefix('sha256:')[:12]}" if digest else name or "unknown"
 
 
 class WorkloadStep(Enum):
-    """Moments of a pod that asks for cards, in the order in which they are expected."""
+    """Moments of a pod that requests GPUs, in the expected sequence."""
 
     CREATED = "created"
     SCALED_UP = "scaled-up"
@@ -98,19 +99,19 @@ class WorkloadStep(Enum):
 
 
 class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of one pod's way to its first container's start.
+    """The known steps of one pod up to its first container's start.
 
     Attributes:
-        namespace: the pod's.
-        name: the pod's.
-        uid: the pod's.
-        node: where it runs.
-        node_uid: uid of that Node object.
-        at: seconds since 1970 by step; what is not known is not there. Nothing was scaled up for most pods.
-        fresh: the node came up while the pod waited, so the node's own way is a part of this one.
+        namespace: the pod's namespace.
+        name: the pod's name.
+        uid: the pod's UID.
+        node: the node that it runs on.
+        node_uid: UID of that Node object.
+        at: seconds since 1970 by step; unknown steps are missing. Most pods need no scale-up.
+        fresh: the node was made while the pod waited, so the node's phases are part of the pod's wait.
         group: the node's group.
-        strategy: how the node came to its driver.
-        simulated: it happened in the lab.
+        strategy: the way in which the node got its driver.
+        simulated: True for a pod of the lab.
     """
 
     namespace: str

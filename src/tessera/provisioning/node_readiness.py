@@ -1,4 +1,4 @@
-"""What a Node says about its GPUs: whether it offers all that it should, and the status of its driver. Pure."""
+"""Reads from a Node if it offers all its GPUs, and the status of its driver. Pure."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,17 +10,17 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Condition, Node
 
-#: The agent's conditions that say whether what was asked for is in force.
+#: The agent's conditions that show whether the requested settings are in force.
 LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 
 
 def missing_offer(node: Node) -> str:
-    """The first reason why a node does not offer all that it should; empty if it does."""
+    """The first reason why a node does not offer all its GPUs as requested; empty if it does."""
     return next(_missing_offers(node), "")
 
 
 def offers_gpus(node: Node) -> bool:
-    """Whether kubelet gives any card out, whoever runs the device plugin."""
+    """True if kubelet offers any GPU, with any device plugin."""
     return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
 
 
@@ -47,7 +47,7 @@ def _missing_offers(node: Node) -> Iterator[str]:
 
 
 def _not_in_force(node: Node) -> Iterator[str]:
-    """Of what administrators asked for."""
+    """Yields the requested settings that are not in force."""
     sharing, layout = condition_of(node, SHARING_CONDITION), condition_of(node, LAYOUT_CONDITION)
     asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
     if layout is None and asked and not is_on_demand(asked):
@@ -60,7 +60,7 @@ def _not_in_force(node: Node) -> Iterator[str]:
 
 
 def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
-    """Of slices on demand one of each suffices: how many there can be depends on the others."""
+    """Yields offered resources that are not allocatable. Of on-demand slices one suffices: their numbers interact."""
     for resource in sorted({each.resource for each in offers}):
         fixed = [
             each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
@@ -90,7 +90,7 @@ def allocatable_text(node: Node) -> str:
 
 
 def driver_status(node: Node) -> DriverStatus | None:
-    """What the controller said of a node's driver; None if nothing, or nothing that can be read."""
+    """The controller's status of a node's driver; None if there is none, or it cannot be decoded."""
     text = node.metadata.annotations.get(DRIVER_ANNOTATION)
     if text is None or len(text) > 64 * 1024:
         return None
@@ -101,7 +101,7 @@ def driver_status(node: Node) -> DriverStatus | None:
 
 
 def driver_text(node: Node) -> str:
-    """What is said of a node's driver, in a sentence; empty if nothing is."""
+    """A sentence with the status of a node's driver; empty if there is none."""
     told = driver_status(node)
     if told is None:
         return ""

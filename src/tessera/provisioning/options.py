@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-#: Taints of these prefixes mean "not started yet" to cluster autoscalers; the second is the older one.
+#: Cluster autoscalers read taints with these prefixes as "not started yet"; the second prefix is the older one.
 PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
-#: The taint that is taken off unless others are named.
+#: The taint to remove if the options name no others.
 STARTUP_TAINT = f"{PREFIXES[0]}tessera-gpu"
-#: Seconds from registration; what authors of the cluster autoscaler plan for a GPU to become allocatable.
+#: Seconds from registration; the time that the cluster autoscaler's authors plan for a GPU to become allocatable.
 DEADLINE = 900.0
 
 
@@ -15,12 +15,12 @@ class ProvisioningOptions:
     """Options of :class:`tessera.provisioning.run.Provisioning`; times in seconds.
 
     Attributes:
-        namespace: where the ConfigMap of records lives, the deployment's namespace.
-        records: how many nodes' records are kept, and how many pods'.
-        startup_taints: keys of taints that are taken off nodes that have started.
-        deadline: how long a node may take from its registration.
-        grace: how long a node that is overdue when this controller begins is looked at before that is said.
-        replace_failed: nodes of one group that are replaced in an hour at most; 0 replaces none.
+        namespace: namespace of the ConfigMap of records, which is the deployment's.
+        records: maximum number of nodes' records, and of pods'.
+        startup_taints: keys of taints to remove from nodes that have started.
+        deadline: time that a node may take from its registration.
+        grace: time for which a node that is overdue at this controller's start is observed before it is reported.
+        replace_failed: maximum number of nodes of one group to replace in an hour; 0 replaces none.
     """
 
     namespace: str = "tessera-system"

@@ -1,17 +1,17 @@
-"""From moments to durations: how long each phase took, where a node stands, and how long it may take still.
+"""Turns moments into durations: the phases of a node, its current phase, and the expected remaining time.
 
 Rules:
 
 1. Milestones may overlap: a driver's image can be on the node before the node is Ready. A phase is what its milestone
    added to the latest moment before it, so phases are never negative, each second belongs to one phase, and those of a
    complete record sum to its total. The raw moments stay in the record.
-2. A moment that is not known makes its own phase unknown, and the ones after it until a moment is known again that is
-   later than all before: what came before that may be the unknown one's. Nothing is guessed, so with an unknown moment
-   in between the known phases sum to less than the total; the rest is told as unattributed.
-3. A moment that cannot be is not known: nothing is pulled before the node was registered, and no node is asked for
-   after it was there. So an overlap took no time of its own, and a clock that was wrong is no 0.
-4. The way of a node that stood there before anybody asked for its driver begins when it was asked for. Nothing is known
-   of it from the node's request, registration or Ready on.
+2. An unknown moment makes its own phase unknown. The phases after it are unknown too, up to a known moment that is
+   later than all before, since earlier time may belong to the unknown one. Nothing is guessed, so with an unknown
+   moment in between the known phases sum to less than the total; the rest is shown as unattributed.
+3. An impossible moment counts as unknown: nothing is pulled before the node is registered, and no node is requested
+   after it exists. So a wrong clock makes a phase unknown, and never zero.
+4. For a node that existed before anybody requested its driver, the record begins at that request. Durations from the
+   node's request, registration or Ready are unknown.
 """
 
 import math
@@ -27,11 +27,11 @@ from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Workl
 #: A milestone of a node or a step of a pod.
 M = TypeVar("M", bound=Enum)
 
-#: The milestones in their order.
+#: The milestones in sequence.
 ORDER = tuple(Milestone)
-#: Seconds by which two moments may seem to be the wrong way round: times in objects are whole seconds.
+#: Seconds by which two moments may seem to be in the wrong sequence: times in objects are whole seconds.
 ROUNDED = 1.0
-#: Milestones that each need the one before, so that a later one proves an earlier one that nobody saw.
+#: Milestones that each need the one before, so that a later one proves an earlier one that nobody observed.
 _CHAIN = (
     Milestone.REGISTERED,
     Milestone.LABELLED,
@@ -45,21 +45,21 @@ _CHAIN = (
 
 
 class Span(Enum):
-    """Parts of the way that people ask for by name: from one milestone to another."""
+    """Named spans: from one milestone to another."""
 
     #: From the request for a node to the workload's start: all phases.
     TOTAL = (Milestone.REQUESTED, Milestone.WORKLOAD)
-    #: What an autoscaler's timers wait for.
+    #: The span that an autoscaler's timers wait for.
     PROVISIONED = (Milestone.REQUESTED, Milestone.ALLOCATABLE)
-    #: What startup taints and maxNodeStartupTime wait for.
+    #: The span that startup taints and maxNodeStartupTime wait for.
     STARTUP = (Milestone.REGISTERED, Milestone.ALLOCATABLE)
-    #: What Red Hat's article measures of autoscaled nodes.
+    #: The span that Red Hat's article measures for autoscaled nodes.
     READY_TO_WORKLOAD = (Milestone.READY, Milestone.WORKLOAD)
-    #: What the driver and all that follows it take, of nodes that are new and of those that were there before.
+    #: The time of the driver and all that follows it, for new nodes and for existing ones.
     AFTER_LABELLED = (Milestone.LABELLED, Milestone.ALLOCATABLE)
 
 
-#: Names of the sums of phases, as metrics and reports have them.
+#: Names of the sums of phases in metrics and reports.
 TOTALS = {
     "total": Span.TOTAL,
     "total-provisioned": Span.PROVISIONED,
@@ -73,9 +73,9 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in seconds.
 
     Attributes:
-        seconds: by the milestone that ends the phase; None if unknown. The first milestone ends none.
+        seconds: by the milestone that ends the phase; None if unknown. The first milestone ends no phase.
         total: from the first milestone to the last; None if one of both is unknown.
-        unattributed: the part of the total that lies in unknown phases; None if the total is unknown.
+        unattributed: the part of the total in unknown phases; None if the total is unknown.
     """
 
     seconds: Mapping[Milestone, float | None]
@@ -84,11 +84,11 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remaining(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a node may still take until its cards can be used, after others like it.
+    """The expected time until a node's GPUs are usable, from the records of similar nodes.
 
     Attributes:
-        seconds: the median of what those took that took longer than this one until now; None if none did.
-        n: of how many nodes it is known.
+        seconds: median of the nodes that took longer than this one has so far; None if there are none.
+        n: number of nodes that the median is based on.
     """
 
     seconds: float | None
@@ -96,7 +96,7 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_phases(record: ProvisioningRecord) -> Phases:
-    """The phases of a record's whole way."""
+    """The phases of a whole record."""
     seconds = added_seconds(plausible_milestones(record.at), ORDER)
     total = span_seconds(record, Span.TOTAL)
     known = sum(each for each in seconds.values() if each is not None)
@@ -104,10 +104,11 @@ def node_phases(record: ProvisioningRecord) -> Phases:
 
 
 def plausible_milestones(at: Mapping[Milestone, float]) -> dict[Milestone, float]:
-    """The moments without those that cannot be.
+    """The moments without impossible ones.
 
-    What follows the registration was not before it. A request was before all that is left: one that came later is
-    another one's, and which of the others would be wrong instead is not known.
+    All others follow the registration. The request precedes all others: a later request belongs to another node, since
+    the
+    alternative would be that all other moments are wrong.
     """
     registered = at.get(Milestone.REGISTERED)
     after = ORDER.index(Milestone.REGISTERED)
@@ -123,11 +124,11 @@ def plausible_milestones(at: Mapping[Milestone, float]) -> dict[Milestone, float
 
 
 def added_seconds(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
-    """What each moment but the first added to the latest one before it, seconds; None where that is unknown.
+    """The seconds that each moment except the first adds to the latest one before it; None if that is unknown.
 
     Args:
-        at: the moments that are known.
-        order: in which they are expected.
+        at: the known moments.
+        order: their expected sequence.
     """
     found: dict[M, float | None] = {}
     latest = at.get(order[0])
@@ -144,7 +145,7 @@ def added_seconds(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | 
 
 
 def workload_steps(record: WorkloadRecord) -> dict[WorkloadStep, float | None]:
-    """What each step of a pod's way took, seconds. A step that is not there did not happen: most pods need no node."""
+    """The seconds of each step of a pod. A missing step did not happen: most pods need no new node."""
     at = _since_creation(record)
     order = tuple(step for step in WorkloadStep if step in at)
     return added_seconds(at, order) if order else {}
@@ -161,15 +162,15 @@ def workload_wait(record: WorkloadRecord) -> float | None:
 
 
 def _since_creation(record: WorkloadRecord) -> dict[WorkloadStep, float]:
-    """A pod's moments without those that cannot be: from before it was made."""
+    """A pod's moments without impossible ones from before its creation."""
     created = record.at.get(WorkloadStep.CREATED)
     return {each: moment for each, moment in record.at.items() if created is None or moment >= created - ROUNDED}
 
 
 def span_seconds(record: ProvisioningRecord, part: Span) -> float | None:
-    """Seconds from one milestone to another as the phases between them sum up.
+    """Seconds from one milestone to another: the sum of the phases between them.
 
-    None if one of both is unknown, or if the second was reached before all that precedes the first.
+    None if one of both is unknown, or if the second was reached before everything that precedes the first.
     """
     first, last = part.value
     at = plausible_milestones(record.at)
@@ -183,10 +184,11 @@ def _latest(at: Mapping[Milestone, float], until: Milestone) -> float:
 
 
 def current_phase(record: ProvisioningRecord) -> Milestone | None:
-    """The phase that a node is in: the first milestone that it has not reached; None if it has reached all.
+    """The current phase of a node: the first milestone that it has not reached; None if it has reached all.
 
-    A milestone that nobody saw counts as reached if a later one cannot be without it; who asked for the node, and when
-    its machine came, is over once it is registered; all of that is over for a node that stood there before.
+    An unobserved milestone counts as reached if a later one proves it. Request and machine count as reached once the
+    node
+    is registered; for a node that existed before its driver's request, so does everything before that request.
     """
     reached = _implied_milestones({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
     order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]
@@ -202,20 +204,20 @@ def _implied_milestones(at: Collection[Milestone]) -> set[Milestone]:
 
 
 def phase_began(record: ProvisioningRecord) -> float | None:
-    """When the phase began that a node is in, seconds since 1970; None if nothing is known of it."""
+    """The time at which a node's current phase began, seconds since 1970; None if nothing is known of it."""
     phase = current_phase(record)
     before = ORDER if phase is None else ORDER[: ORDER.index(phase)]
     return max((record.at[each] for each in before if each in record.at), default=record.asked)
 
 
 def estimate_remaining(record: ProvisioningRecord, history: Iterable[ProvisioningRecord], now: float) -> Remaining:
-    """How long a node may take until its cards can be used.
+    """Estimates the time until a node's GPUs are usable.
 
-    Compared are nodes that came to their driver in the same way; of the same group if there are any.
+    It compares nodes that get their driver in the same way; of the same group if there are any.
 
     Args:
-        record: the node, which is on its way.
-        history: records of others.
+        record: the node, which is starting.
+        history: records of other nodes.
         now: seconds since 1970.
     """
     phase, began = current_phase(record), phase_began(record)
@@ -229,7 +231,7 @@ def estimate_remaining(record: ProvisioningRecord, history: Iterable[Provisionin
 
 
 def _seconds_from_phase(record: ProvisioningRecord, phase: Milestone) -> float | None:
-    """Seconds that a node took from the beginning of a phase until its cards could be used."""
+    """Seconds that a node took from the beginning of a phase until its GPUs were usable."""
     at = plausible_milestones(record.at)
     began = max((at[each] for each in ORDER[: ORDER.index(phase)] if each in at), default=None)
     if began is None or at.get(Milestone.ALLOCATABLE, -math.inf) < began - ROUNDED:

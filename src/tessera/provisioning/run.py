@@ -39,21 +39,21 @@ from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 
 
 class Provisioning:
-    """Follows all nodes on their way, and looks after their start.
+    """Follows all starting nodes, removes startup taints and writes records.
 
     Args:
         client: the API server; needs what ``deploy/`` grants to the controller.
         clock: the time.
-        nodes: all nodes; run by somebody else.
-        pods: all pods; run by somebody else.
-        events: tells about nodes.
-        metrics: counts; made once a process, since a registry takes a metric once.
+        nodes: all nodes; run by the caller.
+        pods: all pods; run by the caller.
+        events: writes events about nodes.
+        metrics: the metrics; made once in a process, since a registry takes a metric only once.
         options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
-        rng: for jitter.
-        may_act: whether this replica still leads; asked before each write.
+        rng: random numbers for jitter.
+        may_act: True while this replica leads; called before each write.
 
     Attributes:
-        tracker: what is known.
+        tracker: the records of all nodes.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Provisioning:
         )
 
     async def run(self) -> None:
-        """Follows and writes until cancelled."""
+        """Observes and writes until cancelled."""
         await self._nodes.wait_synced()
         await self._pods.wait_synced()
         await self._store.load()
@@ -112,8 +112,8 @@ class Provisioning:
         scale_ups.add_handler(self._on_scale_up)
         async with asyncio.TaskGroup() as group:
             group.create_task(scale_ups.run())
-            await scale_ups.reflector.attempted.wait()  # what an autoscaler said of a pod counts when the pod is seen
-            # Pods before nodes: that there is none which brings a node its driver says that the host has it.
+            await scale_ups.reflector.attempted.wait()  # an autoscaler's event about a pod must precede the pod
+            # Pods before nodes: if no pod brings a node its driver, the host has it.
             self._pods.add_handler(self._on_pod)
             self._nodes.add_handler(lambda event: self._on_node(event, gate))
             self._live = True
@@ -146,10 +146,10 @@ class Provisioning:
         )
 
     def _served_kind(self, resource: Resource[Machine]) -> Resource[Machine]:
-        """A kind of machine at the version that is read."""
+        """A kind of machine, at the version that Tessera reads."""
         return next((each.resource for each in self._machines if each.resource.label == resource.label), resource)
 
-    # What is seen
+    # Observations
 
     def _on_node(self, event: WatchEvent[Node], gate: StartupController) -> None:
         meta = event.object.metadata
@@ -194,7 +194,7 @@ class Provisioning:
             self._changed.add(node)
         self._woken.set()
 
-    # What follows
+    # Writes
 
     async def _check_nodes(self, gate: StartupController) -> None:
         while True:
@@ -207,7 +207,7 @@ class Provisioning:
             await gate.check_nodes(changed)
 
     async def _wait(self, due: float | None) -> None:
-        """Until something was seen, or until ``due``."""
+        """Waits for an observation, or until ``due``."""
         await until_set(self._woken, None if due is None else max(0.0, due - self._clock.now()))
 
     def _save(self) -> None:

@@ -1,10 +1,10 @@
-"""What may be said of a handful of measurements, and how sure.
+"""Statistics of few measurements: estimates and their uncertainty.
 
-Times to a GPU are few (a node costs money) and skewed (one slow pull), so quantiles are bounded without assuming any
-distribution, and a quantile that the sample cannot support is told as such. Means have Student's interval, since that
-is what the reader of a benchmark expects.
+Times to a GPU are few (a node costs money) and skewed (one slow pull). So quantiles are bounded without assuming any
+distribution, and a quantile that the sample cannot support is marked as such. Means have Student's interval, since
+readers of benchmarks expect it.
 
-No library does this here: scipy would add 100 MB to an image that needs six functions of it.
+Hand-written: scipy would add 100 MB to an image that needs six functions of it.
 """
 
 import math
@@ -23,7 +23,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A sample in five numbers, in the unit of the sample.
 
     Attributes:
-        n: how many values.
+        n: number of values.
         mean: arithmetic mean.
         median: the middle value.
         low: lower end of the mean's interval at :data:`CONFIDENCE`; None for fewer than two values.
@@ -44,12 +44,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         difference: mean of the first minus mean of the second.
-        low: lower end of the difference's interval at :data:`CONFIDENCE` (Welch); None where a sample has one value,
-            or both do not vary.
+        low: lower end of the difference's interval at :data:`CONFIDENCE` (Welch); None if a sample has one value, or if
+            neither varies.
         high: its upper end.
-        ratio: mean of the second divided by that of the first; None where that is 0.
+        ratio: mean of the second divided by that of the first; None if the first is 0.
         effect: Hedges' g, the difference in standard deviations, corrected for small samples; None as for ``low``, and
-            where one of both does not vary: its standard deviation says nothing then.
+            if
+            one of both does not vary, since its standard deviation then says nothing.
     """
 
     difference: float
@@ -63,7 +64,7 @@ def summary(values: Sequence[float]) -> Summary:
     """Describes a sample.
 
     Raises:
-        ValueError: it is empty.
+        ValueError: the sample is empty.
     """
     if not values:
         raise ValueError("a sample of no values has no mean")
@@ -76,7 +77,7 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """How much less the second sample is than the first."""
+    """By how much the second sample is smaller than the first."""
     difference = fmean(first) - fmean(second)
     ratio = fmean(second) / fmean(first) if fmean(first) else None
     if min(len(first), len(second)) < 2:
@@ -122,13 +123,13 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def upper_bound(values: Sequence[float], share: float, confidence: float = CONFIDENCE) -> float | None:
-    """A value that is at least the true quantile, whatever the distribution, at this confidence.
+    """A value that is at least the true quantile, for any distribution, at this confidence.
 
-    It is the smallest order statistic of which that holds: the k-th of n is below the quantile only if at least k
+    It is the smallest order statistic with that property: the k-th of n is below the quantile only if at least k
     values are, which has a binomial probability.
 
     Returns:
-        None where even the greatest value does not suffice: ``n`` is less than :func:`needed`.
+        None if even the greatest value does not suffice: ``n`` is less than :func:`needed`.
     """
     ordered = sorted(values)
     n = len(ordered)

@@ -3,8 +3,8 @@
 A node group may give its nodes a startup taint, so that the scheduler puts nothing there too early and the cluster
 autoscaler counts the node as coming. Rules:
 
-- The taint goes once kubelet offers what the node's agent says, with the MIG layout and the sharing that are asked for:
-  not at the first GPU, and not while a layout is half applied.
+- The taint is removed once kubelet offers the resources that the node's agent advertises, with the requested MIG layout
+  and sharing: not at the first GPU, and not while a layout is half applied.
 - A node that is not ready at its deadline gets a condition that names the blocking phase. Its taint stays, since
   nothing can run there.
 - While the node's driver is held back by a cause that would hold back another node's too, the deadline stops. If the
@@ -34,7 +34,7 @@ from tessera.provisioning.node_readiness import (
 )
 from tessera.provisioning.phases import current_phase
 
-#: By the phase that blocks: reason of the condition, and what is awaited.
+#: By the phase that blocks: reason of the condition, and the thing that the node waits for.
 BLOCKING = {
     Milestone.READY: ("NodeNotReady", "kubelet does not say that the node is Ready"),
     Milestone.LABELLED: ("FactsMissing", "what its driver depends on is not known"),
@@ -47,9 +47,9 @@ BLOCKING = {
 _DRIVERS = frozenset({Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER})
 #: Reasons that say that the driver is missing.
 DRIVER_REASONS = frozenset(BLOCKING[each][0] for each in _DRIVERS)
-#: Reason of the condition of a node that came up.
+#: Reason of the condition of a node that has started.
 PROVISIONED = "Provisioned"
-#: Reason of the condition of one that did not by its ordinary deadline, while the one that stood still is not over.
+#: Reason of the condition of a node that missed its ordinary deadline while the extended one is not over.
 EXTENDED = "DeadlineExtended"
 
 
@@ -57,9 +57,9 @@ class ProvisionedCondition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition ``GpuProvisioned`` of a node.
 
     Attributes:
-        well: it offers what it should.
+        provisioned: the node offers all its GPUs as requested.
         reason: the phase that blocks, as a word.
-        text: the same for people, with what is known of it.
+        text: the phase that blocks, with details, for people.
     """
 
     provisioned: bool
@@ -68,21 +68,21 @@ class ProvisionedCondition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> Literal["True", "False"]:
-        """As conditions have it."""
+        """The condition's status."""
         return "True" if self.provisioned else "False"
 
     @property
     def overdue(self) -> bool:
-        """Whether its deadline is over."""
+        """True if the node's deadline is over."""
         return not self.provisioned and self.reason != EXTENDED
 
 
 class StartupJudgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done about a node that starts.
+    """The actions that are due for a node that starts.
 
     Attributes:
-        free: take the startup taints off.
-        told: what its condition should say; None for nothing yet.
+        remove_taints: remove the startup taints.
+        condition: its condition; None for none yet.
         due: when it is overdue, seconds since 1970; None if nothing is awaited.
     """
 
@@ -92,12 +92,12 @@ class StartupJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartupDeadline(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a node may take; seconds.
+    """The time that a node may take; seconds.
 
     Attributes:
-        deadline: from its registration, or from when its driver was asked for if it stood there before.
-        began: when this controller began to look, seconds since 1970: what went on before may not be told yet.
-        grace: after that, for a node that is overdue by then.
+        seconds: from its registration, or from its driver's request if the node existed before.
+        began: start of this controller, seconds since 1970: earlier delays may not have been reported.
+        grace: time after that for a node that is already overdue.
     """
 
     seconds: float
@@ -105,12 +105,12 @@ class StartupDeadline(msgspec.Struct, frozen=True, kw_only=True):
     grace: float
 
     def due(self, registered: float, still: float = 0.0) -> float:
-        """When a node is overdue whose deadline stood still for so many seconds, seconds since 1970."""
+        """When a node is overdue whose deadline was stopped for ``still`` seconds, seconds since 1970."""
         return max(registered + self.seconds + still, self.began + min(self.grace, self.seconds))
 
 
 def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
-    """The taints of a node that are taken off when it has started."""
+    """The taints to remove from a node once it has started."""
     return tuple(each for each in node.spec.taints if each.key in keys)
 
 
@@ -136,7 +136,7 @@ def judge_startup(
     if not (tainted or untold or (record is not None and not came) or (shown is not None and shown.status != "True")):
         return StartupJudgement()
     missing = missing_offer(node)
-    # Where no agent runs, another device plugin gives cards out, and nothing more is expected of it.
+    # Without an agent, another device plugin offers GPUs, and nothing more is expected of the node.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
         told = ProvisionedCondition(
@@ -154,14 +154,14 @@ def judge_startup(
             condition=ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text) if again else None, due=due
         )
     if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
-        # It goes on to stand still for as long as it waits; that it does no more is seen.
+        # The deadline stays stopped while the wait lasts; a watch shows its end.
         later = deadline.due(began, BUILD_PATIENCE) if status.awaits_shared else later
         return StartupJudgement(condition=_extended_condition(node, status, record, later), due=later)
     return StartupJudgement(condition=_overdue_condition(node, record, missing, now), due=due)
 
 
 def _stopped_seconds(record: ProvisioningRecord | None, now: float) -> float:
-    """Seconds for which a node's deadline stood still until now; none for one that is not even Ready."""
+    """Seconds for which a node's deadline was stopped so far; none for a node that is not Ready."""
     if record is None or current_phase(record) is Milestone.READY:
         return 0.0
     waits = max(0.0, now - record.waits) if record.waits is not None else 0.0
@@ -181,19 +181,19 @@ def _extended_condition(
 
 
 def held_back_text(record: ProvisioningRecord) -> str:
-    """For how long a driver was kept from coming by what would have kept another node's, in a sentence."""
+    """A sentence: how long a driver was held back by a cause that would have held back another node's too."""
     return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
 
 
 def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) -> float:
-    """When a node's deadline began to run, seconds since 1970: its registration, or when its driver was asked for."""
+    """The start of a node's deadline, seconds since 1970: its registration, or its driver's request."""
     if record is not None and record.late and record.asked is not None:
         return record.asked
     return _registered(node, now)
 
 
 def _elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
-    """For how long a node's deadline has been running, and since what."""
+    """How long a node's deadline has been running, and since which moment."""
     event = "a driver was asked for" if record is not None and record.late else "it was registered"
     return f"{now - deadline_began(node, record, now):.0f} s after {event}"
 
@@ -207,7 +207,7 @@ def _registered(node: Node, now: float) -> float:
 
 def _overdue_condition(node: Node, record: ProvisioningRecord | None, missing: str, now: float) -> ProvisionedCondition:
     phase = current_phase(record) if record is not None else Milestone.ALLOCATABLE
-    # The moments may all be there while a card is missing again.
+    # All moments may be known while a GPU is missing again.
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
     told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""

@@ -1,4 +1,4 @@
-"""Decides whether an overdue node is replaced: a bounded number, and never against somebody's mark. Pure.
+"""Decides whether an overdue node is replaced: a limited number, and never against an annotation that forbids it. Pure.
 
 Replacing helps against a broken machine, not against a driver that does not exist. So a node whose driver is held back
 by a cause that would hold back another node's too is not replaced. That cannot always be known, so the number of
@@ -27,8 +27,8 @@ from tessera.provisioning.startup.deadline import (
 #: Seconds in which replacements of a group are counted.
 HOUR = 3600.0
 
-#: Annotations of a node or of what it was made from that forbid its removal: Karpenter's, the cluster autoscaler's, and
-#: those with which Cluster API is told to leave a machine alone.
+#: Annotations of a node or its Machine that forbid its removal: Karpenter's, the cluster autoscaler's, and those by
+#: which Cluster API leaves a machine alone.
 PROTECTING: Mapping[str, frozenset[str] | None] = {
     "karpenter.sh/do-not-disrupt": frozenset({"true"}),
     "cluster-autoscaler.kubernetes.io/scale-down-disabled": frozenset({"true"}),
@@ -38,17 +38,17 @@ PROTECTING: Mapping[str, frozenset[str] | None] = {
 
 
 class ReplacementAnswer(Enum):
-    """What becomes of a node that is overdue."""
+    """Whether an overdue node is replaced."""
 
-    #: Replacement is off, or under way.
+    #: Replacement is off, or in progress.
     NOTHING = "nothing"
     REPLACE = "replace"
-    #: Somebody forbids it, or there were enough.
+    #: An annotation or a cordon forbids it, or the limit is reached.
     HELD = "held"
 
 
 class ReplacementDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, and why in a sentence."""
+    """The answer, with the reason in a sentence."""
 
     answer: ReplacementAnswer
     text: str = ""
@@ -57,7 +57,7 @@ class ReplacementDecision(msgspec.Struct, frozen=True, kw_only=True):
 def shared_cause(
     node: Node, record: ProvisioningRecord, told: ProvisionedCondition, *, patience: StartupDeadline, now: float
 ) -> str:
-    """Why another node in the place of one that is overdue would have come no further; empty if it might have."""
+    """Why another node in place of an overdue one would fail too; empty if it might not."""
     status, until = driver_status(node), patience.due(deadline_began(node, record, now), record.waited)
     if status is not None and status.shared and told.reason in DRIVER_REASONS:
         return f"another node in its place would be told the same of its driver: {driver_text(node)}"
@@ -65,7 +65,7 @@ def shared_cause(
 
 
 def has_no_driver_status(node: Node, told: ProvisionedCondition) -> bool:
-    """Whether a node that is overdue has no driver, and nothing says what becomes of it."""
+    """True if an overdue node has no driver and no status that explains it."""
     return told.reason in DRIVER_REASONS and driver_status(node) is None
 
 
@@ -84,13 +84,13 @@ def decide_replacement(
 
     Args:
         record: the node's provisioning record.
-        history: the records that are kept.
-        limit: how many nodes of one group may be replaced in an hour; 0 for none.
+        history: the records of the history.
+        limit: maximum number of nodes of one group to replace in an hour; 0 for none.
         now: seconds since 1970.
         deleting: the node or its Machine is being deleted.
         cordoned: somebody cordoned the node.
         shared_cause: why another node in its place would fail too; empty if it might not.
-        annotations: of the node, and of its Machine.
+        annotations: annotations of the node and of its Machine.
     """
     if limit <= 0 or deleting or record.usable:
         return ReplacementDecision(answer=ReplacementAnswer.NOTHING)
@@ -102,9 +102,7 @@ def decide_replacement(
     if shared_cause:
         return ReplacementDecision(answer=ReplacementAnswer.HELD, text=shared_cause)
     if record.replaced is not None:
-        return ReplacementDecision(
-            answer=ReplacementAnswer.REPLACE
-        )  # it counts already, and the deletion did not come through
+        return ReplacementDecision(answer=ReplacementAnswer.REPLACE)  # it is counted already, but its deletion failed
     recent = sum(1 for each in history if _counts(each, record, now))
     if recent >= limit:
         group = f"group {record.group}" if record.group else "no known group"

@@ -21,20 +21,20 @@ from tessera.provisioning.tracking.timestamps import tessera_app
 from tessera.provisioning.tracking.tracker import Tracker
 
 _MIRROR = "kubernetes.io/config.mirror"
-#: Type, status and reason of the condition of a policy that is not followed.
+#: Type, status and reason of the condition of a policy with mistakes.
 _REFUSED = (ERROR, "True", "ReconcileFailed")
 
 
 class Replacer:
-    """Deletes what a node was made from.
+    """Deletes the object that a node was made from.
 
     Args:
-        client: who deletes.
+        client: deletes the objects.
         clock: the time.
         pods: all pods.
-        tracker: the nodes' ways.
-        store: where replacements are counted.
-        served: a kind of machine at the version at which it is served; see
+        tracker: the nodes' records.
+        store: the history, which counts replacements.
+        served: returns a kind of machine at its served version; see
             :class:`~tessera.provisioning.tracking.optional_kind.OptionalKind`.
     """
 
@@ -65,11 +65,11 @@ class Replacer:
         return f"no Machine or NodeClaim is known, and pods run on it: {list_names(found, 3)}" if found else ""
 
     async def invalid_policy(self) -> str:
-        """Which policy has mistakes, so that no node is given a driver; empty if none has.
+        """The policy with mistakes because of which no node gets a driver; empty if there is none.
 
         Raises:
-            ApiError: that cannot be read.
-            ConnectionError: there was no answer.
+            ApiError: the policies cannot be read.
+            ConnectionError: the server gave no answer.
         """
         for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
             try:
@@ -84,18 +84,18 @@ class Replacer:
         return ""
 
     async def replace(self, node: Node, request: MachineRequest | None, now: float) -> str:
-        """Counts the replacement and asks for it.
+        """Counts the replacement and requests it.
 
         Returns:
-            What was deleted.
+            The deleted object.
 
         Raises:
-            ApiError: it could not be counted or deleted.
-            ConnectionError: there was no answer.
+            ApiError: the replacement could not be counted, or the object not deleted.
+            ConnectionError: the server gave no answer.
         """
         name = node.metadata.name
         record = self._tracker.mark_replaced(name, now)
-        if record is not None:  # else it counts already
+        if record is not None:  # else it is counted already
             self._store.history.nodes.put(record)
             await self._store.flush()
         try:

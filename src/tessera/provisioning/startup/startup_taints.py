@@ -1,7 +1,8 @@
 """Carries out the startup judgements: removes startup taints, reports late nodes, replaces a few of them.
 
-Each round judges the nodes that changed and those whose time is up, and sends one write after the other. A failed write
-is judged anew after a pause. A write is remembered until the node shows it, so nothing is written twice.
+Each round judges the nodes that changed and those whose time is up, and sends its writes in sequence. After a failed
+write the node is judged again, after a pause. A write is remembered until the node shows it, so nothing is written
+twice.
 """
 
 import logging
@@ -43,27 +44,27 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a replacement that was held, or did not come through, is looked at again.
+#: Seconds after which a replacement that was refused, or failed, is judged again.
 _AGAIN = 60.0
-#: Who owns the condition: other parts of the controller apply conditions of their own to the same nodes.
+#: Field manager of the condition: other parts of the controller apply conditions of their own to the same nodes.
 FIELD_MANAGER = "tessera-provisioning"
 
 
 class StartupController:
-    """Looks after nodes that start.
+    """Judges starting nodes and carries the judgements out.
 
     Args:
-        client: who writes.
+        client: writes nodes.
         clock: the time.
         nodes: all nodes.
-        tracker: their ways.
-        store: the book of records.
-        replacer: asks for replacements.
-        events: tells about nodes.
-        metrics: counts.
+        tracker: the nodes' records.
+        store: the history of records.
+        replacer: requests replacements.
+        events: writes events about nodes.
+        metrics: the metrics.
         options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
-        rng: for jitter.
-        may_act: whether this replica still leads.
+        rng: random numbers for jitter.
+        may_act: True while this replica leads.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class StartupController:
         self._reported_held: dict[str, str] = {}
 
     def next_due(self) -> float | None:
-        """When to look again at the latest, seconds since 1970; None for not before something changes."""
+        """When to judge again at the latest, seconds since 1970; None if only a change requires it."""
         return min(self._due.values(), default=None)
 
     def remove_node(self, name: str, uid: str) -> None:
-        """A node is gone."""
+        """Forgets a deleted node."""
         self._due.pop(name, None)
         for known in (self._taints_removed, self._written, self._reported_held):
             known.pop(uid, None)
@@ -125,7 +126,7 @@ class StartupController:
             try:
                 await self._check_node(node, now)
             except (NotFound, Conflict):
-                continue  # it changed meanwhile, and that is seen
+                continue  # the node changed meanwhile, and a watch will show it
             except (ApiError, ConnectionError, TimeoutError) as error:
                 pause = self._backoff.next()
                 self._metrics.write_failed("startup")
@@ -139,7 +140,7 @@ class StartupController:
     async def _check_node(self, node: Node, now: float) -> None:
         record = self._tracker.records.get(node.metadata.name)
         if record is not None and record.uid != node.metadata.uid:
-            return  # the tracker has not seen this node yet, and tells when it has
+            return  # the tracker has not observed this node yet, and reports it then
         found = judge_startup(node, record, keys=self._options.startup_taints, deadline=self._deadline, now=now)
         if found.due is not None and found.due > now:
             self._due[node.metadata.name] = found.due
@@ -193,7 +194,7 @@ class StartupController:
             self._events.record(_about(node), "StartupDeadlineExtended", told.text)
 
     async def _replace(self, node: Node, found: StartupJudgement, now: float) -> None:
-        """Replaces a node that is overdue, if that is allowed and there were not enough."""
+        """Replaces an overdue node, if that is allowed and the limit is not reached."""
         name, record = node.metadata.name, self._tracker.records.get(node.metadata.name)
         if record is None or found.condition is None:
             return
@@ -228,7 +229,7 @@ class StartupController:
     async def _missing_policy(self, node: Node, record: ProvisioningRecord, told: ProvisionedCondition) -> str:
         """Why no policy brings a driver, to this node or another; empty if none needs to.
 
-        Where there is no policy at all, the host is to have its driver, and another one might.
+        Without any policy the host should have its driver, and another node might.
         """
         if not has_no_driver_status(node, told):
             return ""
@@ -245,7 +246,7 @@ class StartupController:
 
 
 class _ConditionText(NamedTuple):
-    """What a condition says, as far as it is worth a write."""
+    """The text of a condition, reduced to the parts whose change requires a write."""
 
     status: str
     reason: str
@@ -253,7 +254,7 @@ class _ConditionText(NamedTuple):
 
 
 def _stable_text(reason: str, text: str) -> str:
-    """The text of a deadline that is extended, which changes with what is awaited; others have seconds in them."""
+    """For an extended deadline the whole text, since it names the awaited thing; others contain seconds."""
     return text if reason == EXTENDED else ""
 
 
