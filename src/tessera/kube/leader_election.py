@@ -12,8 +12,8 @@ Rules:
 4. A renewal without an answer goes on beside the next one: the server may be slow, or the connection dead.
 5. A deleted Lease may have a holder that acts until its next renewal. A process that has seen the Lease before waits
    for its own duration before it creates it again; only a process that never saw it creates it at once.
-6. Anybody may have written what a Lease holds. The log names other holders and what to do about them, durations have a
-   limit (:data:`~tessera.limits.LEASE_DURATION`), and our own numbers stay within what the API takes.
+6. Any process may have written the content of a Lease. The log names other holders and the remedy, durations have a
+limit (:data:`~tessera.limits.LEASE_DURATION`), and our own numbers stay within the API's limits.
 7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
 """
@@ -163,7 +163,7 @@ class LeaderElector:
             return self._may_create() and await self._create()
         if self._is_taken():
             return False
-        self._unacknowledged.clear()  # what was written without an answer has been read by now, or never will be
+        self._unacknowledged.clear()  # unacknowledged writes have been read by now, or never will be
         try:
             await self._write(self._claim())
         except Conflict:

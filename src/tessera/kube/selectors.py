@@ -38,7 +38,7 @@ class Requirement(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the test holds."""
+        """True if the test holds."""
         value = labels.get(self.key)
         match self.operator:
             case "Exists":
@@ -66,7 +66,7 @@ class Selector(msgspec.Struct, frozen=True):
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels satisfy every test."""
+        """True if the labels satisfy every test."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 

@@ -167,7 +167,7 @@ class Volume(Wire, frozen=True, kw_only=True):
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
-    """What was asked."""
+    """Requests of a claim."""
 
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()

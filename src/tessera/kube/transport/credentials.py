@@ -26,7 +26,7 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.
 
 
 class CredentialError(ConnectionError):
-    """Credentials cannot be had; the text says why and what to do.
+    """Credentials are not available; the text says why and what to do.
 
     A ``ConnectionError``, since no request was sent and a later try may find the plugin or the file in order.
     """
@@ -58,7 +58,7 @@ class Credentials(Protocol):
         ...
 
     def reject(self, credential: Credential) -> bool:
-        """The server answered 401 to this one. Whether :meth:`current` may now give another."""
+        """Handles a 401 for this credential; True if :meth:`current` may now give another."""
         ...
 
 
@@ -78,7 +78,7 @@ class StaticCredentials:
 
 
 class TokenFile:
-    """A bearer token in a file that somebody renews, as kubelet does for service accounts.
+    """A bearer token in a file that another program renews, as kubelet does for service accounts.
 
     Args:
         path: the file.
@@ -105,7 +105,7 @@ class TokenFile:
         return self._credential
 
     def reject(self, credential: Credential) -> bool:
-        """Reads the file again; whether it holds another token."""
+        """Reads the file again; True if it holds another token."""
         self._read_at = float("-inf")
         return self._read() != credential
 
@@ -129,7 +129,7 @@ class ExecPlugin(msgspec.Struct, frozen=True, kw_only=True):
         args: its arguments.
         env: variables added to ours.
         api_version: of client.authentication.k8s.io that it speaks.
-        install_hint: what to tell people who lack the command.
+        install_hint: advice for people who lack the command.
         cluster: given to the plugin if it wants to know (``provideClusterInfo``).
         interactive: ``Never``, ``IfAvailable`` or ``Always``; a terminal is never offered.
     """
@@ -147,7 +147,7 @@ class ExecCredentials:
     """Credentials from an exec plugin, kept until they expire or are rejected.
 
     Args:
-        plugin: what to run.
+        plugin: the command to run.
         environment: the variables it inherits.
         clock: compared with the expiry.
     """

@@ -64,7 +64,7 @@ class HttpTransport:
         Raises:
             ConnectionError: no answer was received.
             TimeoutError: none came in time.
-            CredentialError: there is no way to say who we are.
+            CredentialError: no credentials are available.
         """
         limits = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         async with self._answer(request, limits) as answer:
@@ -79,7 +79,7 @@ class HttpTransport:
         Raises:
             ConnectionError: no answer was received.
             TimeoutError: the headers did not come in time.
-            CredentialError: there is no way to say who we are.
+            CredentialError: no credentials are available.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._silence)
         async with self._answer(request, limits) as answer:
@@ -98,7 +98,7 @@ class HttpTransport:
         Raises:
             ConnectionError: it could not be opened, or broke.
             aiohttp.WSServerHandshakeError: the server answered otherwise; its ``status`` says how.
-            CredentialError: there is no way to say who we are.
+            CredentialError: no credentials are available.
         """
         credential = await self._config.credentials.current()
         headers = {"authorization": credential.authorization} if credential.authorization else {}

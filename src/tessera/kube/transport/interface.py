@@ -63,8 +63,8 @@ class Transport(Protocol):
         """Sends a request and reads the whole answer, whatever its status.
 
         Raises:
-            ConnectionError: no answer was received; whether the server acted is unknown.
-            TimeoutError: none came in time; whether the server acted is unknown.
+            ConnectionError: no answer was received; it is unknown if the server acted.
+            TimeoutError: no answer came in time; it is unknown if the server acted.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 Rules of kubectl that are kept: an explicit file is taken alone; the files of ``KUBECONFIG`` are merged, the first to
 name a cluster, user, context or the current context wins, missing ones are skipped; without either it is
-``~/.kube/config``; relative paths count from the file they stand in; ``*-data`` wins over the file of the same thing;
+``~/.kube/config``; relative paths count from their file's folder; ``*-data`` wins over the file of the same thing;
 inside a pod and without any kubeconfig, the service account is used.
 """
 
@@ -30,7 +30,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text names the file, the entry and what is wrong."""
+    """The configuration cannot be used; the text names the file, the entry and the mistake."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         server: URL, with a path where the API is not at the root.
-        credentials: who we are.
+        credentials: our credentials.
         namespace: the default one.
         ca: certificates that the server's must be signed by, PEM; empty for the system's.
-        verify: whether the server's certificate is checked.
-        server_name: the name it must be for, where it is not the URL's host.
+        verify: True if the server's certificate is checked.
+        server_name: the name in the certificate, if it is not the URL's host.
         proxy: URL of an HTTP proxy, or empty.
         context: the kubeconfig context it came from, empty inside a pod.
     """

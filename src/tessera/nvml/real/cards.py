@@ -57,9 +57,7 @@ class CardReader:
                 mig_capable=mode != (None, None),
                 mig_enabled=bool(mode[0]),
                 mig_pending=bool(mode[1]),
-                numa_node=numa_node
-                if numa_node is not None and numa_node >= 0
-                else None,  # -1: the kernel does not know it
+                numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: unknown to the kernel
             )
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
