@@ -24,7 +24,7 @@ class AgentRuntime:
         clock: the time.
         metrics: the agent's metrics.
         rng: for jitter.
-        recorders: records what deciders decide.
+        recorders: record the decisions of the deciders.
     """
 
     options: AgentOptions

@@ -164,7 +164,7 @@ class WaitUntil(msgspec.Struct, frozen=True):
 
 
 class ReportProblem(msgspec.Struct, frozen=True):
-    """Tell the owner of a pod what is wrong with its slices, once."""
+    """Tell the owner of a pod about a problem with its slices, once."""
 
     pod: PodUid
     reason: str

@@ -1,4 +1,4 @@
-"""The slices of one node as the agent knows them: promises, owners, bindings, and what the GPUs show.
+"""The slices of one node as the agent knows them: promises, owners, bindings, and the instances on the GPUs.
 
 :class:`SliceTable` holds the values and answers questions about them. Only
 :class:`~tessera.agent.slices.state_machine.SliceStateMachine` changes them; all others read.
