@@ -1,4 +1,4 @@
-"""All workload controllers of the lab together: what the lab's assembler starts."""
+"""All workload controllers of the lab, started together."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ class WorkloadControllers:
     """kube-controller-manager's part of the lab.
 
     Args:
-        client: who acts; may do everything.
+        client: calls the API server; it must be allowed everything.
         clock: for times and pauses.
         rng: for names and jitter.
         ca: certificate authority of the API server as PEM, put into every namespace; empty where it has none.

@@ -1,9 +1,9 @@
-"""DaemonSet: one pod on every node that it is meant for.
+"""DaemonSet: one pod on every node that its template admits.
 
-A pod is pinned by required affinity on the node's name and tolerates what a node in trouble is tainted with, as the
-real controller writes it. An update goes node by node within ``maxUnavailable``, or waits for pods to be deleted
-(OnDelete). ``maxSurge`` is not implemented and is told in an event. The template's hash is kept in the pods' label
-only; there are no ControllerRevision objects.
+As in the real controller, a pod has required affinity on its node's name and tolerates the taints of a failing node. An
+update goes node by node within ``maxUnavailable``, or waits until somebody deletes the pods (OnDelete). ``maxSurge`` is
+not implemented; an event says so. The template's hash is only in the pods' label; there are no ControllerRevision
+objects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from tessera_lab.workloads.base.work_queue import WorkQueue
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
 
-#: What every DaemonSet pod tolerates (``util.AddOrUpdateDaemonPodTolerations``).
+#: Tolerations of every DaemonSet pod (``util.AddOrUpdateDaemonPodTolerations``).
 TOLERATIONS: tuple[Mapping[str, str], ...] = (
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
@@ -89,7 +89,7 @@ class DaemonSetController:
         return await self._write_status(owner, wanted, by_node)
 
     async def _manage(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
-        """Makes the pods that are missing, deletes those that are failed, doubled or in the wrong place."""
+        """Creates missing pods; deletes failed and surplus pods and those on a wrong node."""
         missing = [name for name in wanted if not by_node.get(name)]
         superfluous = [
             pod
@@ -112,14 +112,14 @@ class DaemonSetController:
         await self._pods.create(key, owner, lambda index: new_pod(owner, missing[index]), len(missing))
 
     def _unwanted(self, name: str, pods: Sequence[Json]) -> Sequence[Json]:
-        """Pods on a node that is not (any more) meant for them; a taint that only forbids scheduling lets them run."""
+        """Returns pods on a node that no longer admits them; a taint that only forbids scheduling lets them run."""
         node = self._mirrors.nodes.cache.get(name)
         if node is None:
-            return ()  # the pod garbage collector's business
+            return ()  # the pod garbage collector deletes them
         return [pod for pod in pods if not may_stay(pod["spec"], node)]
 
     async def _update(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
-        """Deletes outdated pods as far as maxUnavailable lets it; their replacements follow."""
+        """Deletes as many outdated pods as maxUnavailable allows; the next reconcile replaces them."""
         strategy = owner["spec"].get("updateStrategy") or {}
         if strategy.get("type") == "OnDelete":
             return
@@ -219,7 +219,7 @@ def _facts(node: Json) -> tuple[Any, Any]:
 
 
 def _by_node(pods: Sequence[Json]) -> dict[str, list[Json]]:
-    """Pods by the node that they are on or pinned to, the oldest first; those that are leaving last."""
+    """Returns pods by the node that they are on or pinned to, the oldest first; those being deleted last."""
     found: dict[str, list[Json]] = {}
     for pod in sorted(pods, key=lambda each: (is_being_deleted(each), created_at(each), each["metadata"]["name"])):
         names = pinned_names(pod["spec"]) or ()

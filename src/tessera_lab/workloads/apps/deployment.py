@@ -43,7 +43,7 @@ class DeploymentController:
         await self._queue.run()
 
     def _on_pod(self, event: Any) -> None:
-        """A Recreate rollout goes on when the last old pod is gone."""
+        """Queues the Deployment of a deleted pod: a Recreate rollout continues when the last old pod is gone."""
         if event.kind != "DELETED":
             return
         owner = controller_of(event.object)
@@ -91,7 +91,7 @@ class DeploymentController:
         return new
 
     async def _emptied(self, deployment: Json, old: Sequence[Json]) -> bool:
-        """Scales the old ReplicaSets to nothing; True while any of their pods lives."""
+        """Scales the old ReplicaSets to 0; True while any of their pods exists."""
         for each in old:
             await self._scale(deployment, each, 0)
         pods = (pod for each in old for pod in self._mirrors.pods.cache.by_index(OWNER, each["metadata"]["uid"]))
@@ -100,7 +100,7 @@ class DeploymentController:
     # ReplicaSets
 
     async def _create(self, deployment: Json, old: Sequence[Json]) -> Json | None:
-        """Makes the ReplicaSet of the present template; None after a collision, which is noted in the status."""
+        """Creates the ReplicaSet of the present template; None after a name collision, which the status counts."""
         spec, metadata = deployment["spec"], deployment["metadata"]
         collisions = int((deployment.get("status") or {}).get("collisionCount") or 0)
         digest = rollout.template_hash(spec["template"], collisions)
@@ -144,7 +144,7 @@ class DeploymentController:
         return None
 
     async def _refresh(self, deployment: Json, new: Json, old: Sequence[Json]) -> Json:
-        """The newest ReplicaSet has the highest revision and the Deployment's annotations."""
+        """Gives the newest ReplicaSet the highest revision and the Deployment's annotations."""
         number = max(rollout.revision(new), max(map(rollout.revision, old), default=0) + 1)
         wanted = rollout.annotations(deployment, number)
         current = new["metadata"].get("annotations") or {}
@@ -222,7 +222,7 @@ def _available(deployment: Json, counts: Mapping[str, int], now: float) -> dict[
 def _progressing(
     deployment: Json, new: Json | None, everything: Sequence[Json], counts: Mapping[str, int], now: float
 ) -> tuple[dict[str, Any] | None, float | None]:
-    """The condition, and the seconds after which the deadline must be looked at again."""
+    """Returns the condition, and the seconds until the deadline must be checked again."""
     deadline = deployment["spec"].get("progressDeadlineSeconds")
     deadline = DEADLINE if deadline is None else int(deadline)
     before = condition(deployment, "Progressing")
@@ -249,7 +249,7 @@ def _progressing(
 
 
 def _is_rolling(deployment: Json, counts: Mapping[str, int]) -> bool:
-    """True if a new template is on its way; a pod that is lost later is no rollout."""
+    """True while a new template rolls out; a pod lost after that is no rollout."""
     return counts["updatedReplicas"] != rollout.replicas(deployment) or counts["replicas"] != counts["updatedReplicas"]
 
 
@@ -265,7 +265,7 @@ def _has_advanced(deployment: Json, counts: Mapping[str, int]) -> bool:
 
 
 def _condition(deployment: Json, kind: str, verdict: tuple[str, str], message: str, now: float) -> dict[str, Any]:
-    """A condition whose times move only when it changes; ``verdict`` is status and reason."""
+    """Makes a condition whose times change only if it changes; ``verdict`` is status and reason."""
     status, reason = verdict
     before = condition(deployment, kind)
     same = before is not None and before["status"] == status

@@ -1,8 +1,8 @@
 """Job: pods that run to completion.
 
-Counts finished pods as the real controller does; pods are kept, so that their logs can be read, until the Job goes.
-``completionMode: Indexed``, pod failure policies and success policies are not implemented: such a Job fails at once
-with the reason ``NotImplemented``. Failed pods are replaced after 10 s, doubling, at most ten minutes.
+The controller counts finished pods as the real one does; it keeps them until the Job is deleted, so that their logs can
+be read. ``completionMode: Indexed``, pod failure policies and success policies are not implemented: such a Job fails at
+once with the reason ``NotImplemented``. It replaces failed pods after 10 s, doubling, at most ten minutes.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class JobController:
         return min((each for each in (again, deadline) if each is not None), default=None)
 
     def _outcome(self, job: Json, pods: Sequence[Json]) -> tuple[str, str, str] | None:
-        """Condition, reason and message with which the Job ends, or None while it goes on."""
+        """Returns condition, reason and message with which the Job ends; None while it runs."""
         missing = not_implemented(job)
         if missing:
             return "Failed", "NotImplemented", f"{missing} is not implemented by the lab"
@@ -160,7 +160,7 @@ class JobController:
 
 
 def finished(job: Json) -> Json | None:
-    """The condition with which the Job ended, None while it goes on."""
+    """Returns the condition with which the Job ended; None while it runs."""
     for kind in ("Complete", "Failed"):
         found = condition(job, kind)
         if found is not None and found["status"] == "True":
@@ -169,7 +169,7 @@ def finished(job: Json) -> Json | None:
 
 
 def not_implemented(job: Json) -> str | None:
-    """The field that this controller does not know how to honour."""
+    """Returns the field that this controller does not implement, if the Job uses one."""
     if job["spec"].get("completionMode") == "Indexed":
         return "spec.completionMode: Indexed"
     return next((f"spec.{name}" for name in ("podFailurePolicy", "successPolicy") if job["spec"].get(name)), None)
@@ -202,7 +202,7 @@ def new_pod(job: Json) -> Any:
 
 
 def _restarts(job: Json, pods: Sequence[Json]) -> int:
-    """With OnFailure kubelet restarts the containers; each restart counts as a failure."""
+    """Counts restarts of containers: with OnFailure kubelet restarts them, and each restart counts as a failure."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return 0
     return sum(

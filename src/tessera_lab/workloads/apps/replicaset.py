@@ -1,7 +1,7 @@
-"""ReplicaSet: as many pods as asked for.
+"""ReplicaSet: keeps ``spec.replicas`` pods.
 
-Counts only when everything it asked for before has been seen, so that it never has too many. When there are too many it
-deletes first what is the smallest loss: unassigned, pending, not ready, young.
+The controller counts pods only once its mirror shows all its earlier creations and deletions, so that it never creates
+too many. Of surplus pods it deletes first the least valuable: unassigned, pending, not ready, young.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from tessera_lab.workloads.base.ownership import (
 from tessera_lab.workloads.base.pods import PodMaker, available_in, deletion_rank, from_template, is_active, is_ready
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
-#: Pods created or deleted at most in one go (``BurstReplicas``).
+#: Most pods created or deleted in one round (``BurstReplicas``).
 BURST = 500
 
 
@@ -85,7 +85,7 @@ class ReplicaSetController:
             "conditions": _conditions(owner, len(active), refusal, rfc3339(now)),
         }
         old = owner.get("status") or {}
-        # The API leaves counts of zero out; they are no news then.
+        # The API omits counts of zero, so a missing count is no change.
         news = {name: value for name, value in status.items() if value or old.get(name)}
         await self._mirrors.write_status(REPLICASETS, owner, news)
         return min((wait for wait in waits if wait), default=None)
@@ -110,9 +110,9 @@ def _fully_labelled(owner: Json, pod: Json) -> bool:
 
 
 def _conditions(owner: Json, number: int, refusal: ApiError | None, now: str) -> list[Json]:
-    """ReplicaFailure while pods cannot be made or deleted, as it was first told.
+    """Returns ReplicaFailure while pods cannot be created or deleted, with the text of the first refusal.
 
-    A later refusal names another pod, so writing it too would be news, wake this controller and be refused again.
+    A later refusal names another pod; writing it would change the object, wake this controller and be refused again.
     """
     others = [each for each in (owner.get("status") or {}).get("conditions") or () if each["type"] != "ReplicaFailure"]
     if refusal is None:

@@ -23,7 +23,7 @@ MAXIMUM = "deployment.kubernetes.io/max-replicas"
 #: Annotations of a Deployment that its ReplicaSets do not get.
 _NOT_COPIED = frozenset({REVISION, DESIRED, MAXIMUM, "kubectl.kubernetes.io/last-applied-configuration"})
 
-#: Letters of safe names (``k8s.io/apimachinery/pkg/util/rand``): none that make words.
+#: Letters of generated names (``k8s.io/apimachinery/pkg/util/rand``): they form no words.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -35,21 +35,21 @@ class RolloutBounds(msgspec.Struct, frozen=True):
 
 
 class ReplicaSetScale(msgspec.Struct, frozen=True):
-    """One ReplicaSet gets another number of replicas."""
+    """A new number of replicas for one ReplicaSet."""
 
     replicaset: str
     replicas: int
 
 
 def template_hash(template: Json, collisions: int) -> str:
-    """The pod-template-hash: equal templates have equal ones; ``collisions`` moves it elsewhere."""
+    """Returns the pod-template-hash: equal templates have equal hashes; another ``collisions`` gives another hash."""
     text = msgspec.json.encode(template, order="deterministic") + str(collisions).encode()
     digest = hashlib.blake2b(text, digest_size=10).digest()
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
 
 
 def same_template(template: Json, replicaset: Json) -> bool:
-    """True if the ReplicaSet's template is this one, but for the hash label."""
+    """True if the ReplicaSet has this template, without regard to the hash label."""
     own = replicaset["spec"]["template"]
     labels = {name: value for name, value in labels_of(own).items() if name != HASH_LABEL} if "metadata" in own else {}
     return (
@@ -174,7 +174,7 @@ def old_to_forget(deployment: Json, old: Sequence[Json]) -> list[Json]:
 
 
 def is_complete(deployment: Json, new: Json | None, everything: Sequence[Json]) -> bool:
-    """True if all replicas are of the newest template, and available."""
+    """True if all replicas have the newest template and are available."""
     wanted = replicas(deployment)
     updated = count_present(new) if new is not None else 0
     return updated == wanted == sum(map(count_present, everything)) and sum(map(available, everything)) == wanted

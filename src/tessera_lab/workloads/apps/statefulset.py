@@ -1,9 +1,9 @@
-"""StatefulSet: pods with a number and a name for life, made in order and ended in reverse.
+"""StatefulSet: pods with a fixed number and name, created in order and deleted in reverse.
 
-``OrderedReady`` touches one pod at a time and waits for it; ``Parallel`` makes and ends all at once. Updates go from
-the highest number down to ``partition``, one at a time. Claims of ``volumeClaimTemplates`` are made before their pod
-and stay when it goes; of the retention policies, ``whenDeleted: Delete`` is followed. There are no ControllerRevision
-objects; the template's hash is a label.
+``OrderedReady`` changes one pod at a time and waits for it; ``Parallel`` creates and deletes all at once. Updates go
+from the highest number down to ``partition``, one at a time. The controller creates claims of ``volumeClaimTemplates``
+before their pod and keeps them after it; of the retention policies it follows ``whenDeleted: Delete``. There are no
+ControllerRevision objects; the template's hash is a label.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class StatefulSetController:
         return await self._write_status(owner, numbered)
 
     async def _manage(self, key: str, owner: Json, pods: dict[int, Json]) -> None:
-        """One step towards the wanted pods; each step's events bring the next."""
+        """Takes one step towards the wanted pods; the step's events cause the next one."""
         wanted = _ordinals(owner)
         one_at_a_time = owner["spec"].get("podManagementPolicy") != "Parallel"
         ended = [pod for pod in pods.values() if phase(pod) in {"Succeeded", "Failed"} and not is_being_deleted(pod)]
@@ -110,7 +110,7 @@ class StatefulSetController:
     async def _create(self, key: str, owner: Json, numbers: Sequence[int]) -> None:
         try:
             for claim in (claim for number in numbers for claim in new_claims(owner, number)):
-                with suppress(AlreadyExists):  # it stayed when a pod of this number went
+                with suppress(AlreadyExists):  # the claim of an earlier pod with this number
                     namespace = owner["metadata"]["namespace"]
                     await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.untyped(), claim, namespace)
             await self._pods.create(key, owner, lambda index: new_pod(owner, numbers[index]), len(numbers))

@@ -1,8 +1,8 @@
 """Creations and deletions that a controller requested and has not seen yet, so that it never repeats them.
 
 A controller decides from its mirror, and the mirror is always a little behind its own writes. So before it creates or
-deletes it notes what to expect; while something is expected it does not count again. An expectation that is not met is
-given up after five minutes, as in ``pkg/controller/controller_utils.go``.
+deletes it records what it expects to see; while it expects something it does not count again. An expectation that is
+not met expires after five minutes, as in ``pkg/controller/controller_utils.go``.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tessera.clock import Clock
 
-#: Seconds.
+#: Lifetime of an expectation, seconds.
 GIVE_UP_AFTER = 300.0
 
 
@@ -23,11 +23,11 @@ class _Expected:
 
 
 class Expectations:
-    """Expectations of one controller, by the key of what it reconciles.
+    """Expectations of one controller, by the key of the reconciled object.
 
     Args:
-        clock: for what is given up.
-        look_again: has a key reconciled, once what was expected of it is given up.
+        clock: for the expiry.
+        look_again: queues a key whose expectation has expired.
     """
 
     def __init__(self, clock: Clock, look_again: Callable[[str], None]) -> None:
@@ -45,18 +45,18 @@ class Expectations:
         return True
 
     def expect(self, key: str, *, creations: int = 0, deletions: Iterable[str] = ()) -> None:
-        """Notes what is about to be asked for; ``deletions`` are UIDs. Replaces what was given up."""
+        """Records creations and deletions (UIDs) before their requests. Replaces an expired expectation."""
         self._expected[key] = _Expected(creations, set(deletions), self._clock.monotonic())
         asyncio.get_running_loop().call_later(GIVE_UP_AFTER, self._look_again, key)
 
     def created(self, key: str, number: int = 1) -> None:
-        """So many creations were seen, or failed."""
+        """Counts creations that were seen, or failed."""
         expected = self._expected.get(key)
         if expected is not None:
             expected.creations -= number
 
     def deleted(self, key: str, uid: str) -> None:
-        """The object with this UID is gone or going, or could not be deleted."""
+        """Removes the expected deletion of a UID: the object is gone, is being deleted, or could not be deleted."""
         expected = self._expected.get(key)
         if expected is not None:
             expected.deletions.discard(uid)

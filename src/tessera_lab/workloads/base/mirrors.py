@@ -1,7 +1,7 @@
-"""One mirror of each resource for all controllers, and what they have in common to write with.
+"""One mirror of each resource for all controllers, and their shared functions for writing.
 
-Objects are plain dicts, since controllers copy parts that nobody here needs to understand (pod templates). What comes
-out of a mirror must not be changed.
+Objects are plain dicts, since controllers copy parts that they need not decode (pod templates). Callers must not change
+an object of a mirror.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from tessera.kube.watch.informer import Informer
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.ownership import Json, controller_of
 
-#: Index of what a controller owns, by the controller's UID; and of what nobody owns, by namespace.
+#: Indexes: owned objects by their controller's UID; objects without a controller by namespace.
 OWNER = "owner"
 ORPHANS = "orphans"
 NODE = "node"
@@ -102,14 +102,14 @@ class ObjectMirrors:
         return tuple(each for each in vars(self).values() if isinstance(each, Informer))
 
     async def run(self) -> None:
-        """Mirrors, and sends events, until cancelled."""
+        """Keeps the mirrors up to date and sends events, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._recorder.run())
             for mirror in self.all:
                 group.create_task(mirror.run())
 
     async def wait_synced(self) -> None:
-        """Returns once every mirror holds what the server has; no controller may decide before."""
+        """Returns once every mirror is complete; no controller may decide before."""
         for mirror in self.all:
             await mirror.wait_synced()
 
@@ -122,7 +122,7 @@ class ObjectMirrors:
         self._recorder.record(reference, reason, note, type="Warning" if warning else "Normal")
 
     async def write_status(self, resource: Resource[Any], item: Json, status: Mapping[str, Any]) -> None:
-        """Writes the fields of ``status`` that differ from the object's; does nothing for one that is gone."""
+        """Writes the fields of ``status`` that differ from the object's; does nothing if the object is gone."""
         old = item.get("status") or {}
         changed = {name: value for name, value in status.items() if old.get(name) != value}
         if not changed:

@@ -76,7 +76,7 @@ class OwnershipClaims:
     """Adopts and releases for one kind of controller.
 
     Args:
-        client: who writes.
+        client: writes to the API server.
         owner: the controllers' resource.
         owned: the resource that they control.
     """
@@ -87,7 +87,7 @@ class OwnershipClaims:
         self._owned = owned.untyped()
 
     async def claim(self, owner: Json, mine: Iterable[Json], orphans: Iterable[Json]) -> list[Json]:
-        """The objects that ``owner`` controls after this.
+        """Adopts and releases objects, and returns those that ``owner`` then controls.
 
         Args:
             owner: the controller.
@@ -127,7 +127,7 @@ class OwnershipClaims:
                 resource_version=metadata["resourceVersion"],
             )
         except (NotFound, Conflict, Invalid):
-            return False  # it changed meanwhile; its event brings it here again
+            return False  # it changed meanwhile; its event queues it again
         return True
 
 
@@ -135,7 +135,7 @@ Handler = Callable[[WatchEvent[dict[str, Any]]], None]
 
 
 def queue_itself(queue: WorkQueue[str]) -> Handler:
-    """Each change of a workload queues it."""
+    """Returns a handler that queues a workload after each of its changes."""
 
     def handle(event: WatchEvent[dict[str, Any]]) -> None:
         queue.add(key_of(event.object))
@@ -149,13 +149,13 @@ def queue_controller(
     queue: WorkQueue[str],
     expectations: Expectations | None = None,
 ) -> Handler:
-    """Each change of a controlled object queues its controller; one without a controller, those that may adopt it.
+    """Returns a handler that queues a changed object's controller; if it has none, the controllers that may adopt it.
 
     Args:
         resource: the controllers' resource.
         owners: their mirror.
         queue: their queue.
-        expectations: told what was created and deleted.
+        expectations: updated with creations and deletions.
     """
 
     def handle(event: WatchEvent[dict[str, Any]]) -> None:

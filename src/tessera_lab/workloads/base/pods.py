@@ -1,4 +1,4 @@
-"""Pods as workload controllers see and make them. No I/O but in :class:`PodMaker`."""
+"""Functions about pods for workload controllers. Only :class:`PodMaker` does I/O."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -96,12 +96,12 @@ def from_template(template: Json, owner: Json, resource: Resource[Any], extra: M
 
 
 class PodMaker:
-    """Creates and deletes pods for one kind of workload and tells about it.
+    """Creates and deletes pods for one kind of workload, and records events about it.
 
     Args:
         mirrors: the client and the events.
-        resource: the workload's.
-        expectations: told of what fails, so that it is not waited for.
+        resource: the workload's resource.
+        expectations: updated with failed requests, so that the controller does not wait for them.
     """
 
     def __init__(self, mirrors: ObjectMirrors, resource: Resource[Any], expectations: Expectations) -> None:
@@ -113,7 +113,7 @@ class PodMaker:
         """Creates pods in growing batches.
 
         Raises:
-            ApiError: the first refusal; what was not created is no longer expected.
+            ApiError: the first refusal; pods that were not created are no longer expected.
         """
         done, batch = 0, _FIRST_BATCH
         while done < number:
@@ -146,7 +146,7 @@ class PodMaker:
         return None
 
     async def delete(self, key: str, owner: Json, pods: Sequence[Json]) -> None:
-        """Deletes pods side by side."""
+        """Deletes pods concurrently."""
         await asyncio.gather(*(self._delete_one(key, owner, pod) for pod in pods))
 
     async def _delete_one(self, key: str, owner: Json, pod: Json) -> None:

@@ -1,7 +1,7 @@
 """A work queue of keys: one worker per key at a time, each key queued at most once, failures retried after a pause.
 
-A handler learns only *that* something about a key changed and reads the newest state itself. So a key that is queued
-already is not queued again, and a key that is added while a worker handles it is handled once more.
+A handler learns only *that* something about a key changed and reads the newest state itself. So the queue does not
+queue a key twice, and it handles a key once more that was added while a worker handled it.
 Timers are the event loop's, so they follow virtual time where the loop does.
 """
 
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         return len(self._timers)
 
     def add(self, key: K) -> None:
-        """Has the key worked on soon, and at any rate after this call."""
+        """Queues the key; a worker handles it after this call, even if one handles it now."""
         if key in self._active:
             self._again.add(key)
         elif key not in self._waiting:

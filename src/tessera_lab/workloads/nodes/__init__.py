@@ -1,1 +1,1 @@
-"""Controllers of nodes: taints, lost nodes, and pods that no kubelet will end."""
+"""Controllers of nodes: taints, lost nodes, and pods without a kubelet."""

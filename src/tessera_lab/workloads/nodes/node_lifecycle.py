@@ -61,11 +61,11 @@ class NodeTaints:
                 NODES, metadata["name"], patch, resource_version=metadata["resourceVersion"]
             )
         except (NotFound, Conflict):
-            return  # the next state of the node is looked at when it comes
+            return  # the event of the node's next state queues it again
 
 
 def desired_taints(node: Json) -> list[Json] | None:
-    """The taints that the node should have; None where they are as they should be, or the node says nothing."""
+    """Returns the taints that the node should have; None if it has them, or has no condition Ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((each.get("status") for each in conditions if each.get("type") == "Ready"), None)
     if ready is None:
@@ -121,7 +121,7 @@ class NodeLifecycle:
         return await self._evict(name, now - since)
 
     async def _mark(self, node: Json) -> None:
-        """Makes the conditions that kubelet posts Unknown."""
+        """Sets the conditions that kubelet writes to Unknown."""
         conditions = (node.get("status") or {}).get("conditions") or []
         now = rfc3339(self._mirrors.clock.now())
         unknown = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": _MESSAGE, "lastTransitionTime": now}
@@ -142,7 +142,7 @@ class NodeLifecycle:
         )
 
     async def _evict(self, name: str, lost: float) -> float | None:
-        """Deletes the pods whose time on the lost node is over; seconds until the next one's is."""
+        """Deletes pods whose time on the lost node is over; returns the seconds until the next one's is over."""
         waits = []
         for pod in list(self._mirrors.pods.cache.by_index(NODE, name)):
             stays = seconds_tolerated(pod)

@@ -1,7 +1,7 @@
-"""Pods that nobody will end: deletes those whose node is gone, and those that go without ever having had a node.
+"""Deletes pods whose node is gone, and pods that are being deleted and never had a node.
 
-Kubelet confirms the deletion of a pod; where there is no kubelet, this does. Of ``pkg/controller/podgc`` the limit of
-finished pods is left out, since a lab never has that many.
+Kubelet confirms the deletion of a pod; for pods without a kubelet this controller does. Of ``pkg/controller/podgc`` it
+omits the limit of finished pods, since a lab never has that many.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
-#: Seconds that a missing node may take to come (back) before its pods are ended (``quarantineTime``).
+#: Seconds that a missing node may take to appear (again) before its pods are deleted (``quarantineTime``).
 QUARANTINE = 40.0
 
 

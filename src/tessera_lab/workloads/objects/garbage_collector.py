@@ -1,4 +1,4 @@
-"""Owner garbage collection: what has lost its last owner goes too.
+"""Owner garbage collection: deletes objects that have lost their last owner.
 
 Rules (``pkg/controller/garbagecollector``):
 
@@ -31,7 +31,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class GarbageCollector:
-    """Deletes what nobody owns any more."""
+    """Deletes objects whose owners are all gone."""
 
     def __init__(self, mirrors: ObjectMirrors, inventory: MetadataMirror) -> None:
         self._client = mirrors.client
@@ -107,7 +107,7 @@ class GarbageCollector:
         await self._delete(item, foreground=blocks or FOREGROUND in meta.finalizers)
 
     async def _sort(self, item: _Item) -> tuple[list[OwnerReference], list[OwnerReference], list[OwnerReference]]:
-        """The owners that live, those that are gone, and those that wait for their dependents to go."""
+        """Sorts the owners: those that exist, those that are gone, and those that wait for their dependents."""
         solid: list[OwnerReference] = []
         dangling: list[OwnerReference] = []
         waiting: list[OwnerReference] = []
@@ -122,7 +122,7 @@ class GarbageCollector:
         return solid, dangling, waiting
 
     async def _lives(self, item: _Item, reference: OwnerReference) -> bool:
-        """True if an owner that is not in the mirror is there all the same; of an unknown kind nobody knows."""
+        """True if an owner that is not in the mirror exists, or is of an unknown kind."""
         kind = self._inventory.find(reference.api_version, reference.kind)
         if kind is None:
             return True
@@ -170,7 +170,7 @@ class GarbageCollector:
         except NotFound:
             return
         except Conflict:
-            self._queue.add_after(meta.uid, 0.1)  # it changed: judge its new state
+            self._queue.add_after(meta.uid, 0.1)  # it changed: decide again from its new state
 
     async def _set_owners(self, item: _Item, references: Sequence[OwnerReference]) -> None:
         owners = [msgspec.to_builtins(each) for each in references]

@@ -19,7 +19,7 @@ ROOT_CA = "kube-root-ca.crt"
 
 
 class NamespaceContents:
-    """Furnishes namespaces.
+    """Creates the default contents of namespaces.
 
     Args:
         mirrors: see :class:`ObjectMirrors`.
@@ -35,7 +35,7 @@ class NamespaceContents:
         mirrors.config_maps.add_handler(self._lost(ROOT_CA))
 
     async def run(self) -> None:
-        """Furnishes until cancelled."""
+        """Creates default contents until cancelled."""
         await self._queue.run()
 
     def _lost(self, name: str) -> Callable[[WatchEvent[dict[str, object]]], None]:
@@ -62,11 +62,11 @@ class NamespaceContents:
         except AlreadyExists:
             self._queue.add_after(name, 1.0)
         except (NotFound, Forbidden):
-            return  # the namespace is going meanwhile
+            return  # somebody deleted the namespace meanwhile
 
 
 class NamespaceDeletion:
-    """Empties namespaces that are being deleted, and lets them go."""
+    """Empties namespaces that are being deleted, then removes their finalizer."""
 
     def __init__(self, mirrors: ObjectMirrors, inventory: MetadataMirror) -> None:
         self._mirrors = mirrors
@@ -94,7 +94,7 @@ class NamespaceDeletion:
             if not item.metadata.deletion_timestamp:
                 await self._delete(kind, item)
         if not content:
-            # Events are not in the inventory; they go last, since what went before still made some.
+            # Events are not in the inventory; they go last, since deleting other objects makes more of them.
             await self._mirrors.client.request("DELETE", EVENTS.path(name))
             await self._finalize(namespace)
 
@@ -106,7 +106,7 @@ class NamespaceDeletion:
             return
 
     async def _finalize(self, namespace: Json) -> None:
-        """Takes Kubernetes' own finalizer off, which removes the object."""
+        """Removes Kubernetes' own finalizer, which removes the object."""
         finalizers = [each for each in namespace["spec"].get("finalizers") or () if each != "kubernetes"]
         body = {**namespace, "spec": {**namespace["spec"], "finalizers": finalizers}}
         path = NAMESPACES.path(None, namespace["metadata"]["name"], "finalize")

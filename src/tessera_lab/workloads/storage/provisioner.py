@@ -1,4 +1,4 @@
-"""A simulated provisioner of volumes: makes one for each claim of its classes, where the claim's node can reach it.
+"""A simulated provisioner: makes a volume for each claim of its classes, which the claim's node can reach.
 
 Parameters of a StorageClass of provisioner ``disk.lab.tessera.dev``:
 

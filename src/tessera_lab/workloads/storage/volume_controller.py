@@ -1,4 +1,4 @@
-"""Binds claims to volumes, and frees what nobody uses any more.
+"""Binds claims to volumes, and releases volumes whose claim is gone.
 
 The part of kube-controller-manager's persistent volume controllers that scheduling depends on: an Immediate claim gets
 the smallest volume that serves it; one that waits for its first consumer gets what the scheduler reserves; a volume
@@ -25,7 +25,7 @@ _CLAIM, _VOLUME = "claim", "volume"
 
 
 class VolumeController:
-    """Keeps claims and volumes together."""
+    """Binds claims and volumes."""
 
     def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
@@ -107,7 +107,7 @@ class VolumeController:
         return delayed and SELECTED_NODE not in annotations(claim)
 
     async def _bind(self, claim: Json, volume: Json) -> None:
-        """First the volume, then the claim, so that no volume has two claims."""
+        """Writes first the volume, then the claim, so that no volume has two claims."""
         client, meta = self._mirrors.client, claim["metadata"]
         reference = volume["spec"].get("claimRef") or {}
         if reference.get("uid") not in {None, "", meta["uid"]}:
