@@ -1,6 +1,6 @@
 """Keeps the provisioning history in the ConfigMap ``provisioning-records``: read once, written soon after a change.
 
-Only the leader writes it, and replaces what is there. Unreadable lines are set aside within the ConfigMap and reported
+Only the leader writes it, and it replaces the content. Unreadable lines are set aside within the ConfigMap and reported
 in an Event.
 """
 
@@ -21,19 +21,19 @@ RECORDS_NAME = "provisioning-records"
 
 
 class HistoryStore:
-    """Keeps a book in the cluster.
+    """Reads and writes the history in the cluster.
 
     Args:
-        client: who reads and writes.
-        clock: for pauses.
-        namespace: where the ConfigMap lives.
-        most: records of nodes that are kept, and of pods.
-        events: where broken content is told.
-        rng: for jitter.
-        may_act: whether this replica still leads.
+        client: reads and writes the ConfigMap.
+        clock: the time, for pauses.
+        namespace: namespace of the ConfigMap.
+        most: maximum number of nodes' records, and of pods'.
+        events: writes events about unreadable lines.
+        rng: random numbers for jitter.
+        may_act: True while this replica leads.
 
     Attributes:
-        book: what is kept.
+        history: the history.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class HistoryStore:
         )
 
     async def load(self) -> None:
-        """Reads what is kept; insists until the server answers. Without the right to read, begins empty."""
+        """Reads the ConfigMap; retries until the server answers. Without the right to read it starts empty."""
         self._report_faults(self.history.load(await self._map.load()))
 
     def changed(self) -> None:
-        """The book is to be written."""
+        """Requests a write of the history."""
         self._map.mark_changed()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Writes changes until cancelled."""
         await self._map.run()
 
     async def flush(self) -> None:
         """Writes now.
 
         Raises:
-            ConnectionError: there was no answer, or this replica does not lead any more.
+            ConnectionError: the server gave no answer, or this replica does not lead any more.
             ApiError: the server refused.
         """
         await self._map.flush()

@@ -20,20 +20,20 @@ from tessera.provisioning.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which changes of a record gather before the node is annotated.
+#: Seconds for which changes of a record are collected before the node is annotated.
 SETTLE = 1.0
 
 
 class NodeAnnotator:
-    """Writes the annotations.
+    """Writes records to nodes' annotations.
 
     Args:
-        client: who writes.
-        clock: for pauses.
-        tracker: has the records, and says which changed.
-        metrics: counts what failed.
-        rng: for jitter.
-        may_act: whether this replica still leads; asked before each write.
+        client: writes the nodes.
+        clock: the time, for pauses.
+        tracker: has the records, and the names of those that changed.
+        metrics: counts failed writes.
+        rng: random numbers for jitter.
+        may_act: True while this replica leads; called before each write.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class NodeAnnotator:
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
-        """Something was seen: records may have changed."""
+        """Checks for changed records after an observation."""
         if self._tracker.changed:
             self._changed.set()
 
@@ -75,7 +75,7 @@ class NodeAnnotator:
                 self._backoff.reset()
 
     async def _annotate(self, name: str) -> bool:
-        """Writes a node's record; whether there is nothing left to write."""
+        """Writes a node's record; returns True if nothing is left to write."""
         record = self._tracker.records.get(name)
         if record is None:
             return True
@@ -85,7 +85,7 @@ class NodeAnnotator:
         try:
             await self._client.merge_patch(NODES, name, patch, uid=record.uid)
         except (NotFound, Conflict):
-            return True  # the node is gone, or another one
+            return True  # the node is gone, or replaced by another of its name
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._metrics.write_failed("annotation")
             _log.info("node %s: its record cannot be written, it is tried again: %s", name, error)

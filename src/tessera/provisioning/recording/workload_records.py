@@ -1,4 +1,4 @@
-"""Keeps the records of pods that started; for a pod whose node was created for it, with the time of its image pull.
+"""Keeps the records of pods that started. If a node was created for a pod, its record has the time of the image pull.
 
 Only kubelet's Events hold that time, and a query for one pod makes the server scan all Events of the namespace. So it
 is sent only for pods with a new node, one after the other. Without an Event the time stays unknown.
@@ -21,12 +21,12 @@ from tessera.provisioning.tracking.timestamps import parse_time
 
 
 class WorkloadRecorder:
-    """Keeps the records.
+    """Keeps the records of pods that started.
 
     Args:
-        client: asks for Events.
-        store: the book of records.
-        metrics: counts.
+        client: reads Events.
+        store: the history of records.
+        metrics: the metrics.
     """
 
     def __init__(self, client: Client, *, store: HistoryStore, metrics: ProvisioningMetrics) -> None:
@@ -37,13 +37,13 @@ class WorkloadRecorder:
         self._woken = asyncio.Event()
 
     def add(self, record: WorkloadRecord) -> None:
-        """Takes the record of a pod that started; ignores one that the history holds."""
+        """Adds the record of a pod that started, unless the history holds it."""
         if self._store.history.workloads.get(record.uid) is None:
             self._waiting.append(record)
             self._woken.set()
 
     async def run(self) -> None:
-        """Keeps records until cancelled."""
+        """Stores added records until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()

@@ -15,25 +15,25 @@ _GROUPS = (
     "cluster.x-k8s.io/set-name",
     "machine.openshift.io/cluster-api-machineset",
 )
-#: Conditions that say that a machine's virtual machine is there: Cluster API, OpenShift, Karpenter.
+#: Conditions that show that a machine's virtual machine exists: Cluster API, OpenShift, Karpenter.
 _VM_CONDITIONS = frozenset({"InfrastructureReady", "InstanceExists", "Launched"})
 
 
 class MachineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node was made from.
+    """The Machine or NodeClaim that a node was made from.
 
     Attributes:
         resource: plural and group, ``machines.cluster.x-k8s.io``.
-        namespace: the object's; empty for a NodeClaim.
-        name: the object's.
-        uid: the object's.
+        namespace: the object's namespace; empty for a NodeClaim.
+        name: the object's name.
+        uid: the object's UID.
         node: the node that it became; empty if none yet.
-        provider_id: of its virtual machine; empty if not known yet.
-        requested: when it was made.
-        vm: when its virtual machine was there.
+        provider_id: provider id of its virtual machine; empty if not known yet.
+        requested: when it was created.
+        vm_created: when its virtual machine existed.
         group: the node group.
-        annotations: its own, which may forbid its replacement.
-        going: it is being deleted.
+        annotations: its annotations, which may forbid its replacement.
+        deleting: it is being deleted.
     """
 
     resource: str
@@ -50,7 +50,7 @@ class MachineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_machine(machine: Machine, resource: Resource[Machine]) -> MachineRequest:
-    """What a Machine or NodeClaim says."""
+    """Reads a Machine or NodeClaim."""
     status, labels = machine.status, machine.metadata.labels
     newer = status.v1beta2.conditions if status.v1beta2 is not None else ()
     conditions = (*(status.conditions or ()), *(newer or ()))

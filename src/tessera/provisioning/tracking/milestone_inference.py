@@ -4,7 +4,7 @@ Rules:
 
 1. A known milestone stays: pods restart, conditions flap and drivers are upgraded, but the record is of the first
    startup of the node.
-2. Facts, image and driver that nobody brought came with the node: if the host has the driver, they date from its
+2. Facts, image and driver that no pod brought came with the node: if the host has the driver, they date from its
    registration. That is known only once the node's agent reports or its GPUs are offered.
 3. The request of a node is that of its Machine or NodeClaim; else that of the pod that waited before the node existed
    and was the first to run on it.
@@ -26,35 +26,35 @@ from tessera.provisioning.phases import ROUNDED
 from tessera.provisioning.tracking.machines import MachineRequest
 from tessera.provisioning.tracking.timestamps import NodeTimestamps, PodTimestamps
 
-#: Seconds within which two moments may be taken for one; times in objects are whole seconds.
+#: Seconds within which two moments count as one; times in objects are whole seconds.
 SAME_MOMENT = 5.0
-#: Seconds after which a node's driver is asked for where a policy is in force, from its registration, or from when its
-#: labels say that it has a card: a controller that was there looked at once, another took over within half a minute.
+#: Seconds until a node's driver is requested if a policy is in force: from its registration, or from when its labels
+#: show a GPU. A running controller reacts at once; after a change of leader the new one reacts within half a minute.
 PROMPTLY = 30.0
-#: The same of drivers that others bring, from when the node is Ready: NVIDIA's operator waits for labels of the node.
+#: The same for other operators' drivers, from the node's Ready: NVIDIA's operator waits for labels of the node.
 LABELS_TAKE = 120.0
 #: Moments that may become known at any time.
 _BEFORE = frozenset({Milestone.REQUESTED, Milestone.VM})
-#: Moments of the node alone, which are no part of a way that began later.
+#: Moments of the node alone, which do not count in a record that began later.
 _OF_THE_NODE = _BEFORE | {Milestone.REGISTERED, Milestone.READY}
 
 Found = tuple[Milestone, float | None]
 
 
 class Observations(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is seen of a node's way; pods in the order in which they were made.
+    """Everything observed about a node; pods in the sequence of their creation.
 
     Attributes:
         node: the node.
-        request: what it was made from; None if that is not known.
+        request: the Machine or NodeClaim that it was made from; None if that is not known.
         drivers: pods that bring its driver.
         toolkits: pods that bring its container toolkit.
-        validations: pods that try the driver out.
-        workloads: pods there that ask for cards.
-        asked: by a pod's uid, since when a node was wanted for it.
-        witnessed: moments that only those know who saw them.
-        anew: its driver is asked for, and a moment ago it was not.
-        card: since when something says that the node has a card; None for as long as it is known.
+        validations: pods that validate its driver.
+        workloads: pods on it that request GPUs.
+        node_wanted_since: by a pod's UID, since when a node was wanted for it.
+        witnessed: moments that only a running observer can know.
+        newly_requested: its driver is requested now, and was not a moment ago.
+        gpu_since: since when anything shows that the node has a GPU; None if that was always known.
     """
 
     node: NodeTimestamps
@@ -70,7 +70,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def infer_milestones(record: ProvisioningRecord, observed: Observations) -> ProvisioningRecord:
-    """The record with what is known by now."""
+    """Adds to the record everything that is known by now."""
     if not record.usable:
         record = infer_request(record, observed)
     at = dict(record.at)
@@ -89,9 +89,9 @@ def infer_milestones(record: ProvisioningRecord, observed: Observations) -> Prov
 
 
 def infer_request(record: ProvisioningRecord, observed: Observations) -> ProvisioningRecord:
-    """The record with the moment from which on somebody asks for the node's driver; see rule 6.
+    """Adds to the record the moment of the first request for the node's driver; see rule 6.
 
-    Nobody may have seen it, but only something that followed: then it is not known when the node's facts were.
+    If only a consequence of the request was observed, the moment at which the node's facts were known stays unknown.
     """
     if record.asked is not None and not observed.newly_requested:
         return record
@@ -108,7 +108,7 @@ def infer_request(record: ProvisioningRecord, observed: Observations) -> Provisi
 
 
 def _request_times(observed: Observations) -> Iterator[float]:
-    """Moments by which a driver was asked for; none if nobody asks."""
+    """Moments by which a driver was requested; none if nobody requests it."""
     if observed.node.wanted and observed.node.driver_since is not None:
         yield observed.node.driver_since
     if not observed.newly_requested and (observed.node.wanted or not observed.node.managed):
@@ -116,7 +116,7 @@ def _request_times(observed: Observations) -> Iterator[float]:
 
 
 def _latest_prompt_request(record: ProvisioningRecord, observed: Observations) -> float:
-    """Until when a driver is asked for of a node that did not stand there before."""
+    """The latest moment at which a driver is requested for a node that is new."""
     registered = observed.node.registered
     if registered is None:
         return math.inf
@@ -126,7 +126,7 @@ def _latest_prompt_request(record: ProvisioningRecord, observed: Observations) -
 
 
 def _add_milestones(at: dict[Milestone, float], found: Iterable[Found], record: ProvisioningRecord) -> None:
-    """Takes in what was not known before, and is not from before the way began."""
+    """Adds moments that were unknown, unless they precede the beginning of the record."""
     for milestone, moment in found:
         if moment is None or (record.late and (milestone in _OF_THE_NODE or moment < (record.asked or 0.0) - ROUNDED)):
             continue
@@ -134,7 +134,7 @@ def _add_milestones(at: dict[Milestone, float], found: Iterable[Found], record: 
 
 
 def _counts(found: Found, record: ProvisioningRecord) -> bool:
-    """Whether a moment can be of the record's way, neither of something's later life nor of an earlier node."""
+    """True if a moment can belong to the record, and not to a restart or to an earlier node."""
     milestone, moment = found
     if moment is None or milestone in _BEFORE:
         return True
@@ -145,7 +145,7 @@ def _counts(found: Found, record: ProvisioningRecord) -> bool:
 
 
 def _from_objects(observed: Observations) -> Iterator[Found]:
-    """Moments that stand in objects."""
+    """Moments that objects contain."""
     yield Milestone.REGISTERED, observed.node.registered
     yield Milestone.READY, observed.node.ready
     if observed.request is not None:
@@ -161,7 +161,7 @@ def _from_objects(observed: Observations) -> Iterator[Found]:
 
 
 def _preinstalled_milestones(observed: Observations, at: Mapping[Milestone, float], *, usable: bool) -> Iterator[Found]:
-    """What nobody brought to a node; see rule 2."""
+    """Moments of things that came with the node; see rule 2."""
     if observed.node.agent is None and not usable and Milestone.ALLOCATABLE not in at:
         return
     registered = at.get(Milestone.REGISTERED)
@@ -176,9 +176,9 @@ def _preinstalled_milestones(observed: Observations, at: Mapping[Milestone, floa
 
 
 def _workload_milestones(observed: Observations, at: Mapping[Milestone, float], *, unseen: bool) -> Iterator[Found]:
-    """What only the first workload shows; see rules 3 and 4."""
+    """Moments that only the first workload shows; see rules 3 and 4."""
     registered = at.get(Milestone.REGISTERED, observed.node.registered)
-    # Who was there before the node waited for it, whenever its cards could be used.
+    # Pods that existed before their node waited for it, no matter when its GPUs became usable.
     usable = at.get(Milestone.ALLOCATABLE, registered if unseen else None)
     if usable is None:
         return
@@ -195,7 +195,7 @@ def _workload_milestones(observed: Observations, at: Mapping[Milestone, float], 
 
 
 def _held_back_seconds(record: ProvisioningRecord, node: NodeTimestamps) -> dict[str, float | None]:
-    """How long its driver was kept from coming by what would have kept another node's, too; see rule 7."""
+    """How long its driver was held back by a cause that would have held back another node's too; see rule 7."""
     said, began = node.driver_since, record.waits
     if said is None or record.usable:
         return {}
@@ -205,7 +205,7 @@ def _held_back_seconds(record: ProvisioningRecord, node: NodeTimestamps) -> dict
 
 
 def _descriptions(record: ProvisioningRecord, observed: Observations) -> dict[str, str | bool]:
-    """What the record says besides moments. The driver that counts is the one with which the cards came up."""
+    """The record's fields besides moments. The driver that counts is the one with which the GPUs became usable."""
     node, request = observed.node, observed.request
     now = {
         "pool": node.pool,
@@ -222,7 +222,7 @@ def _descriptions(record: ProvisioningRecord, observed: Observations) -> dict[st
 
 
 def _strategy(drivers: Sequence[PodTimestamps]) -> str:
-    """Of drivers that others bring."""
+    """The strategy of other operators' drivers."""
     if not drivers:
         return ""
     return "precompiled" if drivers[0].precompiled else "built"

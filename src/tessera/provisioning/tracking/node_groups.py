@@ -1,6 +1,6 @@
-"""Which node group a node belongs to, in the words of whoever made it.
+"""Reads the group of a node from the labels and annotations of its provider.
 
-Times are compared within a group: its nodes have one machine type, one image and one place.
+Times are compared within a group: its nodes have one machine type, one image and one location.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ _LABELS = (
     "topology.cluster.x-k8s.io/deployment-name",
     "alibabacloud.com/nodepool-id",
 )
-#: Annotations that do: Cluster API writes the MachineSet that owns the node's Machine.
+#: Annotations that name the group: Cluster API writes the MachineSet that owns the node's Machine.
 _OWNER_NAME = "cluster.x-k8s.io/owner-name"
 _OWNER_KIND = "cluster.x-k8s.io/owner-kind"
-#: OpenShift: the node's Machine, ``namespace/name``; a Machine is called after its MachineSet and five characters.
+#: OpenShift: the node's Machine, ``namespace/name``; a Machine's name is its MachineSet's and five characters.
 _OPENSHIFT_MACHINE = "machine.openshift.io/machine"
 
 
 def node_group(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The node group's name; empty if nothing says it."""
+    """The node group's name; empty if nothing names it."""
     for name in _LABELS:
         if labels.get(name):
             return labels[name]

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: Seconds until the second look whether a group is served by now, and most between two later ones: a cluster gets an
-#: autoscaler once, most never get it.
+#: Seconds until the second check if a group is served, and most between two later ones: a cluster gets an autoscaler
+#: once, and most clusters never get one.
 LOOK_AGAIN, LOOK_SELDOM = 60.0, 600.0
 
 
@@ -38,17 +38,17 @@ class _Group(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OptionalKind(Generic[T]):
-    """One kind that may be there.
+    """Watches one kind that the cluster may not serve.
 
     Args:
-        client: who asks.
-        resource: the kind; of its versions the one that the server prefers is read.
-        clock: for pauses.
-        rng: for jitter.
+        client: the API server.
+        resource: the kind; of its versions, the server's preferred one is read.
+        clock: the time, for pauses.
+        rng: random numbers for jitter.
         on_event: see :meth:`~tessera.kube.watch.informer.Informer.add_handler`.
 
     Attributes:
-        resource: the kind at the version that is read.
+        resource: the kind, at the version that is read.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class OptionalKind(Generic[T]):
         self._on_event = on_event
 
     async def run(self) -> None:
-        """Waits for the kind and follows it, until cancelled."""
+        """Waits until the kind is served and then watches it, until cancelled."""
         pause = LOOK_AGAIN
         while (version := await self._version()) is None:
             await self._clock.sleep(pause)
@@ -79,7 +79,7 @@ class OptionalKind(Generic[T]):
         await informer.run()
 
     async def _version(self) -> str | None:
-        """The version that the server prefers; None while the group is not served or nobody answers."""
+        """The server's preferred version; None if the group is not served, or the server does not answer."""
         try:
             answer = await self._client.request("GET", f"/apis/{self.resource.group}")
             return msgspec.json.decode(answer.body, type=_Group).preferred_version.version or self.resource.version

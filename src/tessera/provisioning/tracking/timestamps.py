@@ -1,8 +1,8 @@
-"""Reads what Nodes and pods say about milestones. Pure.
+"""Reads milestones from Nodes and pods. Pure.
 
-Times that are missing or invalid are unknown. Others write these objects: names that become metric labels or record
-keys are cut. A pod's labels count as those of a driver only if no tenant can create the pod: Tessera's in its own
-namespace, NVIDIA's operator's if they are privileged, as the operator runs them.
+Times that are missing or invalid are unknown. Others write these objects, so names that become metric labels or record
+keys are cut. Labels mark a driver pod only if ordinary users cannot create the pod: Tessera's pods in its own
+namespace, and pods of NVIDIA's operator if they are privileged, as the operator runs them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,15 +30,15 @@ from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Provisionin
 from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, missing_offer, offers_gpus
 from tessera.provisioning.tracking.node_groups import node_group
 
-#: What a driver of NVIDIA's operator waits for.
+#: The things that a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 
-#: Containers of drivers in the pods of NVIDIA's operator; others there build or manage.
+#: Driver containers in the pods of NVIDIA's operator; the other containers there build or manage.
 _DRIVER_CONTAINERS = ("nvidia-driver-ctr", "driver")
 
 
 class PodRole(Enum):
-    """What a pod has to do with a node's way."""
+    """The role of a pod in the startup of a node."""
 
     DRIVER = "driver"
     TOOLKIT = "toolkit"
@@ -56,28 +56,28 @@ _UPSTREAM = {
 
 
 class NodeTimestamps(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, as far as its way is concerned.
+    """The facts of a Node that matter for its record.
 
     Attributes:
-        name: the node's.
-        uid: of the Node object.
-        registered: when it was made, seconds since 1970; None if unknown.
+        name: name of the node.
+        uid: UID of the Node object.
+        registered: when it was created, seconds since 1970; None if unknown.
         ready: since when it is Ready; None if it is not.
-        gpu: something says that it has a GPU.
-        facts: what its driver depends on is known.
-        managed: Tessera or a driver pod of others brings its driver, as far as its annotation says.
-        usable: it gives out what it should; without an agent, any card.
-        agent: since when its agent says how its cards are shared; None if it does not.
-        kept: its record as the annotation has it; None if there is none that can be read.
-        group: by its labels; empty if they do not say.
-        pool: of its driver, as text.
-        strategy: how it comes to its driver.
+        gpu: True if anything shows that it has a GPU.
+        facts: True if the facts that its driver depends on are known.
+        managed: its annotation says that Tessera, or another operator's driver pod, brings its driver.
+        usable: it offers all its GPUs as requested; without an agent, any GPU.
+        agent: since when its agent reports how its GPUs are shared; None if it does not.
+        record: its record from the annotation; None if there is none, or it cannot be decoded.
+        group: group from its labels; empty if they name none.
+        pool: driver pool, as text.
+        strategy: the way in which it gets its driver.
         image: its driver's image.
-        driver_since: since when its driver is as its annotation says; None if that says nothing.
-        kept_back: what keeps its driver from coming would keep another node's, too.
-        wanted: Tessera is asked for its driver, as far as its annotation says.
-        provider_id: of its virtual machine.
-        simulated: its kubelet is.
+        driver_since: time of the driver status in its annotation; None if the annotation has none.
+        held_back: a cause that would hold back another node's driver too holds back its driver.
+        wanted: its annotation says that Tessera is requested to bring its driver.
+        provider_id: provider id of its virtual machine.
+        simulated: its kubelet is simulated.
     """
 
     name: str
@@ -102,21 +102,21 @@ class NodeTimestamps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod, as far as a node's way is concerned; moments in seconds since 1970, None if unknown or not there yet.
+    """The facts of a pod that matter for a node's record; moments in seconds since 1970, None if unknown or not yet.
 
     Attributes:
-        uid: the pod's.
-        namespace: the pod's.
-        name: the pod's.
-        role: what it has to do with it.
-        node: where it is; empty if nowhere yet.
-        created: when it was made.
+        uid: the pod's UID.
+        namespace: the pod's namespace.
+        name: the pod's name.
+        role: its role in the startup of its node.
+        node: its node; empty if it has none yet.
+        created: when it was created.
         unschedulable: since when no node fits it; None once one does.
-        bound: when a node was found.
+        bound: when it was bound to a node.
         started: when its first container, or the driver's, started.
-        done: when its part was done: it was ready, or, a pod of Tessera that validates, has ended well.
-        image: of that container.
-        precompiled: it says that its driver's modules need no building; None if it says nothing.
+        done: when its work was done: it was ready, or, for Tessera's validation pod, it has succeeded.
+        image: image of that container.
+        precompiled: its driver's modules need no building; None if that is not known.
     """
 
     uid: str
@@ -134,7 +134,7 @@ class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_node(node: Node) -> NodeTimestamps:
-    """What a Node says."""
+    """Reads a Node."""
     labels, told = node.metadata.labels, driver_status(node)
     sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
     preinstalled = told is not None and told.strategy is DriverStrategy.PREINSTALLED
@@ -167,7 +167,7 @@ def read_node(node: Node) -> NodeTimestamps:
 
 
 def _is_left_alone(told: DriverStatus) -> bool:
-    """Whether people or policies leave a node alone: it is blocked, no version is named and no image was looked for."""
+    """True if people or policies exclude a node: it is blocked, has no version, and no image was looked up."""
     return told.phase is DriverPhase.BLOCKED and not told.version and not told.rejected
 
 
@@ -176,7 +176,7 @@ def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
 
 
 def record_on(node: Node) -> ProvisioningRecord | None:
-    """The record that a node carries; None if it has none that is its own and can be read."""
+    """The record in a node's annotation; None if there is none of this Node object, or it cannot be decoded."""
     text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
     try:
         found = decode_record(text) if text else None
@@ -186,7 +186,7 @@ def record_on(node: Node) -> ProvisioningRecord | None:
 
 
 def read_pod(pod: Pod) -> PodTimestamps | None:
-    """What a pod says; None if it has nothing to do with any node's way."""
+    """Reads a pod; None if it has no role in the startup of any node."""
     role = _role(pod)
     if role is None:
         return None
@@ -213,12 +213,12 @@ def _role(pod: Pod) -> PodRole | None:
 
 
 def tessera_app(pod: Pod) -> str:
-    """Which part of Tessera a pod is; empty for one outside its namespace, which may bear any label."""
+    """The part of Tessera that a pod is; empty for pods outside Tessera's namespace, which may have any label."""
     return pod.metadata.labels.get(_NAME_LABEL, "") if pod.metadata.namespace == SYSTEM_NAMESPACE else ""
 
 
 def _upstream(pod: Pod) -> PodRole | None:
-    """Which part of NVIDIA's operator a pod is."""
+    """The part of NVIDIA's operator that a pod is."""
     if not pod.spec.privileged:
         return None
     labels = pod.metadata.labels
@@ -228,7 +228,7 @@ def _upstream(pod: Pod) -> PodRole | None:
 
 
 def requests_gpus(pod: Pod) -> bool:
-    """Whether any of its containers asks for cards, slices or shares."""
+    """True if any of its containers requests GPUs, slices or shares."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     return any(
         name.startswith("nvidia.com/") and amount != "0"
@@ -254,7 +254,7 @@ def _image(pod: Pod) -> str:
 
 
 def _started(pod: Pod, role: PodRole) -> float | None:
-    """When a workload's first container started, or the one that counts of others."""
+    """When a workload's first container started; for other pods, the container that counts."""
     every = [each for each in pod.status.container_statuses if role is PodRole.WORKLOAD or each.name == _main(pod)]
     states = [each.state for each in every if each.state is not None]
     texts = [part.started_at for state in states for part in (state.running, state.terminated) if part is not None]
@@ -272,13 +272,13 @@ def _done(pod: Pod) -> float | None:
 
 
 def true_since(conditions: Iterable[Condition], kind: str) -> float | None:
-    """Since when a condition is True; None if it is not, or does not say."""
+    """Since when a condition is True; None if it is not, or has no time."""
     found = next((each for each in conditions if each.type == kind and each.status == "True"), None)
     return parse_time(found.last_transition_time) if found is not None else None
 
 
 def parse_time(text: str | None) -> float | None:
-    """Seconds since 1970 of a time in an object; None if it is missing or none."""
+    """Parses a time in an object to seconds since 1970; None if it is missing or invalid."""
     try:
         return parse_rfc3339(text) if text else None
     except (ValueError, OverflowError):

@@ -27,24 +27,24 @@ FRESH = 3600.0
 
 
 class SaveRecord(msgspec.Struct, frozen=True):
-    """A node's record is worth keeping: its cards can be used, or it is gone."""
+    """A node's record to save: its GPUs are usable, or it is gone."""
 
     record: ProvisioningRecord
 
 
 class SaveWorkload(msgspec.Struct, frozen=True):
-    """A pod has started."""
+    """A pod's record to save: the pod has started."""
 
     record: WorkloadRecord
 
 
 class Tracker:
-    """What is known of all nodes on their way.
+    """The records of all starting nodes.
 
-    Whoever begins to look tells of the pods first, then of the nodes: that a pod is not there means something.
+    A caller that starts must pass the pods first, then the nodes, since the absence of a pod has a meaning.
 
     Attributes:
-        records: by node name: nodes that are or were on their way, of the present Node object.
+        records: by node name: nodes that are or were starting, of the present Node object.
         changed: names of nodes whose record changed since somebody cleared this.
     """
 
@@ -75,12 +75,12 @@ class Tracker:
         self._saves: list[SaveRecord | SaveWorkload] = []
 
     def pop_saves(self) -> list[SaveRecord | SaveWorkload]:
-        """What came of the observations since the last call."""
+        """The records to save since the last call."""
         kept, self._saves = self._saves, []
         return kept
 
     def machine_request(self, node: str) -> MachineRequest | None:
-        """What a node was made from, as far as known."""
+        """The Machine or NodeClaim of a node, if known."""
         seen = self._nodes.get(node)
         uid = self._request_by_node.get(node) or self._request_by_provider.get(
             seen.provider_id if seen is not None else ""
@@ -88,19 +88,19 @@ class Tracker:
         return self._requests.get(uid) if uid is not None else None
 
     def pods_on(self, node: str, role: PodRole) -> list[PodTimestamps]:
-        """Pods on a node, in the order in which they were made."""
+        """Pods on a node, in the sequence of their creation."""
         found = (each for each in self._pods_by_node.get(node, {}).values() if each.role is role)
         return sorted(found, key=lambda each: (each.created or 0.0, each.uid))
 
     # Observations
 
     def observe_node(self, node: NodeTimestamps, now: float, *, live: bool = True) -> None:
-        """A node as it is now.
+        """Takes the present state of a node.
 
         Args:
             node: the node.
             now: seconds since 1970.
-            live: this is news; False for what was there when looking began.
+            live: True for a change; False for the state at the start of the watch.
         """
         before = self._nodes.get(node.name)
         if before is not None and before.uid != node.uid:
@@ -126,7 +126,7 @@ class Tracker:
         watched = live and before is not None
         came = now if watched or at_once else None
         witnessed: dict[Milestone, float | None] = {}
-        # What comes back, or what a later milestone proves to have been there, did not come just now.
+        # A state that returns, or that a later milestone proves to be older, did not begin just now.
         if node.facts and not (before is not None and before.facts) and Milestone.PULLED not in record.at:
             witnessed[Milestone.LABELLED] = node.registered if at_once else came
         if node.usable and not (before is not None and before.usable) and not record.usable:
@@ -139,11 +139,11 @@ class Tracker:
         self.records[node.name] = record
         anew = watched and before is not None and node.wanted and not before.wanted
         self._infer(node.name, witnessed, anew=anew)
-        if record.usable and record is not known:  # whoever wrote the annotation may not have written the book
+        if record.usable and record is not known:  # the writer of the annotation may not have saved the record
             self._saves.append(SaveRecord(self.records[node.name]))
 
     def remove_node(self, name: str, now: float) -> None:
-        """A node is gone."""
+        """Forgets a deleted node."""
         node = self._nodes.pop(name, None)
         if node is not None:
             self._node_by_provider.pop(node.provider_id, None)
@@ -154,7 +154,7 @@ class Tracker:
             self._saves.append(SaveRecord(msgspec.structs.replace(record, lost=now)))
 
     def observe_pod(self, pod: PodTimestamps, now: float) -> None:
-        """A pod as it is now."""
+        """Takes the present state of a pod."""
         before = self._pods.get(pod.uid)
         if before is not None and before.node and before.node != pod.node:
             self._pods_by_node[before.node].pop(pod.uid, None)
@@ -167,7 +167,7 @@ class Tracker:
             self._save_workload(pod, now)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Forgets a deleted pod."""
         pod = self._pods.pop(uid, None)
         if pod is not None and pod.node:
             self._pods_by_node[pod.node].pop(uid, None)
@@ -178,7 +178,7 @@ class Tracker:
         self._saved_workloads.discard(uid)
 
     def observe_machine(self, request: MachineRequest) -> None:
-        """A Machine or NodeClaim as it is now."""
+        """Takes the present state of a Machine or NodeClaim."""
         self._requests[request.uid] = request
         if request.node:
             self._request_by_node[request.node] = request.uid
@@ -188,22 +188,22 @@ class Tracker:
         self._infer(name)
 
     def remove_machine(self, uid: str) -> None:
-        """A Machine or NodeClaim is gone."""
+        """Forgets a deleted Machine or NodeClaim."""
         request = self._requests.pop(uid, None)
         if request is not None:
             self._request_by_node.pop(request.node, None)
             self._request_by_provider.pop(request.provider_id, None)
 
     def observe_scale_up(self, pod_uid: str, at: float) -> None:
-        """A cluster autoscaler said that it makes a node for this pod."""
+        """Records that a cluster autoscaler announced a node for this pod."""
         self._scaled_up[pod_uid] = min(at, self._scaled_up.get(pod_uid, at))
 
     def remove_scale_up(self, pod_uid: str) -> None:
-        """What the autoscaler said is forgotten."""
+        """Forgets the autoscaler's announcement for a pod."""
         self._scaled_up.pop(pod_uid, None)
 
     def mark_replaced(self, name: str, now: float) -> ProvisioningRecord | None:
-        """Notes that a node's replacement is asked for; its record, None if it has none or says so already."""
+        """Records that a node is being replaced; returns its record, None if it has none or is unchanged."""
         record = self.records.get(name)
         if record is None or record.replaced is not None:
             return None
@@ -214,7 +214,7 @@ class Tracker:
     # Records
 
     def _new_record(self, node: NodeTimestamps, now: float) -> ProvisioningRecord | None:
-        """The record that a node begins with; None if it is not on its way."""
+        """The first record of a node; None if the node is not starting."""
         if node.record is not None:
             return node.record
         if not node.gpu or node.registered is None or now - node.registered > FRESH:
@@ -225,7 +225,7 @@ class Tracker:
     def _infer(
         self, name: str, witnessed: Mapping[Milestone, float | None] = MappingProxyType({}), *, anew: bool = False
     ) -> None:
-        """Adds to a node's record what is known by now."""
+        """Adds to a node's record everything that is known by now."""
         record, node = self.records.get(name), self._nodes.get(name)
         if record is None or node is None:
             return
@@ -262,7 +262,7 @@ class Tracker:
     # Workloads
 
     def _save_workload(self, pod: PodTimestamps, now: float) -> None:
-        """Once for each pod whose start is no old story."""
+        """Saves the record of each pod once, unless its start was long ago."""
         node, way = self._nodes.get(pod.node), self.records.get(pod.node)
         if pod.role is not PodRole.WORKLOAD or pod.started is None or pod.uid in self._saved_workloads or node is None:
             return
