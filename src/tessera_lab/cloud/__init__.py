@@ -1,1 +1,1 @@
-"""A simulated cloud: node groups whose machines take time to come, and the Machine objects that tell of them."""
+"""A simulated cloud: node groups whose machines take time to start, and their Machine objects."""

@@ -1,4 +1,4 @@
-"""Node groups of a lab that stands, and the simulated autoscaler that scales them; ``tessera lab up --group``.
+"""Node groups of a running lab, and the simulated autoscaler that scales them; ``tessera lab up --group``.
 
 Cards of their nodes are offered whole, since the autoscaler counts ``nvidia.com/gpu`` and nothing else.
 """
@@ -28,10 +28,10 @@ _GROUP = re.compile(r"(?P<name>[a-z]([a-z0-9-]*[a-z0-9])?)=(?P<node>.+?)(:(?P<mi
 
 
 def parse_group(text: str) -> NodeGroup:
-    """The node group that ``NAME=CARDS[:MIN-MAX]`` names; without a range it is 0 to 10 nodes.
+    """Parses the node group ``NAME=CARDS[:MIN-MAX]``; the default range is 0 to 10 nodes.
 
     Raises:
-        ValueError: it is not of the form, or a part of it cannot be; the text says which.
+        ValueError: the form or a part is not valid; the text says which.
     """
     found = _GROUP.fullmatch(text)
     if found is None or len(found["name"]) > LONGEST_NAME:
@@ -58,7 +58,7 @@ def parse_groups(texts: Sequence[str]) -> list[NodeGroup]:
     """See :func:`parse_group`.
 
     Raises:
-        ValueError: also where two have one name.
+        ValueError: as there, or two groups have the same name.
     """
     groups = [parse_group(text) for text in texts]
     names = [group.name for group in groups]
@@ -78,7 +78,7 @@ async def run_autoscaler(
         cluster: the cluster.
         groups: none for a cluster without an autoscaler.
         machine_seconds: from a request until a node registers.
-        idle_seconds: so long an idle node stays, and so long after a scale-up no node goes.
+        idle_seconds: how long an idle node stays, and how long after a scale-up no node is removed.
     """
     if not groups:
         yield

@@ -1,11 +1,11 @@
-"""The cloud: makes and takes machines of node groups, and keeps their Machine objects true.
+"""The cloud: makes and removes machines of node groups, and keeps their Machine objects up to date.
 
-Who decides how many there should be, an autoscaler or a test, calls :meth:`Cloud.increase` and :meth:`Cloud.delete`.
+An autoscaler or a test decides about the number and calls :meth:`Cloud.increase` and :meth:`Cloud.delete`.
 Rules:
 
-* a machine takes its group's time until it is there, then until its node registers, drawn anew for each;
-* a Machine that somebody else deletes goes with its node and is replaced, as a MachineSet does: the target stays;
-* machines are paid for from the moment when they are there until they are gone.
+* a machine takes its group's time until it exists, then until its node registers, drawn anew for each;
+* if somebody else deletes a Machine, its node goes too and a new one replaces it, as in a MachineSet: the target stays;
+* a machine costs money from the moment when it exists until it is gone.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ class Cloud:
     """Machines of a running cluster.
 
     Args:
-        cluster: where their nodes register.
-        groups: what can be had.
-        rng: chance; from the cluster's seed if None.
+        cluster: the cluster in which their nodes register.
+        groups: the node groups.
+        rng: random numbers; from the cluster's seed if None.
 
     Attributes:
         groups: the groups by name.
@@ -62,7 +62,7 @@ class Cloud:
         self._group: asyncio.TaskGroup | None = None
         self._listeners: list[Callable[[], None]] = []
 
-    # What is there
+    # State
 
     def target(self, group: str) -> int:
         """The target size of a group."""
@@ -73,24 +73,24 @@ class Cloud:
         return [each for each in self._instances.values() if group in (None, each.group)]
 
     def instance(self, node: str) -> CloudInstance | None:
-        """The machine behind a node; None if it is none of the cloud's."""
+        """Returns the machine of a node; None if it is not the cloud's."""
         return self._instances.get(node)
 
     def machine_seconds(self, group: str | None = None) -> float:
-        """Seconds of machines that were there, all together: what is paid for."""
+        """Returns the paid time: the sum of all machines' lifetimes, seconds."""
         now = self._clock.now()
         running = sum(now - each.vm for each in self.instances(group) if each.vm is not None)
         return running + sum(paid for name, paid in self._paid.items() if group in (None, name))
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` after an instance came, went or got farther."""
+        """Calls ``changed`` after an instance is added, is removed or changes its state."""
         self._listeners.append(changed)
 
-    # What is asked of it
+    # Requests
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Makes machines inside the block, the groups' minimum at once. The cluster must be running."""
+        """Makes machines inside the block, each group's minimum at once. The cluster must be running."""
         await self._install()
         machines = Informer(
             self._client, CAPI_MACHINES, clock=self._clock, rng=self._cluster.rng("machines"), namespace=NAMESPACE
@@ -126,7 +126,7 @@ class Cloud:
         return [self._request(found) for _ in range(count)]
 
     async def delete(self, node: str) -> None:
-        """Takes a machine away and lowers its group's target; returns when machine and node are gone.
+        """Removes a machine and lowers its group's target; returns when machine and node are gone.
 
         Raises:
             ValueError: no such machine, or the group has its minimum.
@@ -140,7 +140,7 @@ class Cloud:
         self._targets[instance.group] -= 1
         await self._remove_machine(instance)
 
-    # Machines come
+    # New machines
 
     def _request(self, group: NodeGroup) -> CloudInstance:
         if self._group is None:
@@ -171,7 +171,7 @@ class Cloud:
     async def _advance(self, instance: CloudInstance, **facts: Any) -> CloudInstance:
         instance = msgspec.structs.replace(instance, **facts)
         self._put(instance)
-        with contextlib.suppress(NotFound):  # somebody deletes it just now
+        with contextlib.suppress(NotFound):  # somebody has deleted it
             if instance.state is InstanceState.BOOTING:
                 await self._client.merge_patch(CAPI_MACHINES, instance.name, provider_patch(instance), NAMESPACE)
             await self._client.merge_patch(
@@ -179,7 +179,7 @@ class Cloud:
             )
         return instance
 
-    # Machines go
+    # Removed machines
 
     async def _remove_machine(self, instance: CloudInstance) -> None:
         way = self._ways.get(instance.name)
@@ -198,7 +198,7 @@ class Cloud:
             await self._client.delete(CAPI_MACHINES, instance.name, NAMESPACE)
 
     def _on_machine(self, event: WatchEvent[MachineObject]) -> None:
-        """A Machine that somebody else deleted."""
+        """Replaces a Machine that somebody else deleted."""
         instance = self._instances.get(event.object.metadata.name)
         gone = event.kind is EventKind.DELETED
         if not gone or instance is None or instance.state is InstanceState.DELETING or self._group is None:

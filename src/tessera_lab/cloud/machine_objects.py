@@ -1,6 +1,6 @@
-"""Machine objects of Cluster API, as far as clients read them: when one was asked for, there, and which node it is.
+"""Machine objects of Cluster API, as far as clients read them: time of request, phase, and node.
 
-The definition is served with a schema that keeps every field, since nobody here checks them.
+The definition's schema keeps every field, since the lab does not check them.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Node groups and their instances, as a cloud keeps them: values only."""
+"""Node groups of a cloud and their instances: values only."""
 
 import random
 from collections.abc import Mapping
@@ -31,15 +31,15 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Machines that are alike.
 
     Attributes:
-        name: the group's, as of a MachineSet.
-        template: what each machine is; its name is not used.
-        minimum: fewer than these an autoscaler may not leave; so many are there at the start.
-        maximum: more than these there cannot be.
-        labels: of the Node objects from registration on.
-        taints: likewise.
-        vm: from a request until the virtual machine is there, and paid for.
-        join: from there until its kubelet registers.
-        annotations: of the group, which autoscalers read.
+        name: the group's name, as of a MachineSet.
+        template: node of each machine; its name is not used.
+        minimum: lowest number of machines that an autoscaler may leave; the number at the start.
+        maximum: highest number of machines.
+        labels: labels of the Node objects from registration on.
+        taints: taints of the Node objects from registration on.
+        vm: from a request until the virtual machine exists and costs money.
+        join: from then until its kubelet registers.
+        annotations: annotations of the group, which autoscalers read.
     """
 
     name: str
@@ -62,7 +62,7 @@ class InstanceState(Enum):
     """The phase of an instance."""
 
     CREATING = "creating"  # requested, no virtual machine yet
-    BOOTING = "booting"  # there, its node is not registered
+    BOOTING = "booting"  # the machine exists, its node has not registered
     JOINED = "joined"
     DELETING = "deleting"
 
@@ -71,12 +71,12 @@ class CloudInstance(msgspec.Struct, frozen=True, kw_only=True):
     """One machine of a group; times in seconds since 1970.
 
     Attributes:
-        name: the Machine's and the node's.
+        name: name of the Machine and of the node.
         group: the group's name.
         provider_id: as the Node's ``spec.providerID``.
         requested: when somebody asked for it.
         state: how far it is.
-        vm: when its virtual machine was there.
+        vm: when its virtual machine existed.
         joined: when its kubelet registered.
     """
 

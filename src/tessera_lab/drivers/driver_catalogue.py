@@ -45,10 +45,10 @@ def build_catalogue(
 
     Args:
         costs: sizes and rates.
-        images: what there is besides the toolkit, the driver manager, buildah and this project's image.
+        images: images besides the toolkit, the driver manager, buildah and this project's image.
         internal: registries (hosts) within the cluster; all others are public.
-        draw: chance.
-        kind: of catalogue, such as one that remembers what it answered.
+        draw: draws durations.
+        kind: class of the catalogue, such as one that records its answers.
     """
     both = ("amd64", "arm64")
     made = kind(
@@ -81,13 +81,13 @@ def image_build(
     draw: Draw = exact_duration,
     fails: Callable[[str], str] = lambda _target: "",
 ) -> ImageProgram:
-    """buildah, as the Job of a build runs it.
+    """Makes the image of buildah, as the Job of a build runs it.
 
     Args:
-        catalogue: where the image is pushed.
-        costs: how long it takes.
-        draw: chance.
-        fails: what is wrong with a target; empty if nothing is.
+        catalogue: receives the pushed image.
+        costs: duration of the build.
+        draw: draws durations.
+        fails: returns the error of a target; empty for none.
     """
 
     async def run(context: ProgramContext) -> int:
@@ -127,7 +127,7 @@ def _refuse_build(catalogue: ImageCatalogue, target: str, architecture: str) -> 
 
 
 def _architectures(catalogue: ImageCatalogue, target: str, architecture: str, *, shared: bool) -> tuple[str, ...]:
-    """A tag that images of several architectures share keeps the others'."""
+    """Returns the architectures of a pushed tag; a tag shared by several architectures keeps the others."""
     before = catalogue.named(target)
     others = before.architectures if shared and before is not None else ()
     return tuple(dict.fromkeys((*others, architecture)))

@@ -1,4 +1,4 @@
-"""Driver containers: they come, bring a kernel module into the machine, say so by a marker, and take it away again.
+"""Driver containers: load a kernel module into the machine, write a marker, and unload the module when they stop.
 
 As NVIDIA's containers do (gpu-driver-container, ``nvidia-driver init``):
 
@@ -7,7 +7,7 @@ As NVIDIA's containers do (gpu-driver-container, ``nvidia-driver init``):
   container with an error;
 * a container that is stopped unloads the module, unless it is in use: then it stays for the next one.
 
-Modules fit one kernel. An image made for another ends at once, as ``modprobe`` would have it.
+Modules fit one kernel. A container with modules for another kernel ends at once, as ``modprobe`` fails.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Draw = Callable[[float], float]
 
 
 def exact_duration(mean: float) -> float:
-    """A world without chance: every duration is its mean."""
+    """Returns the mean itself, for a world without random durations."""
     return mean
 
 
@@ -83,7 +83,7 @@ def building_driver(version: str, costs: CostModel, *, draw: Draw = exact_durati
 
 
 def broken_driver(message: str, *, after: float = 0.0) -> ImageProgram:
-    """A container that ends with an error, whatever it is asked for; for images that are no good.
+    """A container that always ends with an error, for broken images.
 
     Args:
         message: the last line of its log.
@@ -99,7 +99,7 @@ def broken_driver(message: str, *, after: float = 0.0) -> ImageProgram:
 
 
 def _is_helper(context: ProgramContext) -> bool:
-    """True if it is one of the containers beside the driver's, of the same image (peermem, GDS, Driver Toolkit)."""
+    """True if it is another container with the driver's image (peermem, GDS, Driver Toolkit)."""
     return bool(context.argv) and "init" not in context.argv
 
 
@@ -143,7 +143,7 @@ async def _run_driver(
 def _report_ready(context: ProgramContext, markers: MarkerFiles) -> None:
     try:
         markers.write(DRIVER_CONTAINER_READY, "simulated\n")
-    except OSError as error:  # something else lies there; nobody will take the driver for ready
+    except OSError as error:  # another file has that path, so the driver never counts as ready
         context.log(f"simulated: {error}")
 
 

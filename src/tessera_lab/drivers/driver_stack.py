@@ -1,7 +1,7 @@
 """The programs beside a driver: driver manager, container toolkit, and validation.
 
-Only what would take its time anyway happens here. In which order the parts begin and how they hear of each other is
-the business of whoever makes their pods.
+Only work that takes time under any operator happens here. The makers of the pods decide in which order the parts begin
+and how they signal each other.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tessera_lab.simulation.cost_model import CostModel
 def driver_manager(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
     """NVIDIA's k8s-driver-manager as an init container: unloads the driver that is there, and ends.
 
-    Ends with an error while the driver is in use; to empty the node first is not its part here.
+    Ends with an error while the driver is in use; it does not drain the node.
     """
 
     async def run(context: ProgramContext) -> int:
@@ -47,10 +47,10 @@ def container_toolkit(costs: CostModel, *, draw: Draw = exact_duration) -> Image
 
 
 def tessera_image(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
-    """This project's own image, as far as nobody runs it for real: what it does beside a driver.
+    """This project's own image where the lab does not run it for real: its commands beside a driver.
 
-    ``tessera wait-for <marker>`` ends when the marker is there. ``tessera validate`` asks the simulated cards, adds no
-    vectors but takes as long, and leaves its markers. Other commands do not end by themselves.
+    ``tessera wait-for <marker>`` ends when the marker exists. ``tessera validate`` queries the simulated cards, adds no
+    vectors but takes as long, and writes its markers. Other commands do not end by themselves.
     """
 
     async def run(context: ProgramContext) -> int:

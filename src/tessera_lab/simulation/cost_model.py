@@ -1,7 +1,7 @@
 """The cost model of the simulation: one value; each number has its meaning, unit and source.
 
-Waits that a program of somebody makes (a probe's initial delay, a poll) are no costs: they belong to that program's
-order of steps. Here is only what would take its time whoever runs it. Numbers that nobody has published are marked
+Waits that a program adds (a probe's initial delay, a poll) are no costs: they belong to that program's order of steps.
+The model has only work that takes the same time under any operator. Numbers that nobody has published are marked
 ``calibrated``: they were chosen so that the reference operator's order of steps comes to the means that Red Hat
 published (308 and 132 s; 369, 217 and 207 s). They are not measured.
 """
@@ -21,7 +21,7 @@ def _cost(meaning: str, unit: str, source: str = CALIBRATED) -> Any:
 
 
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
-    """All costs; :func:`list_costs` tells meaning, unit and source of each."""
+    """All costs; :func:`list_costs` has meaning, unit and source of each."""
 
     public_mib_s: Annotated[float, _cost("a public registry to one node", "MiB/s")] = 45.0
     internal_mib_s: Annotated[float, _cost("the cluster's registry to one node", "MiB/s")] = 180.0
@@ -98,12 +98,12 @@ def list_costs(costs: CostModel) -> list[CostEntry]:
 
 
 def draw_log_normal(rng: random.Random, mean: float, spread: float) -> float:
-    """A duration that is drawn: log-normal, so never negative and now and then much longer.
+    """Draws a log-normal duration: never negative, and sometimes much longer than the mean.
 
     Args:
-        rng: chance.
+        rng: random numbers.
         mean: its mean.
-        spread: its standard deviation as a part of the mean; 0 for no chance at all.
+        spread: its standard deviation as a part of the mean; 0 returns the mean.
     """
     if not spread or not mean:
         return mean
@@ -112,9 +112,9 @@ def draw_log_normal(rng: random.Random, mean: float, spread: float) -> float:
 
 
 def draw_durations(costs: CostModel, rng: random.Random) -> Callable[[float], float]:
-    """Draws a duration around each mean that it is given, with the model's spread.
+    """Returns a function that draws a duration around a mean, with the model's spread.
 
-    Each mean has chance of its own: the third compilation takes as long whatever else was drawn meanwhile. So two
+    Each mean has its own random numbers: the duration of the third compilation does not depend on other draws. So two
     orders of the same steps are compared on the same durations.
     """
     seed = rng.getrandbits(64)

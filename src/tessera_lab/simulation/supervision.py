@@ -99,7 +99,7 @@ async def collect_result(work: Coroutine[Any, Any, object]) -> Exception | None:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nobody is left to be told
+            task.exception()  # no caller is left to get it
         raise
     error = RuntimeError("it was cancelled by something of its own") if task.cancelled() else task.exception()
     if error is None or isinstance(error, Exception):
@@ -132,13 +132,13 @@ class LabInformer(Informer[T]):
 
 
 def is_being_cancelled() -> bool:
-    """True if somebody has asked this task to end: an error then must not keep it alive."""
+    """True if this task's cancellation was requested: an error then must not keep it running."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def describe_error(error: BaseException) -> str:
-    """The first error below groups, as a status or an event says it."""
+    """Returns the text of the first error inside exception groups, for a status or an event."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

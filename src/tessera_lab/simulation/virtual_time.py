@@ -68,16 +68,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def _clock_resolution(self) -> float:
-        """Asyncio lets timers ring early by this much: here by less than the clock can tell.
+        """Returns how early asyncio fires timers: here less than the clock can show.
 
-        Real time goes on meanwhile. Here, who waits for a moment would be woken before it, find that it has not come,
-        and wait for the rest of no time at all, again and again.
+        With a larger value a task that waits for a time would wake before it, find that the time has not come, and wait
+        again for no time, in an endless loop, since virtual time does not advance by itself.
         """
         return math.ulp(self.time())
 
     @_clock_resolution.setter
     def _clock_resolution(self, value: float) -> None:
-        """Asyncio would set that of the machine's clock."""
+        """Ignores the resolution of the machine's clock, which asyncio sets."""
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Runs ``func`` in a thread; refused where time leaps without looking at input.
@@ -190,7 +190,7 @@ class _Following:
 
 
 class _Selector(selectors.BaseSelector):
-    """The platform's selector with the waiting left to a pace."""
+    """The platform's selector; a pace does the waiting."""
 
     def __init__(self, pace: _Pace) -> None:
         self._pace = pace
@@ -219,10 +219,10 @@ class _Selector(selectors.BaseSelector):
 
 
 class CountedClock:
-    """A clock that counts who sleeps on it; for simulated hardware, where each sleep is a call under way.
+    """A clock that counts the sleeps on it; for simulated hardware, where each sleep is a call in progress.
 
     Attributes:
-        pending: sleeps under way.
+        pending: number of present sleeps.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -246,5 +246,5 @@ class CountedClock:
             self.pending -= 1
 
     async def rest(self, seconds: float) -> None:
-        """Sleeps without being counted: nothing comes of this wait by itself."""
+        """Sleeps without being counted, for waits that lead to no event by themselves."""
         await self._clock.sleep(seconds)

@@ -1,1 +1,1 @@
-"""A simulated cluster autoscaler: its timers, its back-off, and how it treats nodes whose cards are not there yet."""
+"""A simulated cluster autoscaler: its timers, its back-off, and its rules for nodes that offer no cards yet."""

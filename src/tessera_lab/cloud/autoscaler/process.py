@@ -26,7 +26,7 @@ from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import InstanceState
 from tessera_lab.simulation.virtual_time import CountedClock
 
-#: By this label the Cluster API provider knows nodes that will have cards.
+#: Label by which the Cluster API provider recognises nodes that will have cards.
 GPU_LABEL = "cluster-api/accelerator"
 RESOURCE = "nvidia.com/gpu"
 #: Prefixes of taints of nodes that are still starting.
@@ -38,14 +38,14 @@ class ClusterAutoscaler:
 
     Args:
         client: its calls.
-        clock: the time; waits are counted while a deed is due, so that a lab on virtual time leaps from scan to scan.
-        cloud: whose groups it scales.
+        clock: the time; waits are counted while an action is due, so that virtual time jumps from scan to scan.
+        cloud: the cloud with the groups.
         timers: its flags.
-        told: called with each deed and its moment, seconds since 1970.
+        told: called with each action and its time, seconds since 1970.
 
     Attributes:
         cloud: whose groups it scales.
-        deeds: everything that it did, with the moment.
+        deeds: its actions so far, each with its time.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ClusterAutoscaler:
                 if instance is not None and instance.state is not InstanceState.DELETING:
                     await self.cloud.delete(deed.node)
             case ActionKind.TIMED_OUT:
-                pass  # told to whoever listens; there is no object of a group to record an event on
+                pass  # only the callback gets it; a group has no object for an event
 
 
 def _is_unschedulable(pod: Pod) -> bool:
@@ -161,5 +161,5 @@ def _requested_cards(pod: Pod) -> int:
 
 
 def _card_count(quantities: Mapping[str, str]) -> int:
-    """Whole cards; the API server has refused what is no quantity, but 1k is one."""
+    """Counts whole cards; the API server has refused invalid quantities, but ``1k`` is valid."""
     return int(parse_quantity(quantities.get(RESOURCE, "0")))

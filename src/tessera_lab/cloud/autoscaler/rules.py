@@ -1,4 +1,4 @@
-"""Decisions of the cluster autoscaler in one scan: a snapshot in, actions out.
+"""Decisions of the cluster autoscaler in one scan: turns a snapshot into actions.
 
 After its code (kubernetes/autoscaler, clusterstate and static_autoscaler, July 2026). Rules:
 
@@ -59,13 +59,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A registered node of a group.
 
     Attributes:
-        name: the node's.
-        group: the group's.
+        name: the node's name.
+        group: the group's name.
         created: when it registered, seconds since 1970.
         ready: its Ready condition, and no startup taint.
         labelled: it carries the accelerator label.
         cards: cards that it offers.
-        free: of them nobody's.
+        free: cards of these that no pod uses.
         empty: only DaemonSets' pods run on it.
     """
 
@@ -80,7 +80,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that no node has room for: when it was made, cards, priority."""
+    """A pod that no node has room for: time of creation, cards, priority."""
 
     created: float
     cards: int
@@ -116,11 +116,11 @@ class ScalingAction(msgspec.Struct, frozen=True, kw_only=True):
     """One action of the autoscaler.
 
     Attributes:
-        kind: what.
+        kind: kind of the action.
         group: the group.
         count: machines to add.
-        node: the machine to take away.
-        why: in the autoscaler's words.
+        node: the machine to remove.
+        why: the reason, in the autoscaler's words.
     """
 
     kind: ActionKind
@@ -139,25 +139,25 @@ class AutoscalerMemory:
 
     def __init__(self) -> None:
         self.requests: dict[str, _ScaleUpRequest] = {}
-        self.backoff: dict[str, tuple[float, float]] = {}  # until when, and how long it was
-        self.unneeded: dict[str, float] = {}  # since when, of Ready nodes that are empty
-        self.unready: dict[str, float] = {}  # likewise, of others that are not upcoming
+        self.backoff: dict[str, tuple[float, float]] = {}  # by group: its end and its length
+        self.unneeded: dict[str, float] = {}  # by empty Ready node: since when
+        self.unready: dict[str, float] = {}  # by empty node neither Ready nor upcoming: since when
         self.last_add = float("-inf")
 
 
 def scan(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> list[ScalingAction]:
-    """One scan; ``memory`` is changed."""
+    """Runs one scan and updates ``memory``."""
     spare = {view.group.name: view.target - view.group.minimum for view in snapshot.groups}
     actions = [deed for each in snapshot.groups for deed in _remove_late_machines(each, snapshot, timers, spare)]
     for each in snapshot.groups:
         actions += _end_request(each, snapshot, memory, timers)
     more = _scale_up(snapshot, memory, timers)
-    # Nothing that is there goes in the scan in which something comes.
+    # A scan that adds machines removes none.
     return actions + (more or _scale_down(snapshot, memory, timers, spare))
 
 
 def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> bool:
-    """True if time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
+    """True if an action becomes due by time alone: for a young pod, machines that start, or an idle node."""
     young = any(pod.cards and snapshot.now - pod.created < timers.gpu_buffer for pod in snapshot.pending)
     spare = {view.group.name for view in snapshot.groups if view.target > view.group.minimum}
     idle = {*memory.unneeded, *memory.unready}
@@ -165,19 +165,19 @@ def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: 
 
 
 def is_started(node: NodeView) -> bool:
-    """True if a node is taken for ready: with the label only once it offers a card."""
+    """True if the autoscaler counts a node as ready: with the label only once the node offers a card."""
     return node.ready and not (node.labelled and node.cards == 0)
 
 
 def is_starting(node: NodeView, now: float, timers: AutoscalerTimers) -> bool:
-    """True if a node is on its way, for not too long."""
+    """True if a node is starting and its time to start is not over."""
     return not is_started(node) and now - node.created < timers.max_node_startup
 
 
 def count_upcoming(
     view: GroupView, snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers
 ) -> int:
-    """Machines of a group that are counted on to offer cards."""
+    """Counts the machines of a group that are expected to offer cards."""
     return _count_coming(view, snapshot, timers) if _is_counted_on(view.group.name, snapshot.now, memory) else 0
 
 
@@ -210,7 +210,7 @@ def _remove_late_machines(
 def _end_request(
     view: GroupView, snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers
 ) -> list[ScalingAction]:
-    """Ends the group's scale-up request, well or by its deadline."""
+    """Ends the group's scale-up request, by success or by its deadline."""
     name = view.group.name
     request = memory.requests.get(name)
     if request is None:
@@ -233,7 +233,7 @@ def _end_request(
 
 
 def _next_backoff(before: tuple[float, float] | None, now: float, timers: AutoscalerTimers) -> tuple[float, float]:
-    """Until when a group is left alone after one more failure, and how long that is."""
+    """Returns end and length of a group's back-off after one more failure."""
     length = timers.first_backoff if before is None else min(timers.longest_backoff, before[1] * 2)
     return now + length, length
 
@@ -301,7 +301,7 @@ def _scale_down(
 
 
 def _removal_reason(node: NodeView, now: float, memory: AutoscalerMemory, timers: AutoscalerTimers) -> str:
-    """Why a node may go now; empty if it may not."""
+    """Returns why a node may be removed now; empty if it may not."""
     safe = is_starting(node, now, timers) and _is_counted_on(node.group, now, memory)
     since, other, limit, why = (
         (memory.unneeded, memory.unready, timers.unneeded, "unneeded")
