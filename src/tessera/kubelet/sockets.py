@@ -1,4 +1,4 @@
-"""Unix sockets of a plugin folder: names that fit, leftovers that go, changes that wake.
+"""Unix sockets of a plugin folder: makes names that fit, removes leftover sockets, identifies files.
 
 A socket's path may have 107 bytes (``sun_path`` in sys/un.h, less the final zero). Kubelet joins a plugin's socket name
 with its own view of the folder, so the longer of that and ours counts.
@@ -10,20 +10,20 @@ import socket
 from hashlib import blake2b
 from pathlib import Path
 
-#: Where kubelet looks for plugins (``DevicePluginPath``).
+#: Folder in which kubelet looks for plugins (``DevicePluginPath``).
 PLUGIN_DIR = Path("/var/lib/kubelet/device-plugins")
 KUBELET_SOCKET = "kubelet.sock"
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
-#: Of every socket that :func:`plugin_socket` names.
+#: Prefix of every socket that :func:`plugin_socket` names.
 PREFIX = "tessera-"
-#: What tells a file from a later one of the same name.
+#: Identifies a file, and distinguishes it from a later one of the same name.
 FileId = tuple[int, int, int]
 _LONGEST_PATH = 107
 
 
 def plugin_socket(folder: Path, resource_name: str) -> Path:
-    """A new name for a plugin's socket: unlike every earlier one, so that old and new plugin can live side by side.
+    """Makes a new, unique name for a plugin's socket, so that old and new plugin can run side by side.
 
     Raises:
         ValueError: the folder's path leaves no room for a name.
@@ -48,7 +48,7 @@ def list_plugin_sockets(path: Path) -> frozenset[str]:
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """Removes the plugin sockets in ``folder`` that nobody listens on; returns what it removed.
+    """Removes the plugin sockets in ``folder`` that no process listens on; returns what it removed.
 
     Sockets of another agent that still runs, during an upgrade, stay.
     """
@@ -64,7 +64,7 @@ def _is_listening(path: Path) -> bool:
             probe.connect(os.fspath(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
-        except OSError:  # full backlog, no permission: somebody is there
+        except OSError:  # full backlog, no permission: a process listens
             return True
     return True
 

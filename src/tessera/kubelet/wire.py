@@ -1,4 +1,4 @@
-"""Translation between the seam's values and kubelet's protobuf messages. Pure."""
+"""Translates between the values of :mod:`tessera.kubelet.interfaces` and kubelet's protobuf messages. Pure."""
 
 from collections.abc import Iterable, Sequence
 

@@ -2,9 +2,9 @@
 
 
 class StepBudget:
-    """A number of steps to spend. A step is what asking one node about one demand costs, some microseconds.
+    """A number of steps to spend. One step is the cost of asking one node about one demand, some microseconds.
 
-    Whoever spends looks at :attr:`spent` before it begins something new; what has begun may overdraw a little.
+    A spender looks at :attr:`spent` before it begins something new; begun work may overdraw a little.
     """
 
     def __init__(self, steps: int) -> None:
@@ -12,20 +12,20 @@ class StepBudget:
 
     @property
     def left(self) -> int:
-        """Steps that are left; negative once overdrawn."""
+        """Returns the steps that are left; negative once overdrawn."""
         return self._left
 
     def spend(self, steps: int = 1) -> None:
-        """Notes that steps were taken."""
+        """Counts steps that were taken."""
         self._left -= steps
 
     @property
     def spent(self) -> bool:
-        """Tells if no steps are left."""
+        """True if no steps are left."""
         return self.left <= 0
 
     def part(self, share: float) -> "StepBudget":
-        """A part of what is left. Whatever is spent from now on, on the part or on the whole, counts on both."""
+        """Returns a budget with a part of the rest. From now on, spending on either counts on both."""
         return _PartialBudget(self, int(self.left * share))
 
 

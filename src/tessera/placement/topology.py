@@ -1,20 +1,20 @@
 """Chooses whole cards of a node that are close together: scores of pairs, and the best set for a request.
 
-A pair of cards scores by how fast they talk: points for the way through PCIe plus 100 for every NVLink between them
-(the points of NVIDIA's go-gpuallocator, so that its published results hold here). Cards on an NVSwitch reach each other
-with as many links as the narrower of the two has.
+The score of a pair of cards shows how fast they communicate: points for the way through PCIe plus 100 for every NVLink
+between them (the points of NVIDIA's go-gpuallocator, so that its published results hold here). Two cards on an NVSwitch
+have as many links with each other as the card with fewer links has.
 
-The best set is not the set with the highest score: taking that one may leave poor sets for everybody after. All
-available cards are divided into sets of the requested size, what is over forms a rest; the division with the highest
-total counts, and of its sets the best that holds every card that must be in it. Ties go to the first in card order.
+The best set is not the set with the highest score: taking that one may leave poor sets for later requests. The search
+divides all available cards into sets of the requested size and a rest. The division with the highest total counts, and
+of its sets the best one that holds every required card. Ties go to the first in card order.
 
-The search is exact for up to :data:`EXACT_CARDS` cards: a division is worth the sum over its cards of the most that
-each could have, less what its sets lose against that, so sets are tried by loss and a branch ends where its loss
-reaches the best known one; two ways to the same remaining cards are compared by loss as well (``bench/preferred.py``
-has the times). Beyond that size sets are grown card by card and improved by exchange.
+The search is exact for up to :data:`EXACT_CARDS` cards. The value of a division is the sum of the best points that each
+card could have, less the loss of its sets against that. So the search tries sets by loss and ends a branch when its
+loss reaches the best known one; it also compares two ways to the same remaining cards by loss (``bench/preferred.py``
+has the times). Beyond that size the search grows sets card by card and improves them by exchange.
 
-This module knows nothing of reading links, of shares or of MIG devices. An unknown card scores nothing with any other,
-so a card that is lost or has just appeared disturbs no answer.
+This module does not know how links are read, nor shares or MIG devices. An unknown card scores nothing with any other,
+so a lost or new card disturbs no answer.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ from typing import Self
 
 import msgspec
 
-#: Requests over more cards than this are answered by growth and exchange; no machine of NVIDIA's has more in one host.
+#: Requests over more cards than this use growth and exchange; no machine of NVIDIA's has more in one host.
 EXACT_CARDS = 16
 #: Points of one NVLink (go-gpuallocator, ``SingleNVLINKLink``).
 NVLINK_POINTS = 100
-#: More than any loss.
+#: A number above any loss.
 _NEVER = 1 << 60
 
 
@@ -52,11 +52,11 @@ class PciPath(IntEnum):
 
 
 class CardLink(msgspec.Struct, frozen=True):
-    """What joins two cards.
+    """The connection of two cards.
 
     Attributes:
-        path: through PCIe.
-        nvlinks: NVLinks that lead from one directly to the other.
+        path: the way through PCIe.
+        nvlinks: direct NVLinks between the two.
     """
 
     path: PciPath = PciPath.UNKNOWN
@@ -64,16 +64,16 @@ class CardLink(msgspec.Struct, frozen=True):
 
 
 class Topology:
-    """The cards of a node and how well each pair is joined.
+    """The cards of a node and the connection of each pair.
 
     Args:
-        cards: every card, in the order in which ties are broken (by index).
-        pairs: what joins two cards, in either order; a pair that is told in both orders counts with the better value,
-            since a link that one end no longer reports is still there.
+        cards: every card, in the order that breaks ties (by index).
+        pairs: the connection of two cards, in either order; of a pair in both orders the better value counts, since a
+            link that one end no longer reports still exists.
         switch_links: NVLinks of a card that end at an NVSwitch.
 
     Raises:
-        ValueError: a card stands twice.
+        ValueError: a card is listed twice.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Topology:
 
     @classmethod
     def without_links(cls, cards: Sequence[str]) -> Self:
-        """Cards of which nothing is known but their order."""
+        """Returns cards of which only the order is known."""
         return cls(cards, {})
 
     def score(self, one: str, other: str) -> int:
-        """Points of a pair; 0 for a card that is not known."""
+        """Returns the points of a pair; 0 for an unknown card."""
         return self._scores.get((one, other), 0)
 
     def total(self, cards: Iterable[str]) -> int:
@@ -106,16 +106,16 @@ class Topology:
         return sum(self.score(one, other) for one, other in combinations(cards, 2))
 
     def preferred(self, available: Collection[str], must: Collection[str], size: int) -> tuple[str, ...]:
-        """The best ``size`` of the available cards.
+        """Returns the best ``size`` of the available cards.
 
         Args:
             available: cards to choose from, ``must`` included.
-            must: cards that have to be among them.
-            size: how many.
+            must: cards that the set must contain.
+            size: the number of cards.
 
         Returns:
             The cards in card order; empty if there is no such set: fewer than ``size`` available, more than ``size``
-            that must be, or one that must be and is not available.
+            required, or a required one that is not available.
         """
         pool = sorted(set(available), key=lambda card: (self._order.get(card, len(self.cards)), card))
         wanted = set(must)
@@ -143,13 +143,13 @@ def _score(pairs: Mapping[tuple[str, str], CardLink], switch_links: Mapping[str,
 class _Division:
     """Divides cards into sets of one size and a rest.
 
-    A set of cards is an ``int``. The first card has the highest bit, so that of two sets of one size the one that comes
-    first in card order is the greater number.
+    A set of cards is an ``int``. The first card has the highest bit, so of two sets of one size the one that is first
+    in card order is the greater number.
 
     Args:
         weights: points of every pair.
         size: cards in a set.
-        needed: cards that one set has to hold together, by number.
+        needed: cards that must be together in one set, by number.
     """
 
     def __init__(self, weights: list[list[int]], size: int, needed: Collection[int]) -> None:
@@ -160,8 +160,8 @@ class _Division:
         self._best = 0
         self._weights = weights
         self._losses: dict[int, int] = {}
-        # By the first card of a set: loss, which is twice what its cards lack of the most that they could have, and
-        # the negative set; ascending, so the least loss comes first and equals stand in card order.
+        # By the first card of a set: its loss, which is twice the difference between its cards' best points and theirs
+        # here, and the negative set; ascending, so the least loss is first and ties are in card order.
         self._sets: list[list[tuple[int, int]]] = []
         self._least = {0: 0}
         most = [sum(sorted(row)[-(size - 1) :]) if size > 1 else 0 for row in weights]
@@ -201,7 +201,7 @@ class _Division:
         self._least[length] = least
 
     def best_set(self) -> list[int]:
-        """The best set of the best division, by number."""
+        """Returns the best set of the best division, by number."""
         full = (1 << self._count) - 1
         self._best = 1 + sum(sets[-1][0] for sets in self._sets if sets)
         self._search(full, 0, {})
@@ -239,7 +239,7 @@ class _Division:
         return after_set, min(after_set, after_rest), after_rest
 
     def _first(self, left: int, loss: int, failed: dict[int, int]) -> list[int]:
-        """The first division in card order that has the best loss; ``failed`` has losses that lead nowhere."""
+        """Returns the first division in card order that has the best loss; ``failed`` has losses without a division."""
         if left.bit_count() <= self._size:
             return [left] if loss + self._losses.get(left, _NEVER) == self._best else []
         after_set, _, after_rest = self._limits(left)
@@ -259,7 +259,7 @@ class _Division:
 
 
 def _grow_set(weights: list[list[int]], size: int, fixed: list[int]) -> list[int]:
-    """A good set of many cards: the best neighbour is added to each possible first card, then cards are exchanged."""
+    """Returns a good set of many cards: grows one from each possible first card, then exchanges cards."""
     starts = [fixed] if fixed else [[first] for first in range(len(weights))]
     candidates = [_improve_set(weights, _grow(weights, size, start), fixed) for start in starts]
     return max(candidates, key=lambda members: _points(weights, members))

@@ -42,7 +42,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
         reason: reason of Ready, and of Error if that is true.
         message: one sentence.
         error: True if a person must act.
-        waiting: by node without a driver: the event that it waits for.
+        waiting: by node without a driver, the event that it waits for.
         notices: notices on the object's fields; only those on fields without effect are used.
     """
 

@@ -59,8 +59,7 @@ class PlacementContext:
         filters: the other rules, made for this batch.
         ledger: existing allocations; a node that still takes back a pod's slices is no place for that pod.
         home_of: returns the node that an ungated pod must run on.
-        grown_since: returns the nodes where room may have grown since a pod was refused; None if the pod was not
-            refused.
+        grown_since: by refused pod, the nodes where room may have grown since; None or no entry if it was not refused.
     """
 
     fleet: Fleet

@@ -167,7 +167,7 @@ class Volume(Wire, frozen=True, kw_only=True):
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
-    """Requests of a claim."""
+    """The desired state of a pod."""
 
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()

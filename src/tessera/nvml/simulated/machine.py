@@ -106,7 +106,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
             self.compute_mode = ComputeMode.DEFAULT
 
     def restart(self) -> None:
-        """Does the common part of reset and reboot: removes instances, applies a pending mode, clears recovery."""
+        """Common part of reset and reboot: removes instances, applies a pending mode, clears the recovery action."""
         self.instances = []
         self.apply_pending_mode()
         if self.attributes is not None and self.attributes.recovery_action is not None:
