@@ -24,7 +24,7 @@ from tessera.limits import BUILD_WORDS
 
 
 class BuildPhase(Enum):
-    """How far a build is."""
+    """The phase of a build."""
 
     NONE = "none"  # not wanted so far, or waiting for its turn
     RUNNING = "running"
@@ -36,7 +36,7 @@ class BuildState(msgspec.Struct, frozen=True, kw_only=True):
     """One build, over all of its attempts.
 
     Attributes:
-        phase: how far it is.
+        phase: the phase.
         since: seconds since 1970 at which this phase began; 0 for NONE.
         attempts: number of Jobs so far.
         text: progress or error, in the pod's own words; empty if there is nothing to report.

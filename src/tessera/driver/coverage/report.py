@@ -1,4 +1,4 @@
-"""Which of the next kernels have a driver image, and whether nodes may take them.
+"""Decides from image lookups which next kernels have a driver image, and whether nodes may take them.
 
 The gate of one kind of node (system and architecture) is open while every next kernel of that kind is covered. A kernel
 is covered if a node that boots into it gets its driver in the way its policy asks for: from a precompiled image where

@@ -1,4 +1,4 @@
-"""Which nodes may begin an upgrade: nodes that want another driver set, their order, and the budget of one round. Pure.
+"""Selects nodes that may begin an upgrade: those that want another set, their order, and one round's budget. Pure.
 
 A node can want its current set *again*: its driver was unloaded while pods hold GPUs, and it cannot load under them.
 Such a node begins like the others, but failures of the set on other nodes do not delay it.

@@ -18,12 +18,12 @@ state                  what is done                                   what comes
 =====================  =============================================  =====================================
 cordon-required        cordon, with our mark; note a foreign cordon   wait-for-jobs-required
 wait-for-jobs-…        nothing; pods of the selector end, or timeout  pod-deletion-required
-pod-deletion-required  evict pods with cards                          pod-restart-required; else
+pod-deletion-required  evict pods with GPUs                           pod-restart-required; else
                                                                       drain-required or upgrade-failed
 drain-required         evict all others, too (where enabled)          pod-restart-required, upgrade-failed
 pod-restart-required   pause; take the label away; set the new one    validation-required, upgrade-failed
 validation-required    wait for the proof; end the pause; wait until  uncordon-required, upgrade-failed
-                       cards are offered again
+                       GPUs are offered again
 uncordon-required      uncordon if it was us                          upgrade-done
 upgrade-failed         back to the previous set, then as before       upgrade-required for another set
 =====================  =============================================  =====================================

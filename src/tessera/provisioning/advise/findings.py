@@ -21,7 +21,7 @@ from tessera.provisioning.statistics import needed
 
 
 class Rank(IntEnum):
-    """How bad a finding is; the worst first."""
+    """The severity of a finding; the worst first."""
 
     NEVER_READY = 0
     LABEL_MISSING = 1
@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One mistake in the settings.
 
     Attributes:
-        rank: how bad it is.
+        rank: its severity.
         group: the node group.
         text: the mistake.
         remedy: the action that corrects it.

@@ -2,9 +2,9 @@
 
 Three durations matter to an autoscaler, each begun where one of its timers begins:
 
-* ``provision``: from the request to a usable card; against ``maxNodeProvisionTime``;
-* ``startup``: from the node's registration to a usable card; against ``maxNodeStartupTime``;
-* ``ready``: from the node's Ready condition to a usable card; against ``unneededTime`` and ``delayAfterAdd``.
+* ``provision``: from the request to a usable GPU; against ``maxNodeProvisionTime``;
+* ``startup``: from the node's registration to a usable GPU; against ``maxNodeStartupTime``;
+* ``ready``: from the node's Ready condition to a usable GPU; against ``unneededTime`` and ``delayAfterAdd``.
 
 A record that lacks a moment gives no value for the durations around it. A node that was removed before its GPUs were
 usable gives only its lifetime. The remaining nodes are the quick ones, so if nodes were lost, the measured times are

@@ -71,14 +71,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Records that have something in common.
 
     Attributes:
-        name: what, by what they are told apart: ``{"strategy": "built"}``.
-        records: how many.
-        lost: nodes that went away before their cards could be used.
-        simulated: how many of the records are from the lab.
+        name: the group's value of each property: ``{"strategy": "built"}``.
+        records: number of records.
+        lost: nodes that were removed before their GPUs were usable.
+        simulated: number of records from the lab.
         late: nodes that stood there before anybody asked for their driver; only what follows that is measured of them.
         phases: numbers by phase, in the order of the phases.
         totals: numbers of sums of phases: ``total``, ``total-startup`` and so on.
-        stack: how the mean time is made up; None if too little is known.
+        stack: the phases of the mean time; None if too little is known.
     """
 
     name: Mapping[str, str]

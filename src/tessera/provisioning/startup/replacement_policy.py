@@ -38,7 +38,7 @@ PROTECTING: Mapping[str, frozenset[str] | None] = {
 
 
 class ReplacementAnswer(Enum):
-    """Whether an overdue node is replaced."""
+    """The outcomes for an overdue node."""
 
     #: Replacement is off, or in progress.
     NOTHING = "nothing"

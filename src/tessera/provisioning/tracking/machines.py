@@ -1,4 +1,4 @@
-"""Reads Machines and NodeClaims of autoscalers: which node they become, and when they were requested. Pure."""
+"""Reads Machines and NodeClaims of autoscalers: the nodes that they become, and the times of their requests. Pure."""
 
 from collections.abc import Mapping
 

@@ -45,7 +45,7 @@ class Tracker:
 
     Attributes:
         records: by node name: nodes that are or were starting, of the present Node object.
-        changed: names of nodes whose record changed since somebody cleared this.
+        changed: names of nodes whose record changed since the caller cleared this set.
     """
 
     def __init__(self) -> None:
