@@ -1,8 +1,7 @@
 """Names that an image may have: candidate references in sequence, derived from the query and the pool.
 
 NVIDIA's operator tries only one name. The operating system's part of that name has changed over its releases and
-differs
-between publishers. So Tessera tries several, best first, and the answer says which one matched:
+differs between publishers. So Tessera tries several, best first, and the answer says which one matched:
 
 * precompiled: ``<version>-<kernel>-<OS>``, for a branch ``<first number of the version>-<kernel>-<OS>``;
 * builder: ``<version>-<OS>``;
@@ -10,8 +9,7 @@ between publishers. So Tessera tries several, best first, and the answer says wh
 * a version that is a digest (``sha256:…``): that digest, nothing appended.
 
 The kernel is never shortened: it is the output of ``uname -r``, with architecture and page size if it has them, and
-with
-``_`` for characters that a tag cannot have (``+64k`` is ``_64k``). So a name in another OS form never has wrong
+with ``_`` for characters that a tag cannot have (``+64k`` is ``_64k``). So a name in another OS form never has wrong
 modules.
 
 This module does not know whether an image exists.

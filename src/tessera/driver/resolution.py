@@ -1,9 +1,8 @@
 """Image queries and their answers: values and the :class:`Resolver` protocol, no I/O.
 
 There are four kinds of failures, since each needs another remedy: the image is missing (build it), the registry
-requires
-other credentials (an administrator grants them), the registry is unreachable (wait, and use its last answer), or the
-image exists only for another architecture.
+requires other credentials (an administrator grants them), the registry is unreachable (wait, and use its last answer),
+or the image exists only for another architecture.
 """
 
 from enum import Enum

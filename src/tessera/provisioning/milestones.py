@@ -44,8 +44,7 @@ class ProvisioningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
         image: the driver's image.
         simulated: True for a node of the lab.
         asked: time since which somebody requests its driver, if observed; None without a request, and if the host has
-            the
-            driver.
+            the driver.
         unseen: its GPUs are usable, but nobody observed since when.
         lost: time at which it was removed before its GPUs were usable, so that its times are lower bounds; else None.
         replaced: time at which Tessera requested its replacement; else None.

@@ -107,8 +107,7 @@ def plausible_milestones(at: Mapping[Milestone, float]) -> dict[Milestone, float
     """The moments without impossible ones.
 
     All others follow the registration. The request precedes all others: a later request belongs to another node, since
-    the
-    alternative would be that all other moments are wrong.
+    the alternative would be that all other moments are wrong.
     """
     registered = at.get(Milestone.REGISTERED)
     after = ORDER.index(Milestone.REGISTERED)
@@ -187,8 +186,7 @@ def current_phase(record: ProvisioningRecord) -> Milestone | None:
     """The current phase of a node: the first milestone that it has not reached; None if it has reached all.
 
     An unobserved milestone counts as reached if a later one proves it. Request and machine count as reached once the
-    node
-    is registered; for a node that existed before its driver's request, so does everything before that request.
+    node is registered; for a node that existed before its driver's request, so does everything before that request.
     """
     reached = _implied_milestones({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
     order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]

@@ -49,8 +49,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         high: its upper end.
         ratio: mean of the second divided by that of the first; None if the first is 0.
         effect: Hedges' g, the difference in standard deviations, corrected for small samples; None as for ``low``, and
-            if
-            one of both does not vary, since its standard deviation then says nothing.
+            if one of both does not vary, since its standard deviation then says nothing.
     """
 
     difference: float

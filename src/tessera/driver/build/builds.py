@@ -104,8 +104,7 @@ class BuildJobs:
 
         Args:
             orders: all orders that this requester wants now. An order that it leaves out is not started or retried any
-                more;
-                a running build goes on.
+                more; a running build goes on.
             by: name of the requester; the orders of other requesters stay.
         """
         self._wanted[by] = tuple(orders)

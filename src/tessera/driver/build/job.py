@@ -1,13 +1,11 @@
 """The objects of one build in the cluster: a Job, and the ConfigMap with its Containerfile and scripts.
 
 The Job's name contains the build's key and the attempt, so the API server allows each attempt only once, even if
-several
-controllers create it. The ConfigMap's name contains a hash of its data: it never changes, and builds of a family share
-it.
+several controllers create it. The ConfigMap's name contains a hash of its data: it never changes, and builds of a
+family share it.
 
 buildah runs as user 1000 with ``chroot`` isolation and plain copies as storage, since this needs the least of a node:
-no
-root and no devices. It does need user namespaces, so the pod has no seccomp or AppArmor profile and keeps the two
+no root and no devices. It does need user namespaces, so the pod has no seccomp or AppArmor profile and keeps the two
 capabilities with which ``newuidmap`` maps users. On OpenShift ``examples/openshift`` allows this to the account
 ``tessera-build``. There is no cross compiling: the pod runs on a node of the image's architecture, if possible on one
 without GPUs.

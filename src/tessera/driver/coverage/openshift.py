@@ -1,8 +1,7 @@
 """Kernels of future OpenShift releases, read from the output of ``oc`` and a file of a Driver Toolkit.
 
 A release names its RHCOS version and its Driver Toolkit (``oc adm release info RELEASE -o json``). Only the toolkit
-names
-the kernel (in its file ``/etc/driver-toolkit-release.json``). This module downloads nothing.
+names the kernel (in its file ``/etc/driver-toolkit-release.json``). This module downloads nothing.
 """
 
 import re

@@ -119,8 +119,7 @@ def expected_kernels(
         kernels: the next kernels.
         in_use: pools of the existing nodes, with their policies.
         policies: if no node runs the kernel's system, as in node groups scaled to zero, each of these policies covers
-            it,
-            on amd64 unless the kernel names another architecture.
+            it, on amd64 unless the kernel names another architecture.
     """
     found: dict[tuple[PoolKey, str, str], ExpectedKernel] = {}
     idle = []

@@ -6,8 +6,7 @@ Rules:
    follows. A refused one ends the search. After one without an answer, only cached answers count for the rest: the next
    name might exist but is worse, and nodes would change their driver because of a short outage.
 2. A found image is valid for :data:`FOUND_FOR`; then only its digest is requested (``HEAD``). A missing one stays
-   missing
-   for :data:`MISSING_FOR`, since it may be pushed at any moment.
+   missing for :data:`MISSING_FOR`, since it may be pushed at any moment.
 3. Each reference has at most one request in flight, for all callers together.
 4. A registry that does not answer gets a pause that grows and is random. During the pause and after it, the last found
    image counts, marked ``stale``. A clear answer (gone, refused, other architecture) ends that.

@@ -60,8 +60,7 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: P
         },
         "spec": {
             # The name is part of the selector: else the DaemonSet would adopt a matching pod without a controller, such
-            # as a
-            # validation pod.
+            # as a validation pod.
             "selector": {"matchLabels": {APP_LABEL: DRIVER_APP, DRIVER_SET_LABEL: made.id}},
             "updateStrategy": {"type": "OnDelete"},
             "template": {

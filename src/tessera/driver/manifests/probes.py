@@ -51,8 +51,7 @@ def driver_startup(written: Mapping[str, int]) -> Json:
 
     Args:
         written: fields of the policy's probe. Its total time and its timeout apply. Its period and delay do not: a
-            later
-            probe gains nothing.
+            later probe gains nothing.
     """
     patience = _PATIENCE
     if "failureThreshold" in written or "periodSeconds" in written:

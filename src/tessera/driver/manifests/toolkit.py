@@ -114,8 +114,7 @@ def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
         "CRIO_CONFIG_MODE": "config",
         "CDI_ENABLED": "true",
         # NVIDIA's runtime gives pods the driver's libraries for the devices that the agent lists as mounts. Variables
-        # of
-        # an image or ConfigMap count in privileged pods only. Mode cdi would look for a new slice in files that were
+        # of an image or ConfigMap count in privileged pods only. Mode cdi would look for a new slice in files that were
         # written before the slice was made (docs/decisions/container-environment.md).
         **default,
         "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",

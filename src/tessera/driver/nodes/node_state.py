@@ -23,8 +23,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
         sets: all driver sets with a DaemonSet, by id.
         toolkit: True if Tessera runs the container toolkit.
         gpu_pod: a pod that uses the node's GPUs and can be evicted, ``namespace/name``; empty if there is none, or if
-            nobody
-            checked since the driver serves.
+            nobody checked since the driver serves.
     """
 
     facts: DriverNodeFacts

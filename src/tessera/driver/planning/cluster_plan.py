@@ -271,8 +271,7 @@ class _ClusterPlanner:
         """Makes one toolkit for the cluster, as upstream does; only the ClusterPolicy configures it.
 
         If no ClusterPolicy asks for it any more, it is deleted after the last driver, since pods that use a driver may
-        still
-        start containers.
+        still start containers.
         """
         cluster = self._snapshot.selection.cluster
         managed = [self._snapshot.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]

@@ -6,8 +6,7 @@ Rules:
 2. If an object has a mistake, its last valid version counts. If there is none, the selection is frozen and nothing
    changes. So a typing error removes no driver.
 3. If the API server does not serve the kind (the CRD was never installed, or was removed), no driver is removed.
-   Drivers
-   are removed only if an object was deleted, or says ``enabled: false``.
+   Drivers are removed only if an object was deleted, or says ``enabled: false``.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -51,8 +51,7 @@ def may_receive_credentials(realm: str, registry: str, *, plain: bool) -> bool:
     """True if a token server may get credentials.
 
     The registry itself names its token server, so it could name any server. Over TLS the protocol allows this. Over
-    plain
-    HTTP, secrets go only to the registry's own host, and only if the registry itself is reached over plain HTTP.
+    plain HTTP, secrets go only to the registry's own host, and only if the registry itself is reached over plain HTTP.
 
     Args:
         realm: URL of the token server.

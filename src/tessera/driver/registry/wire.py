@@ -1,9 +1,8 @@
 """One HTTP request to a registry or its token server, bounded in time, size and redirects, through the right proxy.
 
 Tessera follows redirects itself: credentials go only to the host they belong to, and no redirect leads from TLS to
-plain
-HTTP. Certificates are checked as programs in Go check them, since registries issue theirs for Go programs. A private
-authority is trusted in addition to the system's.
+plain HTTP. Certificates are checked as programs in Go check them, since registries issue theirs for Go programs. A
+private authority is trusted in addition to the system's.
 
 ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are read in upper or lower case. ``NO_PROXY`` has the meaning that it
 has in Go, since clusters are configured for Go programs: domains with all their subdomains, addresses, address ranges

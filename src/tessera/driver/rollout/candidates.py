@@ -24,8 +24,7 @@ def is_unavailable(view: NodeView) -> bool:
     """True if a node is out of service, because of Tessera or by itself.
 
     A node that a person keeps out of service is not counted: the rollout does not lose it, and counting it would stop
-    the
-    rollout for as long as the person likes.
+    the rollout for as long as the person likes.
     """
     if view.foreign_cordon:
         return False

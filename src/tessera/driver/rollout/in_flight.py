@@ -1,9 +1,8 @@
 """Instructions in flight: started, but without a visible outcome. The rollout keeps nothing else between rounds. Pure.
 
 A watch shows a write some time after the server answered. Until then that node or pod gets no other instruction, and
-the
-node counts as in progress. So an old view never lets one node too many begin, and never evicts a pod twice. All of this
-may be lost with the process, since the next one lists everything before it decides.
+the node counts as in progress. So an old view never lets one node too many begin, and never evicts a pod twice. All of
+this may be lost with the process, since the next one lists everything before it decides.
 """
 
 import random

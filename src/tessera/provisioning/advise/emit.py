@@ -12,8 +12,7 @@ from tessera.provisioning.advise.timers import Advice, Timers
 FORMATS = ("openshift", "capi", "flags", "karpenter")
 
 #: Prefixes of annotations on a MachineSet or MachineDeployment. The autoscaler's environment variable CAPI_GROUP
-#: selects
-#: one; OpenShift sets it to its own (clusterapi provider of the cluster autoscaler).
+#: selects one; OpenShift sets it to its own (clusterapi provider of the cluster autoscaler).
 CAPI_GROUP, OPENSHIFT_GROUP = "cluster.x-k8s.io", "machine.openshift.io"
 #: The part of the annotation's name after the group and before the option.
 CAPI_OPTIONS = "/autoscaling-options-"
@@ -42,8 +41,7 @@ def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
     """The fields of the ClusterAutoscaler ``default`` for these timers.
 
     Use ``oc apply --server-side`` with a field manager of its own, so that the other fields stay. Under the field
-    manager
-    that wrote them, the server would remove them. It has no field for ``maxNodeStartupTime``: see :func:`capi`.
+    manager that wrote them, the server would remove them. It has no field for ``maxNodeStartupTime``: see :func:`capi`.
 
     Args:
         timers: its timers.

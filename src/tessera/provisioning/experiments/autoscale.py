@@ -1,8 +1,7 @@
 """Measures the time from a new node's Ready to a running GPU workload: adds a workload, removes it, and repeats.
 
 As Red Hat measured it: a pod that requests a GPU makes the autoscaler add a node. The time runs from the node's Ready
-to
-the start of the pod's container. Then the pod is deleted, and the autoscaler removes the node. If no node comes, the
+to the start of the pod's container. Then the pod is deleted, and the autoscaler removes the node. If no node comes, the
 experiment prints the scheduler's and kubelet's messages as they change.
 """
 

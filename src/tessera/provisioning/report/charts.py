@@ -142,8 +142,7 @@ def bars(results: Sequence[Samples], experiment: str, width: float = WIDE) -> st
     """An experiment as in the article: one bar for each scenario, as high as its mean; empty without samples.
 
     For simulated samples, Red Hat's means are shown beside the bars. If the width is too small for all bars, the
-    function
-    makes several drawings with one scale, and keeps bars that are compared in the same drawing.
+    function makes several drawings with one scale, and keeps bars that are compared in the same drawing.
     """
     rows = _side_by_side([each for each in results if each.experiment == experiment and each.samples])
     if not rows:

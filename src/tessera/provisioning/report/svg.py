@@ -1,8 +1,7 @@
 """A small writer of SVG: elements, texts with an estimated width, and axes with round numbers. Pure.
 
 Written by hand: a chart library would be the largest dependency of all for three kinds of bars. A drawing is readable
-on
-light and dark backgrounds, within a page or alone.
+on light and dark backgrounds, within a page or alone.
 """
 
 import math
