@@ -1,7 +1,7 @@
 """Addresses of a lab's own on this machine, so that several labs run side by side.
 
 Every address of 127.0.0.0/8 is this machine's on Linux. A lab takes one block ``127.N`` of 65,536 of them, for as long
-as it runs; pods that run for real listen there. A socket on the block's first address marks it as taken.
+as it runs; pods that run for real listen there. A socket on the block's first address shows that the block is in use.
 """
 
 import errno
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Port of the mark. Nothing else of a lab listens on a block's first address.
+#: Port of that socket. Nothing else of a lab listens on a block's first address.
 MARK_PORT = 47_806
 #: Blocks that a lab may take; 127.0 and 127.1 are what other programs use.
 BLOCKS = range(2, 256)

@@ -13,7 +13,7 @@ from tessera.limits import LAB_QUESTION
 
 SOCKET = "control.sock"
 
-#: Answers a request's argument; a ``ValueError`` is told to who asked.
+#: Answers a request's argument; the client gets the text of a ``ValueError``.
 RequestHandler = Callable[[str], str]
 
 
@@ -26,7 +26,7 @@ async def serve_control_socket(folder: Path, answers: Mapping[str, RequestHandle
             writer.write(_handle_request(answers, (await reader.readline()).decode()).encode())
             await writer.drain()
         except (ConnectionError, ValueError):
-            pass  # who asked went away, or sent a line that is too long: nobody is left to tell
+            pass  # the client went away, or sent a line that is too long: nobody gets an answer
         finally:
             writer.close()
 

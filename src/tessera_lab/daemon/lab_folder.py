@@ -1,4 +1,4 @@
-"""A lab that goes on in the background: one process, one folder.
+"""A lab that runs in the background: one process, one folder.
 
 The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
 says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
@@ -41,9 +41,9 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         server: the API server's address.
         kubeconfig: file for kubectl.
         nodes: as given to ``--nodes``.
-        virtual_time: whether simulated waiting is leapt over.
+        virtual_time: true if time skips simulated waits.
         started: RFC 3339.
-        registries: whether it has registries, which are simulated and can be asked (``resolve``).
+        registries: true if it has simulated registries, which ``resolve`` can query.
         groups: as given to ``--group``.
     """
 
@@ -64,13 +64,13 @@ def default_folder() -> Path:
 
 
 def resolve_folder(given: Path | None) -> Path:
-    """The folder of the running lab that is meant.
+    """Finds the folder of the running lab.
 
-    It is the given one, that in ``$TESSERA_LAB``, that of the kubeconfig in use, or the default one. A folder that
-    somebody names is the one, whatever else runs.
+    It is the given one, that in ``$TESSERA_LAB``, that of the kubeconfig in use, or the default one. A folder that the
+    user names always wins.
 
     Raises:
-        LabError: somebody names a folder, and no lab runs in it.
+        LabError: the user names a folder, and no lab runs in it.
     """
     named = given or (Path(os.environ["TESSERA_LAB"]) if os.environ.get("TESSERA_LAB") else None)
     if named is not None:
@@ -119,14 +119,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _remove_old_state(folder: Path) -> None:
-    """Removes what a lab that was killed said of itself and kept for its nodes: what starts now is another cluster."""
+    """Removes the state and the nodes' files of a lab that was killed, since a new cluster starts."""
     for name in ("lab.json", "kubeconfig", "control.sock"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "n", ignore_errors=True)
 
 
 def publish_state(folder: Path, state: LabState) -> None:
-    """Called by the lab once it can be used: writes its state and wakes who waits in :func:`start`."""
+    """Writes the state of a lab that is ready for use, and wakes the process that waits in :func:`start`."""
     (folder / "lab.json").write_bytes(msgspec.json.encode(state))
     ready = os.environ.get("TESSERA_LAB_READY")
     if ready is not None:
@@ -140,12 +140,12 @@ def find_running_lab(folder: Path) -> LabState | None:
         return None
     try:
         return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
-    except (OSError, ValueError, RecursionError):  # being written, or spoilt: nothing can be said of the lab
+    except (OSError, ValueError, RecursionError):  # incomplete or damaged: the lab's state is unknown
         return None
 
 
 def _lock_holder(folder: Path) -> int | None:
-    """The process that keeps the folder's lock: a running lab, or one that starts or ends just now. 0 if not known."""
+    """Returns the process with the folder's lock: a lab that runs, starts or ends. 0 if not known."""
     try:
         with (folder / "lock").open("rb") as lock:
             try:
@@ -162,7 +162,7 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
     """Starts ``tessera lab serve`` with the arguments in the background and waits until it can be used.
 
     Raises:
-        LabError: it runs already, or did not come up; the text holds the end of its log.
+        LabError: it runs already, or did not start; the text has the end of its log.
     """
     check_folder(folder)
     if _lock_holder(folder) is not None:
@@ -188,7 +188,7 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
         if state is None and child is not None:  # also when the wait was interrupted
             child.kill()
             child.wait()
-    child.returncode = 0  # it goes on, and whoever ends it finds it by its folder: nobody forgot it
+    child.returncode = 0  # it runs on, and is ended through its folder: suppresses Popen's warning
     if state is None:
         raise LabError(f"the lab did not start: {_last_log_line(folder)}")
     return state
@@ -196,9 +196,9 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
 
 @contextlib.contextmanager
 def _defer_interrupt() -> Iterator[None]:
-    """Puts Ctrl-C off to the end of the block, so that no process is begun that nobody knows."""
+    """Defers Ctrl-C to the end of the block, so that no started process is left unknown."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is ever interrupted
+        yield  # only the main thread gets interrupts
         return
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
@@ -211,7 +211,7 @@ def _defer_interrupt() -> Iterator[None]:
 
 
 def _wait_until_ready(reader: int) -> bool:
-    """True if the word ``ready`` came before the lab ended or patience did."""
+    """True if the word ``ready`` came before the lab ended and before the timeout."""
     try:
         readable, _, _ = select.select([reader], [], [], PATIENCE)
         return bool(readable) and os.read(reader, 5) == b"ready"
@@ -228,7 +228,7 @@ def stop(folder: Path) -> bool:
     """Ends the lab in the folder and removes the folder.
 
     Returns:
-        False if none was running; what a killed lab left behind is removed all the same.
+        False if none was running; it removes the files of a killed lab in any case.
 
     Raises:
         LabError: it did not end in time.
@@ -253,7 +253,7 @@ def _end_process(pid: int) -> None:
         ended, _, _ = select.select([handle], [], [], PATIENCE)
         if not ended:
             raise LabError(f"the lab (process {pid}) did not end within {PATIENCE:.0f} seconds; kill it")
-        with contextlib.suppress(ChildProcessError):  # only who started it can, and need, collect it
+        with contextlib.suppress(ChildProcessError):  # only its parent process can, and must, collect it
             os.waitpid(pid, os.WNOHANG)
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until it is told to end."""
+"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until a signal ends it."""
 
 import asyncio
 import base64
@@ -46,7 +46,7 @@ from tessera_lab.workloads.storage.provisioner import PROVISIONER
 #: How often kubelets renew their Leases, seconds, as real ones do.
 LEASE_SECONDS = 10.0
 
-#: Seconds for Tessera to come up on all nodes before the lab is said to be unusable.
+#: Seconds for Tessera to start on all nodes; then the lab counts as failed.
 PATIENCE = 55.0
 
 #: The default class of volumes, as kind, k3s and the clouds have one: claims without a class are served.
@@ -81,8 +81,8 @@ def serve_lab(folder: Path, options: LabOptions, commands: TesseraCommands) -> N
 
     Raises:
         LabError: the folder is another lab's.
-        ValueError: the nodes cannot be meant.
-        TimeoutError: Tessera did not come up.
+        ValueError: the nodes are not valid.
+        TimeoutError: Tessera did not start in time.
     """
     with lock_folder(folder), reserve_address_block() as network:
         lab = LabProcess(folder, options, commands, network)
@@ -104,7 +104,7 @@ class LabProcess:
         self._is_usable = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Real time on uvloop, or virtual time that leaps only over simulated waits."""
+        """Makes the event loop: real time on uvloop, or virtual time that skips only simulated waits."""
         if self._lab_options.virtual_time:
             return VirtualTimeLoop(may_leap=lambda: bool(self._is_usable and self._cluster and self._cluster.pending))
         return uvloop.new_event_loop()
@@ -145,10 +145,10 @@ class LabProcess:
         }
         return ClusterOptions(
             folder=self._folder,
-            # Whoever installs Tessera may run its agent as a process of its own, on the same cards.
+            # A user who installs Tessera may run its agent as a process of its own, on the same cards.
             shared_cards=not lab.installed,
             pull_seconds=lab.image_pull,
-            # Tessera's own image is there already: how long its pull takes is no part of what is shown.
+            # Nodes already have Tessera's own image: a lab does not show the time of its pull.
             images=frozenset(images(install_manifests())),
             slice_seconds=lab.slice_latency,
             publish_every=lab.publish_every,
@@ -162,7 +162,7 @@ class LabProcess:
         )
 
     async def _wait_until_usable(self, cluster: SimulatedCluster, clock: Clock) -> None:
-        """Nodes are registered; with Tessera installed, admission is trusted and every node with cards has joined."""
+        """Waits until nodes are registered; with Tessera also for the webhook and for all nodes with cards."""
         client = cluster.client("tessera-lab")
         await client.create(STORAGE_CLASSES.untyped(), _STORAGE)
         rng = cluster.rng("serve")
@@ -181,14 +181,14 @@ class LabProcess:
         async with watched.running():
             await watched.wait_until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
             await watched.wait_until(lambda: _are_webhooks_trusted(hooks), PATIENCE, "the webhook is trusted")
-            if self._lab_options.drivers:  # nobody serves a card before an administrator asks for drivers
+            if self._lab_options.drivers:  # no card is served before an administrator requests drivers
                 return
             await watched.wait_until(
                 lambda: self._are_nodes_served(nodes, slices), PATIENCE, "every node with cards is served"
             )
 
     def _are_nodes_served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
-        """True if each node with cards gives them to slicing on demand, or has said what it offers of them."""
+        """True if each node with cards serves them to on-demand slicing, or has published its offers."""
         return all(
             slices.cache.get(f"{INSTASLICE_NAMESPACE}/{spec.name}")
             or ((node := nodes.cache.get(spec.name)) is not None and OFFERS_ANNOTATION in node.metadata.annotations)
@@ -241,7 +241,7 @@ class LabProcess:
 
 
 def _resolve_image(registries: SimulatedResolver, query: str) -> str:
-    """The answer of the lab's registries to an :class:`ImageQuery`; both are JSON."""
+    """Returns the answer of the lab's registries to an :class:`ImageQuery`; both are JSON."""
     return msgspec.json.encode(registries.answer(msgspec.json.decode(query, type=ImageQuery))).decode()
 
 
@@ -279,7 +279,7 @@ def kubeconfig(url: str, authority: CertificateAuthority) -> str:
 
 
 async def _wait_for_signal() -> None:
-    """Returns when the process is asked to end."""
+    """Returns when the process gets SIGTERM or SIGINT."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,8 +1,8 @@
 """Attributes Tessera's savings to waits: removes the reference's waits one by one and simulates each step anew.
 
-A step's saving is the difference of two means, so savings sum to the whole difference exactly. What a wait costs
-depends on what it is next to (a poll behind a longer wait costs nothing), so the order of the steps matters: polls are
-taken out first, from the last one on, since each rounds what comes before it.
+A step's saving is the difference of two means, so savings sum to the whole difference exactly. The cost of a wait
+depends on its neighbours (a poll behind a longer wait costs nothing), so the order of the steps matters: polls are
+removed first, from the last one on, since each poll rounds the steps before it.
 
 For the same reason the steps are measured under a kubelet that publishes at once: rounded to its ten seconds, a step
 would save nothing or ten. What the rounding makes of both means has a line of its own. It is no saving: both orders of
@@ -25,7 +25,7 @@ class WaitSaving(msgspec.Struct, frozen=True, kw_only=True):
     """One step.
 
     Attributes:
-        what: the wait that was taken out, or the overlap that was made.
+        what: the wait that was removed, or the overlap that was added.
         seconds: how much the mean went down by it; negative if it went up.
     """
 
@@ -48,7 +48,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_saving(self) -> float:
-        """All together, seconds."""
+        """Sum of all savings, seconds."""
         return self.reference.summary.mean - self.ours.summary.mean
 
 
@@ -60,7 +60,7 @@ def attribute(
     Args:
         measure: samples of an order of steps, with the waits of the reference.
         built: the driver is built on the node.
-        told: what is measured next.
+        told: called with the name of the next measurement.
     """
 
     def mean(order: str, waits: ReferenceWaits, what: str) -> float:

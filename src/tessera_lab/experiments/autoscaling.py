@@ -34,7 +34,7 @@ class AutoscalingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scenario: how drivers come.
-        timers: the autoscaler's.
+        timers: the autoscaler's timers.
         operator: :data:`~tessera_lab.experiments.runs.UPSTREAM` or ``OURS``: whose order of steps.
         labelled: nodes carry the accelerator label from registration on.
         tainted: nodes carry Tessera's startup taint from registration on; only Tessera takes it away.
@@ -78,8 +78,8 @@ class AutoscalingRun(msgspec.Struct, frozen=True, kw_only=True):
         moments: the timeline.
         ran: when each pod ran that did, seconds after it was made; the first one first.
         made: nodes that were asked for.
-        lost: nodes that were taken away before their cards could be used.
-        idle: nodes that were taken away after that.
+        lost: nodes that were removed before their cards could be used.
+        idle: nodes that were removed after that.
         timed_out: scale-ups that took longer than the autoscaler waits.
         node_hours: of machines that were paid for.
         times: what the nodes took.
@@ -149,7 +149,7 @@ async def _observe(
 
 
 class _TimelineRecorder:
-    """Notes when nodes of the autoscaler and pods got how far."""
+    """Records the milestones of the autoscaler's nodes and of the pods, with their times."""
 
     def __init__(self, clock: Clock, scaler: ClusterAutoscaler) -> None:
         self._clock = clock
@@ -190,7 +190,7 @@ class _TimelineRecorder:
         return self._clock.now() - self._began
 
     def finish(self) -> AutoscalingRun:
-        """All of it."""
+        """Returns the whole result."""
         deeds = [(at - self._began, deed) for at, deed in self._scaler.actions]
         moments = [
             TimelineEntry(

@@ -1,4 +1,4 @@
-"""The cluster that an experiment runs in: whose order of steps, which images, how long things take.
+"""The cluster of an experiment: its order of steps, its images and its costs.
 
 Both orders of steps see the same costs, the same cluster and the same chance. Node feature discovery labels nodes in
 both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do, in both.
@@ -194,7 +194,7 @@ def _cluster(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for the files of the cluster's nodes; it is removed with the cluster."""
+    """Makes a folder for the files of the cluster's nodes, and removes it with the cluster."""
     with tempfile.TemporaryDirectory(prefix="tessera-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 

@@ -30,7 +30,7 @@ Told = Callable[[float], None]
 
 
 def silence_progress(seconds: float) -> None:
-    """Tells nobody."""
+    """Ignores progress."""
     del seconds
 
 

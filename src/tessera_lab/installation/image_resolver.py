@@ -1,4 +1,4 @@
-"""The resolver of driver images over the lab's catalogue: what the real one finds out with HTTP, without any.
+"""The resolver of driver images over the lab's catalogue, in place of the real one, which uses HTTP.
 
 Knows only what the catalogue names: that a world need not list its ``busybox`` does not make driver images exist.
 Answers take no time and are never stale. What a registry refuses is set at the catalogue, so that kubelets' pulls and
@@ -12,7 +12,7 @@ from tessera.driver.image_tags import SourceError, candidates
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 
-#: Which outcome counts where no candidate was found: those first that say least about what is there.
+#: Order in which outcomes count if no candidate was found: the least informative first.
 _WORST_FIRST = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
 
 _TEXTS = {

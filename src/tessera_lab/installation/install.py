@@ -203,11 +203,11 @@ class MissingDriver:
         self._node = node
 
     def has_library(self) -> bool:
-        """Its library is nowhere."""
+        """Returns False: there is no library."""
         return False
 
     def nvml(self, _home: DriverHome) -> AsyncNvml:
-        """Nothing can be opened.
+        """Refuses to open NVML.
 
         Raises:
             DriverNotLoaded: always.
@@ -215,13 +215,13 @@ class MissingDriver:
         raise DriverNotLoaded(f"node {self._node} of the lab was started without cards")
 
     def root(self, _home: DriverHome) -> Path | None:
-        """It has no files."""
+        """Returns None: the driver has no files."""
         return None
 
     def needs_new_process(self, _error: NvmlError) -> bool:
-        """Waiting costs nothing."""
+        """Returns False: the process can wait."""
         return False
 
     async def watch(self, _notify: Callable[[], None]) -> None:
-        """Nothing happens."""
+        """Reports no changes."""
         await asyncio.Event().wait()

@@ -1,7 +1,7 @@
 """The reference operator: follows the ClusterPolicy and labelled nodes, and makes its DaemonSets all at once.
 
 It sees a node with cards only once node feature discovery has labelled it. A reconcile goes through all states before
-anything of it counts. With the policy its DaemonSets go, and with them what nodes offer.
+any of its changes takes effect. Deleting the policy deletes its DaemonSets, and nodes then offer no cards.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class ReferenceOperator:
         costs: how long a reconcile takes.
         driver_toolkit: image of OpenShift's Driver Toolkit, for drivers that are built; empty elsewhere.
         waits: what it waits for.
-        draw: chance.
+        draw: draws durations.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""The waits of the reference operator's order of steps, as values, so that each can be taken out by itself.
+"""The waits of the reference operator's order of steps, as values, so that each can be removed by itself.
 
 Two more things are here, since they take seconds and are no work either: overlaps that the reference does not have, and
 kubelet's own period, which both orders of steps have.
 
 Sources: gpu-operator (assets of the driver's, the toolkit's and the validator's DaemonSets; validator's main), v23.6.1
-to v26.7.0. A wait of 0 stands for hearing of it at once.
+to v26.7.0. A wait of 0 means that the program reacts at once.
 """
 
 import msgspec
@@ -46,7 +46,7 @@ class ReferenceWaits(msgspec.Struct, frozen=True, kw_only=True):
     publish_every: float | None = 10.0
 
 
-#: As the operator is.
+#: The waits of the real operator.
 REFERENCE = ReferenceWaits()
 #: The same under a kubelet that publishes at once.
 PUBLISHED_AT_ONCE = ReferenceWaits(publish_every=None)
