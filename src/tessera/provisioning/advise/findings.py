@@ -196,7 +196,7 @@ def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool |
         yield told if labelled is False else msgspec.structs.replace(told, rank=Rank.TIMER_SHORT)
     elif labelled is not True:
         named.append(("unneededTime", current.unneeded, advice.ready, better.unneeded))
-    # Alone, a short timer does no harm; the loop of unneededTime includes it.
+    # A short delayAfterAdd matters only together with unneededTime, and the loop of unneededTime includes it.
     named = [each for each in named if each[0] != "delayAfterAdd" or _long(*each[1:])]
     for name, now, measured, advised in named:
         if now is not None and measured is not None and advised is not None:
