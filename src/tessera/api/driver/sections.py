@@ -59,12 +59,12 @@ def read_image_source(
     named["version"] = read_version(reading, fields, path)
     if not any(fields.get(key) for key in named):
         where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
-        if otherwise is not chart.MANAGER_SOURCE:  # which serves the driver, and is chosen by nobody
+        if otherwise is not chart.MANAGER_SOURCE:  # users do not choose this one
             reading.add_notice(
                 join_path(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}"
             )
         named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
-    if len(reading.found.problems) == before:  # what is no text is told already, and is not missing
+    if len(reading.found.problems) == before:  # a value of another type is reported already
         _judge_image(reading, named, path)
     return ImageSource(
         repository=named["repository"],

@@ -2,7 +2,7 @@
 
 The index is updated pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels
 are one group. The index remembers the groups that a selection selects; it compares a newer group with a selection only
-when somebody asks for that selection again. So a pod that comes or goes costs little, however many rules there are.
+when a caller asks for that selection again. So a pod that comes or goes costs little, however many rules there are.
 Every comparison is made for the pod whose rule needs it, and is counted in ``cost``.
 """
 

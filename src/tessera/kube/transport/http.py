@@ -225,7 +225,7 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
 
 
 def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
-    """OpenSSL's binding reads files only: one that only we may read, gone as soon as it is read."""
+    """Loads it from a file, since OpenSSL's binding needs one; only we may read it, and it is removed at once."""
     handle, path = tempfile.mkstemp(prefix="tessera-", suffix=".pem")
     try:
         with os.fdopen(handle, "wb") as file:
