@@ -27,7 +27,7 @@ DEFINITION = {
     "metadata": {"name": "clusterautoscalers.autoscaling.openshift.io"},
     "spec": {
         "group": "autoscaling.openshift.io",
-        "scope": "RunningLab",
+        "scope": "Cluster",
         "names": {
             "kind": "ClusterAutoscaler",
             "plural": "clusterautoscalers",
