@@ -7,7 +7,7 @@ TOOLS := kubectl docker-registry skopeo
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types layers unit soak bench lock fmt clean
+.PHONY: help demo check test lint types layers fast unit soak bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -24,6 +24,8 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards
 	@$(BIN)/tessera demo
 
+check: lint types layers fast  ## the inner loop: under a minute
+
 test: lint types layers unit  ## everything that must hold before a commit
 
 lint: $(VENV)/.dev
@@ -35,6 +37,12 @@ types: $(VENV)/.dev
 
 layers: $(VENV)/.dev
 	@$(BIN)/lint-imports
+
+# Tests that start no process and no cluster.
+FAST := agent/health agent/inventory agent/mig_config agent/slices api controller/filters controller/slicing docs explain \
+  mig nvml offers placement replay webhook/admission
+fast: $(VENV)/.dev
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(addprefix tests/,$(FAST))
 
 # Three workers for two cores: tests with real processes wait for them now and then.
 unit: $(VENV)/.dev
