@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits import (
+from tessera.limits.pods import (
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,
     NODE_AFFINITY_VALUES,

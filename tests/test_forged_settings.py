@@ -31,7 +31,8 @@ from tessera.driver.nodes.upgrade_record import parse_upgrade_record, referenced
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.policies.policy_watcher import decode_policies
 from tessera.kube.resources.meta import ObjectMeta
-from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
+from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits.settings import SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, ProvisioningHistory
 from tessera.text import one_line
 

@@ -9,7 +9,7 @@ in one place, :mod:`tessera.cli.base.console`.
 import html as _html
 import unicodedata
 
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 #: Unicode categories that steer a terminal, reorder what is read or have no agreed width: controls (C0, C1, DEL),
 #: format characters (bidirectional overrides, zero-width joiners), surrogates, private use, line and paragraph ends.

@@ -1,14 +1,32 @@
-"""Bounds on the input of others stand in one module, and the security page lists them as the program has them."""
+"""Limits on input from outside are defined in one package, and the security page lists them with their values."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
-from tessera.limits import all_limits
+from tessera import limits
+from tessera.limits import drivers, messages, nodes, planning, pods, processes, provisioning, settings
+from tessera.limits.limit import Limit
+from tessera_lab import limits as lab
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "security.md"
+FOLDER = Path(limits.__file__).parent
+
+#: The modules of limits in the order of the page, each with the title of its table.
+TABLES: dict[str, ModuleType] = {
+    "Text in messages": messages,
+    "Files of settings": settings,
+    "Pods": pods,
+    "Nodes": nodes,
+    "Decisions and caches": planning,
+    "Processes": processes,
+    "Drivers and registries": drivers,
+    "Provisioning records and reports": provisioning,
+    "The lab": lab,
+}
 
 #: Words in the name of a bound.
 WORDS = {"MOST", "LONGEST", "LARGEST", "MAX"}
@@ -26,28 +44,47 @@ OTHERS = {
 
 
 def test_the_security_page_lists_every_limit_with_its_value_and_reason() -> None:
-    rows = [
-        f"| `{name}` | {limit.bounds} | {int(limit):,} {limit.unit} | {limit.reason} |" for name, limit in all_limits()
-    ]
-    table = PAGE.read_text(encoding="utf-8").partition("## Limits")[2].partition("\n## ")[0]
-    listed = [line for line in table.splitlines() if line.startswith("| `")]
-    assert listed == rows, "the table of docs/security.md should read:\n" + "\n".join(rows)
+    wanted = "".join(table(title, module) for title, module in TABLES.items())
+    listed = PAGE.read_text(encoding="utf-8").partition("## Limits")[2].partition("\n## ")[0].partition("### ")
+    assert listed[1] + listed[2] == wanted.removesuffix("\n"), "docs/security.md should have:\n" + wanted
 
 
-def test_bounds_stand_in_the_module_of_limits_and_nowhere_else() -> None:
+def test_every_module_of_limits_has_a_table() -> None:
+    modules = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "limit"}
+    assert modules == {module.__name__.rpartition(".")[2] for module in TABLES.values()} - {"limits"}
+
+
+def test_limits_are_defined_in_the_modules_of_limits_and_nowhere_else() -> None:
     found = {each for path in sorted(SOURCE.rglob("*.py")) if "apiserver" not in path.parts for each in bounds(path)}
-    text = "make these a Limit in tessera/limits.py, or list them above if others cannot choose what they bound"
+    text = "make these a Limit in tessera/limits, or list them above if others cannot choose the bounded value"
     assert found == set(OTHERS), f"{text}: {sorted(found ^ set(OTHERS))}"
 
 
 def test_every_limit_is_used() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.name != "limits.py")
+    definitions = {*FOLDER.glob("*.py"), Path(lab.__file__)}
+    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path not in definitions)
     manifests = {"POLICY_ENTRIES"}  # deploy/policies/pods.yaml, tests/deploy/test_device_access.py
-    assert {name for name, _ in all_limits() if name not in source} == manifests
+    names = [name for module in TABLES.values() for name, _ in limits_of(module)]
+    assert {name for name in names if name not in source} == manifests
+
+
+def limits_of(module: ModuleType) -> Iterator[tuple[str, Limit]]:
+    """Name and limit of each definition of a module, in its order."""
+    for name, value in vars(module).items():
+        if isinstance(value, Limit):
+            yield name, value
+
+
+def table(title: str, module: ModuleType) -> str:
+    """A section of the page: the heading and the table of one module."""
+    rows = (
+        f"| `{name}` | {each.bounds} | {int(each):,} {each.unit} | {each.reason} |" for name, each in limits_of(module)
+    )
+    return "\n".join([f"### {title}", "", "| limit | bounds | at most | why |", "|---|---|---|---|", *rows, "", ""])
 
 
 def bounds(path: Path) -> Iterator[str]:
-    """Integers of a module whose name says that they are the most of something: ``cli/files.py:_LONGEST``."""
+    """Integers of a module whose names mean a maximum: ``cli/files.py:_LONGEST``."""
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]

@@ -25,15 +25,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits import (
-    KEY_SHOWN,
-    SETTINGS_MISTAKES,
-    SETTINGS_REPEATED,
-    SETTINGS_TEXT,
-    SETTINGS_VALUES,
-    VALUE_SHOWN,
-    YAML_FAULT_SHOWN,
-)
+from tessera.limits.messages import KEY_SHOWN, VALUE_SHOWN, YAML_FAULT_SHOWN
+from tessera.limits.settings import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
 from tessera.phrasing import list_alternatives
 
 

@@ -28,7 +28,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
-from tessera.limits import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
+from tessera.limits.nodes import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
 from tessera.mig.names import resource_spelling
 
 #: ``allocationStatusController``: promised, then handed to the scheduler, then to be destroyed.

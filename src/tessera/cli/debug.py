@@ -73,7 +73,7 @@ def replay(file: Path, output: str) -> None:
 
     Ends with exit code 1 if one of them does.
     """
-    from tessera.limits import RECORD_SIZE
+    from tessera.limits.processes import RECORD_SIZE
     from tessera.replay.service import read_records
 
     if file.stat().st_size > RECORD_SIZE:

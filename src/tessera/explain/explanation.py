@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tessera.limits import FACT_SHOWN
+from tessera.limits.messages import FACT_SHOWN
 from tessera.phrasing import list_names
 from tessera.text import one_line
 

@@ -39,7 +39,7 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.limits import NAMES_COMPARED
+from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording.history_store import RECORDS_NAME

@@ -16,7 +16,8 @@ from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
-from tessera.limits import EVENT_SHOWN, LEASE_DURATION
+from tessera.limits.messages import EVENT_SHOWN
+from tessera.limits.processes import LEASE_DURATION
 from tessera.phrasing import age
 from tessera.provisioning.milestones import ProvisioningRecord
 

@@ -20,7 +20,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound, TooManyRequests
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
-from tessera.limits import REMEMBERED_EVENTS
+from tessera.limits.processes import REMEMBERED_EVENTS
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ canonical form: k8s.io/apimachinery ``resource.Quantity``.
 import re
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 
-from tessera.limits import ECHOED, QUANTITY
+from tessera.limits.messages import ECHOED
+from tessera.limits.settings import QUANTITY
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

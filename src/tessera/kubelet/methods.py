@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
-from tessera.limits import KUBELET_MESSAGE
+from tessera.limits.processes import KUBELET_MESSAGE
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)

@@ -14,7 +14,7 @@ multiset); both range over a few hundred values on any known card, whatever the 
 
 from typing import Any
 
-from tessera.limits import CARD_STATES
+from tessera.limits.planning import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots

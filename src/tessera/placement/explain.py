@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from tessera.limits import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
+from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import TypeVar
 
-from tessera.limits import CARD_MODELS
+from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_table import Candidate, CardTable, Pending
 from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement

@@ -9,7 +9,7 @@ artificial: dozens of slices of several profiles that miss by one.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tessera.limits import DIVISION_STEPS
+from tessera.limits.planning import DIVISION_STEPS
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.step_budget import StepBudget

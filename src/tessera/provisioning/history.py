@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from tessera.limits import ECHOED, PROVISIONING_BOOK, PROVISIONING_BROKEN, PROVISIONING_RECORD, RECORD_TEXT
+from tessera.limits.messages import ECHOED
+from tessera.limits.provisioning import PROVISIONING_BOOK, PROVISIONING_BROKEN, PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,

@@ -10,7 +10,7 @@ Rules:
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.limits import METRIC_COMBINATIONS, METRIC_LABEL
+from tessera.limits.provisioning import METRIC_COMBINATIONS, METRIC_LABEL
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
 

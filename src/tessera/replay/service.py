@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from tessera.limits import RECORD_SIZE
+from tessera.limits.processes import RECORD_SIZE
 from tessera.replay.decider import Decider
 from tessera.replay.recorder import Record, Recorder
 

@@ -12,13 +12,14 @@ import msgspec
 
 from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.limits import ECHOED, LAB_NODES
+from tessera.limits.messages import ECHOED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
+from tessera_lab.limits import LAB_NODES
 from tessera_lab.simulation.supervision import supervise
 
 #: Sockets' paths have the node's name in them, which is the group's and six characters more.

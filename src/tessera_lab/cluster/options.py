@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC
-from tessera.limits import ECHOED, LAB_CARDS, LAB_NODES
+from tessera.limits.messages import ECHOED
 from tessera.nvml.simulated.machine import parse_spec
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
+from tessera_lab.limits import LAB_CARDS, LAB_NODES
 from tessera_lab.simulation.operating_systems import parse_system
 
 _NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")

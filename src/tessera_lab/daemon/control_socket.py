@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tessera.limits import LAB_QUESTION
+from tessera_lab.limits import LAB_QUESTION
 
 SOCKET = "control.sock"
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import msgspec
 
 from tessera.driver.build.settings import KERNEL
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 
 class OperatingSystem(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from tessera.agent.base.node_conditions import (
 from tessera.api.documents import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits.messages import CONDITION_MESSAGE
 
 WISH = DesiredSharing(name="slice-4", reason="the cluster's default")
 KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")

@@ -23,7 +23,7 @@ from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.journal import SliceJournalFile
 from tessera.api.names import PodUid
-from tessera.limits import BAD_FILES, STATE_FILE
+from tessera.limits.processes import BAD_FILES, STATE_FILE
 
 Value = dict[str, int]
 NESTED = b'{"a":' * 100_000

@@ -10,7 +10,7 @@ import pytest
 from tessera.cli.config.files import judge_file
 from tessera.cli.config.judgement import Judgement
 from tessera.cli.main import main
-from tessera.limits import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.limits.settings import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
 
 #: The file that mig-parted's package installs, shortened (deployments/systemd/hooks-default.yaml).
 HOOKS = """\

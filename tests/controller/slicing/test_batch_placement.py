@@ -10,7 +10,7 @@ from tests.support.slicer_world import SlicerWorld
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.batch_placement import first_batch
-from tessera.limits import BATCH_RULES
+from tessera.limits.planning import BATCH_RULES
 
 #: What one A100-40GB can hold at most, or nearly.
 FULL = [

@@ -13,7 +13,7 @@ from tessera.driver.coverage.kernels import (
     parse_kernel_lists,
     parse_system,
 )
-from tessera.limits import KERNEL_LIST, NEXT_KERNELS
+from tessera.limits.drivers import KERNEL_LIST, NEXT_KERNELS
 
 
 @pytest.mark.parametrize(

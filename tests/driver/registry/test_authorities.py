@@ -19,7 +19,7 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.kube.client.client import Client
-from tessera.limits import REGISTRY_AUTHORITIES
+from tessera.limits.drivers import REGISTRY_AUTHORITIES
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.limits import LAB_QUESTION
 from tessera_lab.daemon.control_socket import SOCKET, send_request, serve_control_socket
+from tessera_lab.limits import LAB_QUESTION
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from bench.reviews import bodies, cluster, review, reviewed
 
-from tessera.limits import (
+from tessera.limits.pods import (
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,
     NODE_AFFINITY_VALUES,
@@ -16,8 +16,8 @@ from tessera.limits import (
     POD_CONTAINERS,
     PRODUCTS,
     REQUIREMENT,
-    REVIEW_BODY,
 )
+from tessera.limits.processes import REVIEW_BODY
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.budget import PodRefused, ReviewBudget

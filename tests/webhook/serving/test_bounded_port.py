@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.limits import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
+from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
 from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.serving.bounded_port import BoundedPort, Bounds
 from tessera.webhook.serving.certificates import issue

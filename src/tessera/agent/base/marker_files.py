@@ -18,7 +18,7 @@ import msgspec
 
 from tessera.agent.base import folder_watch
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
-from tessera.limits import MARKER_FILE
+from tessera.limits.processes import MARKER_FILE
 
 #: Identifies the file of a marker: device, inode, time of the last write in ns.
 MarkerId = tuple[int, int, int]

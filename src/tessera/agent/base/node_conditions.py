@@ -13,7 +13,7 @@ import msgspec
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Condition
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"

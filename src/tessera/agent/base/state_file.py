@@ -7,8 +7,9 @@ Rules:
 - The value is followed by its SHA-256 on a line of its own, so one wrong byte is noticed even if the text can still be
   parsed. A file without that line was written by an older agent, or by hand, and is accepted.
 - A file that cannot be read, whatever the reason, never stops the agent. It is renamed to ``<name>.bad`` and counts as
-  empty; the agent then starts from the hardware and the API server. At most :data:`~tessera.limits.BAD_FILES` are
-  preserved: the first ones, which show how the damage began, and the newest.
+  empty; the agent then starts from the hardware and the API server. At most
+  :data:`~tessera.limits.processes.BAD_FILES` are preserved: the first ones, which show how the damage began, and the
+  newest.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tessera.limits import BAD_FILES, STATE_FILE
+from tessera.limits.processes import BAD_FILES, STATE_FILE
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.limits import REMEMBERED_SETTINGS
+from tessera.limits.processes import REMEMBERED_SETTINGS
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.operator_fields.notices import is_set
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.selectors import parse_selector
-from tessera.limits import POLICY_TEXT
+from tessera.limits.drivers import POLICY_TEXT
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")

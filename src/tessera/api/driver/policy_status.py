@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.documents import Notice, Problem
 from tessera.api.driver.assignment import DriverConflict
 from tessera.api.driver.node_status import DriverPhase, DriverStatus
-from tessera.limits import POLICY_MESSAGE
+from tessera.limits.drivers import POLICY_MESSAGE
 from tessera.phrasing import count_noun, list_names
 
 READY, ERROR = "Ready", "Error"

@@ -28,7 +28,7 @@ from tessera.api.driver.driver_policy import (
     WaitForCompletion,
 )
 from tessera.api.driver.field_reader import FieldReader
-from tessera.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
+from tessera.limits.drivers import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")

@@ -17,7 +17,7 @@ import msgspec
 
 from tessera.api.documents import Notice, Problem, ProblemCollector, join_path, load_document, quote_value
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
-from tessera.limits import MIG_LAYOUTS
+from tessera.limits.settings import MIG_LAYOUTS
 from tessera.mig.models import MODELS, model_by_product
 
 VERSION = "v1"

@@ -31,7 +31,7 @@ from tessera.api.sharing.profile import (
     SharingKind,
     SharingProfile,
 )
-from tessera.limits import RESOURCE_ENTRIES
+from tessera.limits.nodes import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"
 

@@ -27,7 +27,7 @@ from tessera.api.sharing.profile import (
     SharingKind,
     SharingProfile,
 )
-from tessera.limits import SHARING_REPLICAS
+from tessera.limits.settings import SHARING_REPLICAS
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import click
 from tessera.clock import SystemClock
 from tessera.errors import UserError
 from tessera.kube.client.client import Client
-from tessera.limits import LINE_SHOWN
+from tessera.limits.messages import LINE_SHOWN
 from tessera.text import one_line
 
 P = ParamSpec("P")

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import click
 
 from tessera import text
-from tessera.limits import LINE_SHOWN
+from tessera.limits.messages import LINE_SHOWN
 
 #: Escape sequences of :mod:`tessera.cli.base.tiles` and of progress lines: a colour, bold, and their end.
 _COLOUR = re.compile(r"(\x1b\[(?:1|0|3[0-7]|48;5;[0-9]{1,3}(?:;38;5;[0-9]{1,3})?)m)")

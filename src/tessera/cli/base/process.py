@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from tessera.limits import LOG_LINE, RECORDED_DECISIONS
+from tessera.limits.messages import LOG_LINE
+from tessera.limits.processes import RECORDED_DECISIONS
 from tessera.text import lines, one_line
 
 LEVELS = ("debug", "info", "warning", "error")

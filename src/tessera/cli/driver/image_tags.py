@@ -15,7 +15,7 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse_repository
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
-from tessera.limits import IMAGES_LISTED
+from tessera.limits.drivers import IMAGES_LISTED
 
 
 async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:

@@ -17,7 +17,7 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 Obj = Mapping[str, Any]
 

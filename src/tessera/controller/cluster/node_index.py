@@ -21,7 +21,7 @@ from tessera.controller.objects.node_constraints import (
 )
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
-from tessera.limits import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
+from tessera.limits.planning import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
 #: The taint of a cordoned node: key, value, effect. A pod may tolerate it.
 CORDON = ("node.kubernetes.io/unschedulable", "", "NoSchedule")

@@ -17,7 +17,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.selector_index import Key, SelectorIndex, pod_keys, selection_keys
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityTerm, PodRelations, PodSelection
-from tessera.limits import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
+from tessera.limits.planning import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
 #: Groups that can be passed over, or looked up, at the cost of one comparison.
 _LOOKUPS_A_STEP = 8

@@ -46,7 +46,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.write_pacing import AWAITED_WRITE, STATE_WRITE, pause_after_write
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

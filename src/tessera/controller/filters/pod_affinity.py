@@ -28,7 +28,7 @@ from tessera.controller.objects.pod_relations import (
     PodRelations,
     TopologySpread,
 )
-from tessera.limits import NEIGHBOUR_STEPS
+from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
 
 NO_PORTS = "node(s) didn't have free ports for the requested pod ports"

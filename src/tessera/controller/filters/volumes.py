@@ -27,7 +27,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.storage import PersistentVolumeClaimSpec
 from tessera.kube.selectors import make_selector
-from tessera.limits import VOLUME_STEPS
+from tessera.limits.planning import VOLUME_STEPS
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tessera.api.instaslice import ForeignSlice, NodeResources, ProfilePlacements, Slice
 from tessera.api.names import NodeName
 from tessera.controller.slicing.allocation import Allocation
-from tessera.limits import CARD_MODELS
+from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import placement_mask
 from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard

@@ -62,7 +62,7 @@ from tessera.controller.slicing.pending_writes import PendingWrites
 from tessera.controller.slicing.planner import Planner, depends_on_pods_or_volumes
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.kube.resources import Node, Pod
-from tessera.limits import DECISION_STEPS
+from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.decider import Decider

@@ -20,7 +20,7 @@ from tessera.driver.build.settings import (
 from tessera.driver.image_tags import tags
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 #: The first branch for which NVIDIA's driver container uses the open modules if the type is not set.
 FIRST_OPEN_BRANCH = 560

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.driver.pool import PoolKey
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 
 class UnbuildableError(ValueError):

@@ -20,7 +20,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.build.job import ATTEMPT_ANNOTATION, KEY_LABEL, TAG_LABEL, TARGET_ANNOTATION
 from tessera.driver.build.orders import BuildOrder
 from tessera.kube.resources import ContainerStateTerminated, Job, Pod
-from tessera.limits import BUILD_WORDS
+from tessera.limits.messages import BUILD_WORDS
 
 
 class BuildPhase(Enum):

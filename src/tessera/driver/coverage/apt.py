@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from tessera.limits import APT_INDEX
+from tessera.limits.drivers import APT_INDEX
 
 _PIECE = 1 << 20
 

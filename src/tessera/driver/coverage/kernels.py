@@ -20,7 +20,8 @@ import msgspec
 
 from tessera.driver.nodes.node_facts import page_kib
 from tessera.driver.pool import PoolKey
-from tessera.limits import ECHOED, KERNEL_LIST, NEXT_KERNELS
+from tessera.limits.drivers import KERNEL_LIST, NEXT_KERNELS
+from tessera.limits.messages import ECHOED
 
 #: The ConfigMap that the controller watches.
 CONFIG_MAP = "driver-next-kernels"

@@ -36,7 +36,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.limits import COVERAGE_TEXT
+from tessera.limits.drivers import COVERAGE_TEXT
 
 
 class CoverageMetrics:

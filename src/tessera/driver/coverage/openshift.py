@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from tessera.driver.coverage.kernels import NextKernel
-from tessera.limits import ECHOED, RELEASE_DOCUMENT
+from tessera.limits.drivers import RELEASE_DOCUMENT
+from tessera.limits.messages import ECHOED
 
 _OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")

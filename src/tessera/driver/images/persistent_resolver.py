@@ -16,7 +16,7 @@ from tessera.driver.images.resolver import CachedImage, RegistryResolver
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
-from tessera.limits import DRIVER_MEMORY, REMEMBERED_IMAGES
+from tessera.limits.drivers import DRIVER_MEMORY, REMEMBERED_IMAGES
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from tessera.driver.registry.keyring import CredentialsError, Keyring
 from tessera.driver.registry.reference import Reference, ReferenceFormatError, parse
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.backoff import Backoff
-from tessera.limits import REMEMBERED_REFERENCES
+from tessera.limits.drivers import REMEMBERED_REFERENCES
 
 #: Seconds for which an answer is valid, by outcome.
 FOUND_FOR = 1800.0

@@ -20,7 +20,7 @@ from tessera.driver.nodes.os_image import OsRelease, parse_os_image
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import Condition, Node
-from tessera.limits import ECHOED
+from tessera.limits.messages import ECHOED
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 

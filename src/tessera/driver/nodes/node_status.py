@@ -7,7 +7,8 @@ import msgspec
 from tessera.api.driver.node_status import DRIVER_CONDITION, DriverPhase, DriverStatus
 from tessera.clock import rfc3339
 from tessera.kube.resources import Condition
-from tessera.limits import CONDITION_MESSAGE, DRIVER_STATUS
+from tessera.limits.drivers import DRIVER_STATUS
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _REASONS = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.limits import OS_IMAGE
+from tessera.limits.nodes import OS_IMAGE
 
 
 class OsRelease(msgspec.Struct, frozen=True, kw_only=True):

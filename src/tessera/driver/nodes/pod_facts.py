@@ -17,7 +17,7 @@ from tessera.driver.manifests.names import (
     TOOLKIT_CONTAINER,
 )
 from tessera.kube.resources import ContainerStatus, Pod
-from tessera.limits import KUBELET_WORDS
+from tessera.limits.messages import KUBELET_WORDS
 
 #: Labels of the driver pods that NVIDIA's operator makes.
 _FOREIGN_APP = "nvidia-driver-daemonset"

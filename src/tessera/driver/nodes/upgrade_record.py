@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.limits import ROLLOUT_RECORD
+from tessera.limits.drivers import ROLLOUT_RECORD
 
 #: Annotations that NVIDIA's operator knows (k8s-operator-libs, pkg/upgrade/consts.go).
 REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"

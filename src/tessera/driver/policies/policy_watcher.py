@@ -27,7 +27,7 @@ from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.limits import DRIVER_MEMORY
+from tessera.limits.drivers import DRIVER_MEMORY
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ language, and a private key in the file is not read.
 
 from pathlib import Path
 
-from tessera.limits import REGISTRY_AUTHORITIES
+from tessera.limits.drivers import REGISTRY_AUTHORITIES
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 

@@ -16,7 +16,8 @@ from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check_
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_challenges
 from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
-from tessera.limits import ECHOED, REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
+from tessera.limits.drivers import REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
+from tessera.limits.messages import ECHOED
 
 #: Tags to ask for in one request; Docker Hub and others give no more.
 _PAGE = 1_000

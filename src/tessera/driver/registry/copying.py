@@ -27,7 +27,7 @@ from tessera.driver.registry.errors import AccessRefused, ImageNotFound, WrongAr
 from tessera.driver.registry.keyring import Keyring
 from tessera.driver.registry.reference import Reference, parse, parse_repository
 from tessera.driver.resolution import ImageQuery
-from tessera.limits import COPY_WORDS
+from tessera.limits.messages import COPY_WORDS
 
 
 class NeededImage(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.driver.registry.reference import DOCKER_HUB, Reference
-from tessera.limits import PULL_SECRET
+from tessera.limits.drivers import PULL_SECRET
 
 _HUB_KEYS = ("index.docker.io", "registry-1.docker.io", "docker.io", "registry.hub.docker.com")
 

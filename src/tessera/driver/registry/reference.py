@@ -8,7 +8,8 @@ import re
 
 import msgspec
 
-from tessera.limits import ECHOED, IMAGE_REFERENCE
+from tessera.limits.drivers import IMAGE_REFERENCE
+from tessera.limits.messages import ECHOED
 
 #: Docker Hub: the name that people write, and the host of its API.
 DOCKER_HUB = "docker.io"

@@ -16,7 +16,7 @@ from tessera.driver.registry.errors import AccessRefused, RegistryUnreachable
 from tessera.driver.registry.keyring import ANONYMOUS, Login
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
-from tessera.limits import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
+from tessera.limits.drivers import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))\s*(?:,\s*|$)')

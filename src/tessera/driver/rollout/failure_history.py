@@ -13,7 +13,7 @@ from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import is_proven
 from tessera.driver.rollout.instructions import ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView
-from tessera.limits import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TEXT
+from tessera.limits.drivers import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TEXT
 
 #: ConfigMap in Tessera's namespace.
 FAILURES_CONFIG_MAP = "driver-rollouts"

@@ -15,7 +15,7 @@ from tessera.driver.nodes.upgrade_record import (
 )
 from tessera.driver.rollout.instructions import EvictPod, PatchNode
 from tessera.driver.rollout.node_view import NodeView
-from tessera.limits import FAILURE_CAUSE
+from tessera.limits.drivers import FAILURE_CAUSE
 
 
 class NodeStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ from tessera.driver.rollout.node_patches import NodeStep, abandon, patch_node, r
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.replacement import await_validation, finish_upgrade, restart_driver
 from tessera.driver.rollout.rollback import adopt_set, rest_after_failure, restore_previous, turn_back, turn_back_reason
-from tessera.limits import FAILURE_CAUSE
+from tessera.limits.drivers import FAILURE_CAUSE
 
 __all__ = ["NodeStep", "begin_upgrade", "mark_done", "mark_required", "next_step", "refuse_upgrade"]
 

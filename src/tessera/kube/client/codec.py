@@ -15,7 +15,7 @@ import msgspec
 from tessera.kube.client.decode_errors import locate_error
 from tessera.kube.client.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
-from tessera.limits import NESTING
+from tessera.limits.processes import NESTING
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.limits import ANSWER_SHOWN
+from tessera.limits.messages import ANSWER_SHOWN
 
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True):

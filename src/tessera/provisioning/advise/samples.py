@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, ProblemCollector
-from tessera.limits import ECHOED, SAMPLE_ROWS, SAMPLE_TIME
+from tessera.limits.messages import ECHOED
+from tessera.limits.provisioning import SAMPLE_ROWS, SAMPLE_TIME
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 DURATIONS = ("provision", "startup", "ready")

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits import WARM_NODES
+from tessera.limits.provisioning import WARM_NODES
 
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
 CUTOFF = -10

@@ -12,7 +12,7 @@ import msgspec
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import EVENTS
-from tessera.limits import WAITING_RECORDS
+from tessera.limits.provisioning import WAITING_RECORDS
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ROUNDED

@@ -6,7 +6,7 @@ copied.
 
 from collections.abc import Sequence
 
-from tessera.limits import REPORT_BARS
+from tessera.limits.provisioning import REPORT_BARS
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.phases import ORDER
 from tessera.provisioning.report.summary import Stack, Summary, part_text

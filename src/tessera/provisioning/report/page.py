@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.limits import REPORT_TABLES
+from tessera.limits.provisioning import REPORT_TABLES
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, stacked
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, load_document
-from tessera.limits import REPORT_RECORD, REPORT_TEXT
+from tessera.limits.provisioning import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord

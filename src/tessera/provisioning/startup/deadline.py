@@ -23,7 +23,7 @@ from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStatus
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import (
     allocatable_text,

@@ -19,7 +19,7 @@ from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.watch.cache import Cache
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions

@@ -24,7 +24,7 @@ from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
-from tessera.limits import RECORD_TEXT
+from tessera.limits.provisioning import RECORD_TEXT
 from tessera.provisioning.history import decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
 from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, missing_offer, offers_gpus

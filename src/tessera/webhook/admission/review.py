@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.limits import REVIEW_BODY
+from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of

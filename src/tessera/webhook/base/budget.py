@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from tessera.api.pods.size_limits import PodSize, find_size_excess
-from tessera.limits import REVIEW_TIME
+from tessera.limits.processes import REVIEW_TIME
 
 
 class PodRefused(Exception):  # noqa: N818 - a verdict, not a fault

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tessera.limits import (
+from tessera.limits.processes import (
     PORT_BODY_TIME,
     PORT_BYTES,
     PORT_CONNECTIONS,

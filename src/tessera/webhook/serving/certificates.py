@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tessera.limits import AUTHORITIES
+from tessera.limits.processes import AUTHORITIES
 
 #: Keys of the Secret; the first two are those of ``kubernetes.io/tls``.
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"

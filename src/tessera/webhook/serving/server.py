@@ -19,7 +19,7 @@ import msgspec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tessera.clock import Clock
-from tessera.limits import STANDSTILL
+from tessera.limits.processes import STANDSTILL
 from tessera.webhook.admission.review import ReviewError
 from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
 from tessera.webhook.serving.certificates import Certificate

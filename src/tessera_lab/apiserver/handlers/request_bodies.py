@@ -11,11 +11,11 @@ import msgspec
 import yaml
 
 from tessera.kube.transport.interface import Request
-from tessera.limits import LAB_NESTING, LAB_VALUES
 from tessera_lab.apiserver.interfaces import BodyDecoder, Obj, StatusCause
 from tessera_lab.apiserver.request.routing import Query
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import StatusError, bad_request, invalid, unsupported_media
+from tessera_lab.limits import LAB_NESTING, LAB_VALUES
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 READABLE = ("application/json", "application/yaml", PROTOBUF)

@@ -1,0 +1,178 @@
+"""Limits on driver policies and their state, on lists of next kernels, and on answers of registries."""
+
+from tessera.limits.limit import Limit
+
+POLICY_TEXT = Limit(
+    1_024,
+    "characters",
+    "a text in a ClusterPolicy or NVIDIADriver, but for values of environment variables",
+    "names, paths and versions are far shorter; they are written into driver pods",
+)
+IMAGE_REFERENCE = Limit(
+    512,
+    "characters",
+    "the name of an image, with registry, tag and digest",
+    "255 of a name, 128 of a tag and a digest fit",
+)
+IMAGE_MIRRORS = Limit(
+    8,
+    "repositories",
+    "mirrors that a policy's annotation names",
+    "each is asked for every image",
+)
+POLICY_MESSAGE = Limit(
+    4_096,
+    "characters",
+    "message of a condition of a ClusterPolicy or NVIDIADriver",
+    "a line for each of 20 faults; definitions allow 32,768",
+)
+DRIVER_STATUS = Limit(
+    32_768,
+    "characters",
+    "a node's annotation with the state of its driver",
+    "the longest that the controller writes stays below",
+)
+ROLLOUT_RECORD = Limit(
+    4_096,
+    "characters",
+    "a node's annotation with the record of a driver change",
+    "a record with the longest cause has a fourth of it",
+)
+FAILURE_CAUSE = Limit(
+    500,
+    "characters",
+    "cause of a failed driver change, in a record and in a status",
+    "a sentence with a container's last words fits",
+)
+FAILED_SETS = Limit(
+    32,
+    "driver sets",
+    "driver sets whose failures the controller keeps; the latest stay",
+    "clusters roll out one or two at a time; a ConfigMap holds 1 MiB",
+)
+FAILED_NODES = Limit(
+    20,
+    "nodes",
+    "nodes with their failures that are kept of each set; the latest stay",
+    "a roll-out stops at a few failures",
+)
+FAILURES_TEXT = Limit(
+    64 * 1024,
+    "characters",
+    "failures of one set in their ConfigMap; a longer entry is ignored",
+    "twenty nodes with the longest causes have a fifth of it",
+)
+REMEMBERED_IMAGES = Limit(
+    500,
+    "images",
+    "images that the controller keeps in a ConfigMap for its next start; the newest stay",
+    "one has half a kilobyte of JSON, and a ConfigMap holds 1 MiB",
+)
+DRIVER_MEMORY = Limit(
+    512 * 1024,
+    "characters",
+    "a ConfigMap in which the controller keeps driver images or policies",
+    "half of what a ConfigMap holds; a longer one is ignored, and made anew",
+)
+REMEMBERED_REFERENCES = Limit(
+    4_096,
+    "references",
+    "images for which the controller remembers what the registry said",
+    "one for each pool, strategy and mirror; the longest unused is forgotten, and asked for again",
+)
+NEXT_KERNELS = Limit(
+    200,
+    "kernels",
+    "kernels that are expected next, of all systems together; the first count",
+    "each is looked for in registries and has a metric",
+)
+KERNEL_LIST = Limit(
+    64 * 1024,
+    "characters",
+    "one system's list of next kernels; the rest is not read",
+    "a line has less than 150 characters, and 200 lines count",
+)
+COVERAGE_TEXT = Limit(
+    4_096,
+    "characters",
+    "a policy's annotation on the coverage of next kernels",
+    "people read it; the metric has each kernel",
+)
+RELEASE_DOCUMENT = Limit(
+    32 * 2**20,
+    "bytes",
+    "OpenShift's description of a release",
+    "a release's list of images has some hundred kilobytes",
+)
+APT_INDEX = Limit(
+    256 * 2**20,
+    "bytes",
+    "what an index of Ubuntu's packages unpacks to",
+    "the largest (noble, universe, amd64) has less than 90 MB",
+)
+REGISTRY_ANSWER = Limit(
+    4 * 2**20,
+    "bytes",
+    "an answer of a registry",
+    "the OCI distribution specification has registries take manifests of 4 MiB",
+)
+REGISTRY_REDIRECTS = Limit(
+    5,
+    "redirects",
+    "redirects of one request to a registry",
+    "a blob's to where it is stored needs one",
+)
+CHALLENGE = Limit(
+    8_192,
+    "characters",
+    "a registry's header WWW-Authenticate; the rest is not read",
+    "real ones have some hundred",
+)
+TOKEN_ANSWER = Limit(
+    256 * 1024,
+    "bytes",
+    "an answer with a registry's token",
+    "tokens have some kilobytes",
+)
+TOKEN_LIFE = Limit(
+    3_600,
+    "seconds",
+    "time for which a registry's token is used, whatever its server says",
+    "a token that was withdrawn is replaced within the hour",
+)
+REGISTRY_TOKENS = Limit(
+    512,
+    "tokens",
+    "tokens of registries that a process holds",
+    "one for each repository and login; the oldest is forgotten, and asked for again",
+)
+REPOSITORY_TAGS = Limit(
+    100_000,
+    "tags",
+    "tags of one repository",
+    "NVIDIA's drivers have several thousand",
+)
+TAG_PAGES = Limit(
+    1_000,
+    "pages",
+    "pages of a repository's tags",
+    "registries give 1,000 tags a page or fewer",
+)
+IMAGES_LISTED = Limit(
+    100,
+    "images",
+    "images of a repository that `tessera driver images` looks at",
+    "each is a request; a repository has thousands of tags for a system",
+)
+REGISTRY_AUTHORITIES = Limit(
+    512 * 1024,
+    "bytes",
+    "a file of certificate authorities for registries",
+    "a system's own bundle has about 220 KiB",
+)
+PULL_SECRET = Limit(
+    2**20,
+    "bytes",
+    "credentials for registries, from a Secret or a file",
+    "a Secret holds no more",
+)

@@ -1,0 +1,64 @@
+"""Limits on the objects of a node: its Instaslice object, its annotations, its devices."""
+
+from tessera.limits.limit import Limit
+
+CARD_SLOTS = Limit(
+    32,
+    "memory slots",
+    "memory slots of a card in an Instaslice object",
+    "RTX PRO 6000 Blackwell has the most, 12; a forged start of 2,000,000,000 made masks of as many bits",
+)
+CARD_PROFILES = Limit(
+    32,
+    "profiles",
+    "profiles of a card in an Instaslice object",
+    "NVML has 18; what a decision costs grows with them",
+)
+NODE_CARDS = Limit(
+    64,
+    "cards",
+    "cards of a node in its Instaslice object",
+    "four times the largest machine",
+)
+NODE_SLICES = Limit(
+    512,
+    "slices",
+    "slices of a pod, or of others, in an Instaslice object",
+    "all slots of as many cards as a node may have",
+)
+NODE_PROMISES = Limit(
+    1024,
+    "entries",
+    "pods with slices in a node's Instaslice object",
+    "twice as many as a node has slots, since those that are given back stand beside new ones",
+)
+NAMES = Limit(
+    253,
+    "characters",
+    "names and identifiers in an Instaslice object",
+    "a name of Kubernetes has no more; those that Tessera writes are far shorter",
+)
+OFFERS = Limit(
+    128,
+    "offers",
+    "entries of a node's annotation tessera.dev/offers",
+    "a node of 16 cards in every MIG profile needs fewer; each entry of a node is compared for every pod",
+)
+OFFERS_TEXT = Limit(
+    64 * 1024,
+    "bytes",
+    "a node's annotation tessera.dev/offers",
+    "a quarter of what Kubernetes allows for all annotations of an object",
+)
+RESOURCE_ENTRIES = Limit(
+    50_000,
+    "entries",
+    "devices of one resource that an agent announces",
+    "kubelet takes the list in one message of 4 MiB, and an entry has up to 75 bytes",
+)
+OS_IMAGE = Limit(
+    200,
+    "characters",
+    "a node's osImage; the rest is not read",
+    "kubelet's are below 100; regular expressions read it",
+)

@@ -1,0 +1,100 @@
+"""Limits on the work of one decision of the controller, and on results that it caches for the next one."""
+
+from tessera.limits.limit import Limit
+
+BATCH_PODS = Limit(
+    1_000,
+    "pods",
+    "waiting pods that one step of the controller plans together",
+    "pods that are created together are packed together; more of them are planned in further steps",
+)
+BATCH_RULES = Limit(
+    1_000,
+    "rules",
+    "rules about other pods and host ports of the pods that one step of the controller plans together",
+    "as many as pods, so that replicas with a rule each are packed together; pods beyond are planned in further steps",
+)
+DECISION_STEPS = Limit(
+    40_000,
+    "steps",
+    "checks in one step of the controller's planning, a check being one node asked about one pod",
+    "about 100 ms; what is left is planned in the next step, after the lease is renewed and events are read",
+)
+DIVISION_STEPS = Limit(
+    4_000,
+    "steps",
+    "trials that divide one pod's slices among the cards of a node",
+    "about 50 ms; beyond them the node counts as full for this pod",
+)
+OPPOSING_TERMS = Limit(
+    1_000,
+    "terms",
+    "terms of other pods' anti-affinity that one slice pod is compared with",
+    "a namespace has a few such terms for each application; terms beyond are left to the scheduler",
+)
+NEIGHBOUR_STEPS = Limit(
+    30_000,
+    "steps",
+    "comparisons for one pod's rules about other pods, each time that they are judged",
+    "some 30 ms; a pod of 200 workloads with 50,000 pods takes 1,300; a rule beyond it is left to the scheduler",
+)
+VOLUME_STEPS = Limit(
+    20_000,
+    "volumes",
+    "free volumes that one decision compares with claims",
+    "about 100 ms; claims beyond are taken to fit, and the scheduler judges them",
+)
+EXPLAINED_SETS = Limit(
+    20_000,
+    "sets",
+    "sets of pods that the search for what would free room tries for one pod",
+    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
+)
+EXPLAINED_DIVISIONS = Limit(
+    400,
+    "divisions",
+    "divisions of a pod's slices among cards that this search tries",
+    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
+)
+EXPLAINED_STEPS = Limit(
+    40_000,
+    "steps",
+    "steps of this search",
+    "the search may not take longer than the decision; beyond it the reason says that several pods would have to end",
+)
+REMEMBERED_CONSTRAINTS = Limit(
+    4_096,
+    "answers",
+    "different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller caches",
+    "more kinds of pods than wait at once; the longest unused is forgotten, and judged again when needed",
+)
+REMEMBERED_SELECTIONS = Limit(
+    500_000,
+    "entries",
+    "what the controller caches for selectors of pods: one for each selector, its nodes and its sets of labels",
+    "200 workloads of 50,000 pods take 76,000, of about 100 bytes; the longest unused is found anew when needed",
+)
+REMEMBERED_OPPOSITION = Limit(
+    4_096,
+    "answers",
+    "different sets of pods' labels for which the controller caches the terms of anti-affinity that select them",
+    "more kinds of pods than wait at once; the longest unused is forgotten, and compared again when needed",
+)
+REMEMBERED_LABEL_KEYS = Limit(
+    10_000,
+    "keys",
+    "keys of node labels whose last change the controller remembers",
+    "clusters have a few hundred; beyond it all keys are forgotten, and every pod is judged again",
+)
+CARD_MODELS = Limit(
+    256,
+    "tables",
+    "different tables of MIG profiles that the controller caches besides those in use",
+    "a hostile node may write a new table each time; real clusters have a few",
+)
+CARD_STATES = Limit(
+    65536,
+    "states",
+    "states of a card for which the value of the free slots is cached, for one table of profiles",
+    "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
+)

@@ -1,0 +1,130 @@
+"""Limits of the processes themselves: leases, records of decisions, files of an agent, the webhook's port."""
+
+from tessera.limits.limit import Limit
+
+LEASE_DURATION = Limit(
+    300,
+    "seconds",
+    "the time for which a controller waits for the holder of an unchanged Lease, whatever the Lease says",
+    "twenty times what Tessera writes; a forged one of 68 years left the cluster without a controller",
+)
+NESTING = Limit(
+    128,
+    "levels",
+    "an object of the API server that is too deep to decode; what is deeper is left out",
+    "no kind of Kubernetes nests half as deep; an object may have 10,000 levels, the decoder takes some 900",
+)
+REMEMBERED_EVENTS = Limit(
+    4_096,
+    "events",
+    "events that a process remembers to count repeats",
+    "client-go remembers as many; the oldest is forgotten, and a repeat of it becomes a new event",
+)
+RECORDED_DECISIONS = Limit(
+    100_000,
+    "decisions",
+    "decisions of each decider that a process keeps (`--record`)",
+    "minutes of a busy cluster; more would fill the process's memory",
+)
+RECORD_SIZE = Limit(
+    256 * 2**20,
+    "bytes",
+    "records of deciders that `tessera debug` fetches or reads",
+    "several times the records of a cluster of 5,000 nodes",
+)
+STATE_FILE = Limit(
+    4 * 1024 * 1024,
+    "bytes",
+    "a file in which an agent keeps its state",
+    "the largest that an agent writes, with the devices of thousands of pods, has a tenth of it",
+)
+BAD_FILES = Limit(
+    3,
+    "files",
+    "damaged state files of one name that are preserved as `*.bad`",
+    "the first ones and the newest show what happened; copies must not fill a disk that damages every file",
+)
+MARKER_FILE = Limit(
+    4_096,
+    "characters",
+    "a marker file of a driver container; the rest is not read",
+    "NVIDIA's have a few lines; the folder belongs to the host",
+)
+REMEMBERED_SETTINGS = Limit(
+    32,
+    "files",
+    "texts of sharing profiles, and of MIG layouts, that an agent remembers as read",
+    "those of a ConfigMap before and after a change; the longest unused is forgotten",
+)
+KUBELET_MESSAGE = Limit(
+    16 * 2**20,
+    "bytes",
+    "a message between an agent and kubelet",
+    "kubelet's own server of pod resources allows as many",
+)
+REVIEW_BODY = Limit(
+    3 * 2**20,
+    "bytes",
+    "one AdmissionReview",
+    "the API server takes no larger request, and etcd stores half of it",
+)
+REVIEW_TIME = Limit(
+    1_000,
+    "ms of CPU time",
+    "the review of one pod",
+    "the API server waits 5 s, and other pods wait behind this one; the other limits leave a review 200 ms at most",
+)
+PORT_CONNECTIONS = Limit(
+    400,
+    "connections",
+    "connections that a port of the webhook holds",
+    "an API server has 200 changes in flight; each connection takes up to 256 KiB for TLS",
+)
+PORT_BYTES = Limit(
+    32 * 2**20,
+    "bytes",
+    "unfinished bodies that a port of the webhook holds, all connections together",
+    "ten of the largest reviews at once; a process has 512 MiB",
+)
+PORT_HEADERS = Limit(
+    32,
+    "headers",
+    "headers of a request to the webhook",
+    "the API server sends about ten",
+)
+PORT_HEADER = Limit(
+    2_048,
+    "bytes",
+    "the request line, or one header, of a request to the webhook",
+    "those of the API server are far shorter; a header is stored before its request is judged",
+)
+PORT_HEADER_TIME = Limit(
+    5_000,
+    "ms",
+    "handshake and headers of the first request of a connection to the webhook",
+    "the API server gives up then",
+)
+PORT_BODY_TIME = Limit(
+    5_000,
+    "ms",
+    "the body of a request to the webhook",
+    "the API server gives up then",
+)
+PORT_IDLE_TIME = Limit(
+    120_000,
+    "ms",
+    "the pause between two requests of a connection to the webhook",
+    "longer than API servers pool idle connections (90 s), so that they are the ones to close",
+)
+AUTHORITIES = Limit(
+    16,
+    "authorities",
+    "certificate authorities in the webhook's CA bundle",
+    "two overlap at a rotation; each lost Secret adds one, and the newest stay",
+)
+STANDSTILL = Limit(
+    30_000,
+    "ms",
+    "time without progress of admission after which `/healthz` fails",
+    "no review takes a twentieth of it; kubelet then restarts the process",
+)

@@ -1,0 +1,88 @@
+"""Limits on provisioning records, on the reports and metrics made of them, and on `tessera autoscaler`."""
+
+from tessera.limits.limit import Limit
+
+PROVISIONING_RECORD = Limit(
+    4_096,
+    "characters",
+    "a node's annotation with the record of its start, and one line of the records in a ConfigMap",
+    "a full record has less than 1 KiB",
+)
+PROVISIONING_BOOK = Limit(
+    512 * 1024,
+    "bytes",
+    "the ConfigMap of such records; the newest stay",
+    "half of what a ConfigMap holds, so that there is room for what cannot be read",
+)
+PROVISIONING_BROKEN = Limit(
+    64 * 1024,
+    "bytes",
+    "lines of that ConfigMap that cannot be read and are preserved; the rest is dropped",
+    "enough to see what happened",
+)
+RECORD_TEXT = Limit(
+    512,
+    "characters",
+    "a name or an image in a record; what a node or a pod says is cut",
+    "a whole image reference fits",
+)
+WAITING_RECORDS = Limit(
+    200,
+    "records",
+    "records of pods that wait to be written",
+    "a write takes all that wait; of more, the oldest are dropped",
+)
+METRIC_COMBINATIONS = Limit(
+    64,
+    "combinations",
+    "combinations of pool, strategy and image in provisioning metrics; others count as `other`",
+    "each has a histogram for every phase; the names come from others",
+)
+METRIC_LABEL = Limit(
+    80,
+    "characters",
+    "a label's value in provisioning metrics; the rest is cut",
+    "tells pools and images apart",
+)
+REPORT_TEXT = Limit(
+    16 * 2**20,
+    "characters",
+    "a file of provisioning records or results",
+    "more than 10,000 nodes with a record each",
+)
+REPORT_RECORD = Limit(
+    10_000,
+    "values and characters",
+    "one record of such a file",
+    "a full record has less than a tenth of it",
+)
+REPORT_BARS = Limit(
+    30,
+    "bars",
+    "bars in a chart of the report; those of the most nodes are drawn",
+    "more cannot be told apart",
+)
+REPORT_TABLES = Limit(
+    200,
+    "tables",
+    "tables in the page of the report; those of the most nodes stay",
+    "a page of more is too long to read; `--group` and `--by` choose",
+)
+SAMPLE_ROWS = Limit(
+    100_000,
+    "rows",
+    "rows of a file of start times for `advise`, and records that are read of a cluster",
+    "years of an autoscaler's work; each is sorted",
+)
+SAMPLE_TIME = Limit(
+    7 * 86_400,
+    "seconds",
+    "a start time in such a file",
+    "no node takes a week to start; a larger number was in another unit",
+)
+WARM_NODES = Limit(
+    1_000,
+    "nodes",
+    "warm nodes that `advise` reckons with",
+    "more is a cluster of its own; each number up to the answer is tried",
+)

@@ -1,0 +1,34 @@
+"""Limits on input of the simulated cluster."""
+
+from tessera.limits.limit import Limit
+
+LAB_NESTING = Limit(
+    100,
+    "levels",
+    "an object that the lab's API server takes",
+    "no kind of Kubernetes nests half as deep",
+)
+LAB_VALUES = Limit(
+    3 * 2**20,
+    "values",
+    "values in an object that the lab's API server takes, aliases of YAML written out",
+    "a body has no more bytes; ten lines of aliases can stand for billions",
+)
+LAB_NODES = Limit(
+    1_000,
+    "nodes",
+    "nodes of a lab",
+    "each runs a simulated kubelet",
+)
+LAB_CARDS = Limit(
+    64,
+    "cards",
+    "cards of a lab's node",
+    "four times the largest machine",
+)
+LAB_QUESTION = Limit(
+    65_536,
+    "bytes",
+    "a request to a lab's control socket",
+    "the names of an image's pull secrets fit",
+)
