@@ -18,7 +18,7 @@ def imported(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
 def test_an_overview_loads_click_and_nothing_of_the_clusters(arguments: list[str]) -> None:
-    assert not imported(*arguments) & {*HEAVY, "msgspec", "asyncio"}
+    assert not imported(*arguments) & {*HEAVY, "msgspec", "asyncio", "email"}
 
 
 @pytest.mark.parametrize(

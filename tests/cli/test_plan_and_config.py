@@ -93,4 +93,4 @@ def test_a_file_that_is_no_text_is_named(
     assert main([*command, str(file)]) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == f"error: {file}: byte 0 is 0xff, which is not UTF-8 there; save the file as text in UTF-8\n"
+    assert told.err == f"error: {file}: not UTF-8: byte 0 is 0xff; save the file as text in UTF-8\n"

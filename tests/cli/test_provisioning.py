@@ -110,9 +110,7 @@ def test_a_file_that_is_no_text_is_named(option: str, tmp_path: Path, capsys: py
     (tmp_path / "x").write_bytes(b"\x00\xff\xfe")
     assert main(["provisioning", "report", option, str(tmp_path / "x")]) == 1
     told = capsys.readouterr().err
-    assert (
-        told == f"error: {tmp_path / 'x'}: byte 1 is 0xff, which is not UTF-8 there; save the file as text in UTF-8\n"
-    )
+    assert told == f"error: {tmp_path / 'x'}: not UTF-8: byte 1 is 0xff; save the file as text in UTF-8\n"
 
 
 @pytest.mark.parametrize(

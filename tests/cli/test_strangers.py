@@ -38,14 +38,14 @@ def test_a_right_that_is_missing_is_named(
     assert main([*command, "--kubeconfig", kubeconfig]) == 1
     told = capsys.readouterr().err
     assert f'User "jane" cannot list resource "{missing}"' in told
-    assert told.endswith("; ask for that right, or use a context that has it\n")
+    assert told.endswith("; ask an administrator for this right, or use a context that has it\n")
 
 
 def test_a_server_that_is_not_there_is_told_in_plain_words(tmp_path: Path, capsys: Told) -> None:
     with serving(Objects(), tmp_path) as kubeconfig:
         pass
     assert main(["map", "--kubeconfig", str(kubeconfig)]) == 1
-    assert "connection refused; nothing listens there: is the cluster up" in capsys.readouterr().err
+    assert "connection refused; nothing listens there: check that the cluster is up" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["p\udcffd", "UPPER", "a b", "../x", "x" * 254, "\x1b[2J"])
@@ -62,7 +62,7 @@ def test_standard_input_is_utf_8_whatever_the_terminal_is(monkeypatch: pytest.Mo
     stdin = io.TextIOWrapper(io.BytesIO(b"version: v1\n# \xff"), encoding="ascii", errors="surrogateescape")
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["config", "check", "-"]) == 1
-    assert "byte 14 is 0xff, which is not UTF-8" in capsys.readouterr().err
+    assert "not UTF-8: byte 14 is 0xff" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.option_types import check_cards
+from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import log_option, record_option, run_process, start_log
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)

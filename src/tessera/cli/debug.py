@@ -1,25 +1,23 @@
-"""``tessera debug``: records of what a process decided, and the same decisions made again."""
+"""``tessera debug``: fetches the decisions that a process recorded, and replays them with this version's code."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
     from tessera.kube.resources import Pod
-    from tessera.kube.transport.http import HttpTransport
     from tessera.replay.player import Difference
     from tessera.replay.recorder import Record
 
-#: Differences of one record that are shown; the first says most.
+#: Differences of one record that are shown. Later ones often follow from the first.
 SHOWN = 3
 #: Characters of a result that are shown.
 _RESULT = 400
@@ -27,10 +25,10 @@ _RESULT = 400
 
 @click.group()
 def command() -> None:
-    """Record what a process decides, and replay it: a report from a cluster becomes a test.
+    """Fetch the decisions of a running process, and replay them with this version's code.
 
-    A process records once it is told how many decisions to keep; records hold names of pods and nodes, and
-    no Secret, no environment and no command line of a pod.
+    A process records its decisions if TESSERA_RECORD says how many to keep. Records hold names of pods and nodes; they
+    hold no Secret, no environment and no command line of a pod. A record from a cluster can be kept as a test.
 
     \b
     Examples:
@@ -43,20 +41,20 @@ def command() -> None:
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option("--node", metavar="NODE", help="The agent of this node, instead of the controller.")
-@click.option("--namespace", "-n", default="tessera-system", show_default=True, help="Where Tessera runs.")
-@click.option("--here", is_flag=True, help="Print the records of the process in this container.")
+@click.option("--node", metavar="NODE", help="Fetch from the agent of this node instead of the controller.")
+@click.option("--namespace", "-n", default="tessera-system", show_default=True, help="Tessera's namespace.")
+@click.option("--here", is_flag=True, help="Print the records of the process in this container, without a cluster.")
 @cluster_options
 @report_errors
 def record(
     *, file: Path | None, node: str | None, namespace: str, here: bool, kubeconfig: Path | None, context: str | None
 ) -> None:
-    """Fetch the records of the running controller, or of a node's agent, into FILE."""
+    """Write the recorded decisions of the controller, or of a node's agent, into FILE."""
     if here:
         sys.stdout.buffer.write(asyncio.run(_fetch_here()))
         return
     if file is None:
-        raise click.UsageError("name the FILE that the records go to")
+        raise click.UsageError("name the FILE to write the records into")
     found = asyncio.run(_fetch(namespace, node, kubeconfig, context))
     file.write_bytes(found)
     from tessera.phrasing import count_noun
@@ -69,15 +67,15 @@ def record(
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
 @report_errors
 def replay(file: Path, output: str) -> None:
-    """Run this version's deciders over the records in FILE, and say where they decide otherwise.
+    """Decide again with this version's code, and show each decision that differs from the records in FILE.
 
-    Ends with exit code 1 if one of them does.
+    The exit code is 1 if a decision differs.
     """
     from tessera.limits.processes import RECORD_SIZE
     from tessera.replay.service import read_records
 
     if file.stat().st_size > RECORD_SIZE:
-        raise CommandError(f"error: {file}: the file of records is too large ({RECORD_SIZE})")
+        raise CommandError(f"error: {file} is too large; a file of records has {RECORD_SIZE}")
     results = [(each, _differences(each, file)) for each in read_records(file.read_bytes())]
     if output == "json":
         say_json([_as_json(each, found) for each, found in results])
@@ -96,28 +94,11 @@ async def _fetch_here() -> bytes:
         raise CommandError(f"error: {NO_RECORDS}") from None
 
 
-@asynccontextmanager
-async def _clients(kubeconfig: Path | None, context: str | None) -> "AsyncIterator[tuple[Client, HttpTransport]]":
-    from tessera.clock import SystemClock
-    from tessera.kube.client.client import Client
-    from tessera.kube.transport.http import HttpTransport
-    from tessera.kube.transport.kubeconfig import load_config
-
-    clock = SystemClock()
-    config = load_config(clock=clock, kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
-    transport = HttpTransport(config)
-    client = Client(transport, field_manager="tessera-debug", clock=clock)
-    try:
-        yield client, transport
-    finally:
-        await client.close()
-
-
 async def _fetch(namespace: str, node: str | None, kubeconfig: Path | None, context: str | None) -> bytes:
     from tessera.kube.client.exec import run_in_container
 
     found, failures = b"", []
-    async with _clients(kubeconfig, context) as (client, transport):
+    async with connect_transport("tessera-debug", kubeconfig, context) as (client, transport):
         for pod in await _pods(client, namespace, node):
             container = pod.spec.containers[0].name
             this = ["tessera", "debug", "record", "--here"]
@@ -127,12 +108,12 @@ async def _fetch(namespace: str, node: str | None, kubeconfig: Path | None, cont
                 said = done.stderr.decode(errors="replace").strip() or done.failure
                 failures.append(f"{pod.metadata.name}: {said.removeprefix('error: ')}")
     if not found:
-        raise CommandError(*(f"error: {each}" for each in failures or ["the process has decided nothing yet"]))
+        raise CommandError(*(f"error: {each}" for each in failures or ["the process has made no decision yet"]))
     return found
 
 
 async def _pods(client: "Client", namespace: str, node: str | None) -> "Sequence[Pod]":
-    """The running pods of the controller, or the one of a node's agent."""
+    """The running pods of the controller, or the running pod of a node's agent."""
     from tessera.kube.resources import PODS
 
     app = "tessera-controller" if node is None else "tessera-agent"
@@ -141,7 +122,7 @@ async def _pods(client: "Client", namespace: str, node: str | None) -> "Sequence
     if not running:
         where = "" if node is None else f" on node {node}"
         raise CommandError(
-            f"error: no pod of {app} runs in namespace {namespace}{where}; name another with --namespace"
+            f"error: no pod of {app} runs in namespace {namespace}{where}; use --namespace if Tessera runs in another"
         )
     return running
 
@@ -154,7 +135,7 @@ def _differences(record: "Record", file: Path) -> "list[Difference]":
     kind = DECIDERS.get(record.decider)
     if kind is None:
         raise CommandError(
-            f"error: {file}: this version has no decider {record.decider!r}; it has {', '.join(DECIDERS)}"
+            f"error: {file}: this version has no decider {record.decider!r}; its deciders are {', '.join(DECIDERS)}"
         )
     try:
         return list(play(record, kind))
@@ -170,7 +151,7 @@ def _lines(record: "Record", found: "Sequence[Difference]") -> Iterator[str]:
     from tessera.phrasing import count_noun
 
     decisions = count_noun(len(record.decisions), "decision")
-    before = f", {record.skipped} before them not recorded" if record.skipped else ""
+    before = f" ({record.skipped} earlier ones were not recorded)" if record.skipped else ""
     if not found:
         yield f"{_title(record)}: {decisions}{before}: all the same now"
         return

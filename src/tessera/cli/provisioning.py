@@ -165,7 +165,7 @@ async def _read_records(
 
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
-    from tessera.cli.base.input_files import display_name, read_text
+    from tessera.cli.base.inputs import display_name, read_text
     from tessera.provisioning.report.reading import read_records, read_workloads
 
     records: list[ProvisioningRecord] = []
@@ -178,7 +178,7 @@ def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], S
 
 
 def _experiments(path: Path) -> "tuple[Samples, ...]":
-    from tessera.cli.base.input_files import display_name, read_text
+    from tessera.cli.base.inputs import display_name, read_text
     from tessera.provisioning.report.reading import read_experiments
 
     return read_experiments(read_text(path), display_name(path))

@@ -1,4 +1,4 @@
-"""``tessera why``: the first thing in the way of a pod or of a node's cards, and what would remove it."""
+"""``tessera why``: the first obstacle for a pod or for a node's cards, and the ways to remove it."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_config, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("what", metavar="POD|KIND/NAME")
-@click.option("-n", "--namespace", metavar="NAME", help="Where it is.  [default: the kubeconfig context's, or default]")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
+@click.option("-n", "--namespace", metavar="NAME", help="Its namespace.  [default: the context's, or default]")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @cluster_options
 @report_errors
 def command(what: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
-    """Say why a pod waits or a node's cards are not as asked, and what would help.
+    """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
-    The first line is the answer; below it stand the facts, and what would help. KIND is pod, deployment, replicaset,
-    statefulset, job or node; of a workload every reason is told for which its pods do not run, also that they cannot
-    be created; of a node, whether its sharing profile and its MIG layout are in force, what it offers, and which cards
-    are unhealthy. Nothing is written; it needs the rights to list pods, nodes and Instaslice objects, and says less
-    with fewer.
+    The first line is the answer; the facts and the remedies follow. KIND is pod, deployment, replicaset, statefulset,
+    job or node. For a workload, the command lists every reason why its pods do not run, and every reason why they
+    cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force, the resources
+    that the node offers, and the unhealthy cards.
+
+    The command only reads. It needs the rights to list pods, nodes and Instaslice objects; with fewer rights it
+    explains less.
 
     \b
     Examples:
@@ -50,12 +52,10 @@ async def _report(
     from tessera.clock import SystemClock
     from tessera.explain.query import explain, parse_query
     from tessera.kube.client.errors import NotFound
-    from tessera.kube.transport.kubeconfig import load_config
 
     wanted, clock = parse_query(what), SystemClock()
     if namespace is None:
-        path = None if kubeconfig is None else str(kubeconfig)
-        namespace = load_config(clock=clock, kubeconfig=path, context=context).namespace
+        namespace = cluster_config(kubeconfig, context).namespace
     async with connect("tessera-why", kubeconfig, context) as client:
         try:
             return await explain(client, clock, wanted, namespace)

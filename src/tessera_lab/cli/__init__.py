@@ -10,7 +10,7 @@ COMMANDS: dict[str, Table] = {
     },
     "bench": {
         "costs": (
-            "tessera_lab.cli.bench_costs",
+            "tessera_lab.cli.experiments",
             "Print the cost model of the lab: each number, its meaning, its source.",
         ),
     },

@@ -7,7 +7,7 @@ import click
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.cli.base.option_types import Duration, Number
+from tessera.cli.base.inputs import Duration, Number
 from tessera.phrasing import count_noun
 
 if TYPE_CHECKING:

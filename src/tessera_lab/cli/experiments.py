@@ -1,17 +1,20 @@
-"""``tessera bench … --lab``: plays the scenarios of an experiment one after the other and prints the results."""
+"""Plays the scenarios of ``tessera bench … --lab``, and lists the costs that they assume, ``tessera bench costs``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from tessera.cli.base.console import say
-from tessera.cli.bench.experiment_options import Trial
-from tessera.cli.bench.live import save_results
-from tessera.cli.bench.result_table import lines
+import click
+
+from tessera.cli.base.connection import report_errors
+from tessera.cli.base.console import say, say_json
+from tessera.cli.bench.experiment import Trial
+from tessera.cli.bench.results import lines, save_results
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
 from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
+from tessera_lab.simulation.cost_model import CostModel, list_costs
 
 _EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 
@@ -66,3 +69,21 @@ def format_attribution(told: Attribution) -> Iterator[str]:
     yield f"    {told.total_saving:>7.1f} s  together"
     if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
         yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
+@report_errors
+def command(output: str) -> None:
+    """Print the cost model that experiments in the lab run on.
+
+    Numbers marked "calibrated" were chosen so that the reference operator's order of steps comes to Red Hat's means;
+    nobody measured them. The others name their source.
+    """
+    costs = list_costs(CostModel())
+    if output == "json":
+        say_json({"simulated": True, "costs": costs})
+        return
+    width = max(len(each.name) for each in costs)
+    for each in costs:
+        say(f"{each.name:<{width}} {each.value:>8g} {each.unit:<6} {each.meaning}  [{each.source}]")

@@ -1,4 +1,4 @@
-"""The simulated registries of a lab, for commands that look for driver images in a cluster that is a lab."""
+"""The simulated registries of a lab, for commands that look for driver images of a lab's nodes."""
 
 import asyncio
 import os
@@ -7,18 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.clock import SystemClock
+from tessera.cli.base.connection import cluster_config
 from tessera.driver.resolution import ImageQuery, Resolution
-from tessera.kube.transport.kubeconfig import load_config
 from tessera_lab.daemon.control_socket import send_request
 from tessera_lab.daemon.lab_folder import default_folder, find_running_lab
 
 
 class LabRegistries(msgspec.Struct, frozen=True):
-    """The simulated registries of a lab, asked over its control socket. A :class:`.Resolver`.
+    """A :class:`.Resolver` that sends each query to a lab's control socket.
 
     Attributes:
-        folder: the lab's.
+        folder: the lab's folder.
     """
 
     folder: Path
@@ -30,12 +29,11 @@ class LabRegistries(msgspec.Struct, frozen=True):
 
 
 def find_registries(kubeconfig: Path | None, context: str | None) -> LabRegistries | None:
-    """The registries of the lab that a kubeconfig leads to; None if it leads elsewhere, or the lab has none.
+    """The registries of the lab whose API server a kubeconfig names; None if there is no such lab, or it has none.
 
-    A lab is known by the files in its own folder, not by what the cluster says of itself.
+    A lab is recognized by the files in its own folder; objects of the cluster are not trusted for it.
     """
-    path = None if kubeconfig is None else str(kubeconfig)
-    server = load_config(clock=SystemClock(), kubeconfig=path, context=context).server
+    server = cluster_config(kubeconfig, context).server
     for folder in _folders(kubeconfig):
         state = find_running_lab(folder)
         if state is not None and state.registries and state.server == server:
@@ -44,7 +42,7 @@ def find_registries(kubeconfig: Path | None, context: str | None) -> LabRegistri
 
 
 def _folders(kubeconfig: Path | None) -> Iterator[Path]:
-    """Folders where the lab may be: beside its kubeconfig, or the default folder of labs."""
+    """Possible folders of the lab: the one of its kubeconfig, and the default folder of labs."""
     paths = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", "").split(os.pathsep)
     yield from (Path(each).parent for each in paths if each)
     yield default_folder()

@@ -196,4 +196,4 @@ def test_what_stops_the_whole_cluster_is_told_where_nothing_was_measured() -> No
 
 def test_a_timer_of_another_form_is_refused(rows: str, capsys: Told) -> None:
     assert main(["autoscaler", "advise", "--samples", rows, "--unneeded-time", "5 minutes"]) == 1
-    assert '"5 minutes" is no time; write 5m, 1h30m, 45s or seconds' in capsys.readouterr().err
+    assert '"5 minutes" is not a duration; write 5m, 1h30m, 45s' in capsys.readouterr().err

@@ -91,9 +91,9 @@ def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: 
     [
         (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" is not of the form LABEL=VALUE'),
         (["--selector", "gpu"], '--selector "gpu" is not of the form LABEL=VALUE'),
-        (["--per-hour", "nan"], "'--per-hour': nan is no number that can be reckoned with"),
-        (["--node-price", "inf"], "'--node-price': inf is no number that can be reckoned with"),
-        (["--max-waiting-share", "nan"], "'--max-waiting-share': nan is no number that can be reckoned with"),
+        (["--per-hour", "nan"], "'--per-hour': nan is not a finite number"),
+        (["--node-price", "inf"], "'--node-price': inf is not a finite number"),
+        (["--max-waiting-share", "nan"], "'--max-waiting-share': nan is not a finite number"),
         (["--per-hour", "0"], "0.0 is not in the range"),
         (["--per-hour", "100000"], "need too many warm nodes: at most 1,000 nodes"),
     ],

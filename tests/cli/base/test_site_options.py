@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kube.certificates import Authority
 
 from tessera.cli.base.controller_options import Site, site_arguments
-from tessera.cli.base.option_types import LONGEST
+from tessera.cli.base.inputs import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
@@ -102,7 +102,7 @@ def test_builds_have_their_own_authorities_where_these_are_named(
         ("--plain-http=", '"" is not how images name a registry'),
         ("--startup-taint=example.com/cards=true:NoSchedule", "write example.com/name, without value and effect"),
         ("--startup-taint=", '"" is no key of a taint'),
-        ("--startup-deadline=soon", '"soon" is no time; write 5m, 1h30m, 45s or seconds'),
+        ("--startup-deadline=soon", '"soon" is not a duration; write 5m, 1h30m, 45s'),
     ],
 )
 @pytest.mark.parametrize("program", [["controller"], ["install", "-o", "yaml"]], ids=["controller", "install"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.bench.result_table import lines
+from tessera.cli.bench.results import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
 from tessera_lab.cli.experiments import format_attribution
@@ -110,15 +110,15 @@ def test_every_cost_has_a_source_and_what_was_calibrated_is_told(capsys: Told) -
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["policy-reset"], "name --node and at least one --policy, or try it with --lab"),
-        (["policy-reset", "--node", "n", "--policy", str(PRECOMPILED)], "say --yes if nothing needs them"),
-        (["policy-reset", "--node", "n", "--policy", "deploy/agent.yaml", "--yes"], "is no ClusterPolicy"),
+        (["policy-reset"], "give --node and at least one --policy"),
+        (["policy-reset", "--node", "n", "--policy", str(PRECOMPILED)], "add --yes if no workload needs the cards"),
+        (["policy-reset", "--node", "n", "--policy", "deploy/agent.yaml", "--yes"], "is not a ClusterPolicy"),
         (
             ["policy-reset", "--node", "n", "--policy", str(PRECOMPILED), "--policy", str(PRECOMPILED), "--yes"],
-            "give --policy files of different names",
+            "two --policy files have the same name",
         ),
-        (["autoscale"], "say with --name how drivers come"),
-        (["autoscale", "--name", "x", "--workload", str(PRECOMPILED)], "is no Pod"),
+        (["autoscale"], "give the results a name with --name"),
+        (["autoscale", "--name", "x", "--workload", str(PRECOMPILED)], "is not a Pod"),
     ],
 )
 def test_nothing_begins_by_mistake(arguments: list[str], says: str, capsys: Told) -> None:

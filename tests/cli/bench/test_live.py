@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.bench.conftest import UNSCHEDULABLE, Serving
 
-from tessera.cli.bench.result_table import lines
+from tessera.cli.bench.results import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
 
@@ -42,7 +42,7 @@ def test_nothing_is_measured_where_time_leaps(command: list[str], serving: Servi
 
 def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys: Told) -> None:
     assert main([*RESET, "--kubeconfig", serving()]) == 0
-    assert "  the first sample may pull images that later ones find; it is shown" in capsys.readouterr().out
+    assert "  the first sample may pull images that later ones find on the node; it is shown" in capsys.readouterr().out
 
 
 def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(serving: Serving, capsys: Told) -> None:

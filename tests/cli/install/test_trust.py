@@ -5,8 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tessera.cli.controller import parse_options
-from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.cli.install.trust import config_map
+from tessera.cli.install.manifests import InstallChoices, Manifest, config_map, manifests
 from tessera.manifests import install_manifests
 
 BASE = install_manifests()

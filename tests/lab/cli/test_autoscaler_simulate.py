@@ -43,4 +43,4 @@ def test_tesseras_order_of_steps_may_be_played(capsys: Told) -> None:
 
 def test_hours_are_a_number(capsys: Told) -> None:
     assert main(["autoscaler", "simulate", "--hours", "nan"]) == 1
-    assert "'--hours': nan is no number that can be reckoned with" in capsys.readouterr().err
+    assert "'--hours': nan is not a finite number" in capsys.readouterr().err

@@ -1,50 +1,77 @@
-"""Connects a command to the cluster and reports its errors, both as kubectl does."""
+"""Connects a command to the cluster and reports its errors, as kubectl does."""
 
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 
 from tessera.clock import SystemClock
 from tessera.errors import UserError
-from tessera.kube.client.client import Client
 from tessera.limits.messages import LINE_SHOWN
 from tessera.text import one_line
+
+if TYPE_CHECKING:
+    from tessera.kube.client.client import Client
+    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.transport.kubeconfig import ClusterConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@asynccontextmanager
-async def connect(component: str, kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[Client]:
-    """A client for the cluster that kubectl would use: the given file, ``$KUBECONFIG``, ``~/.kube/config``.
+def cluster_config(kubeconfig: Path | None = None, context: str | None = None) -> "ClusterConfig":
+    """The configuration of the cluster that kubectl would use: the given file, ``$KUBECONFIG``, ``~/.kube/config``.
 
     Inside a pod without any of these, the pod's own service account is used.
+
+    Raises:
+        ConfigError: nothing usable is configured.
     """
-    from tessera.kube.transport.http import HttpTransport
     from tessera.kube.transport.kubeconfig import load_config
 
-    clock = SystemClock()
-    config = load_config(clock=clock, kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
-    client = Client(HttpTransport(config), field_manager=component, clock=clock)
-    try:
+    return load_config(clock=SystemClock(), kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
+
+
+@asynccontextmanager
+async def connect(
+    component: str, kubeconfig: Path | None = None, context: str | None = None
+) -> AsyncIterator["Client"]:
+    """A client for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
+    async with connect_transport(component, kubeconfig, context) as (client, _):
         yield client
+
+
+@asynccontextmanager
+async def connect_transport(
+    component: str, kubeconfig: Path | None = None, context: str | None = None
+) -> AsyncIterator[tuple["Client", "HttpTransport"]]:
+    """As :func:`connect`, with the client's transport, which ``exec`` needs."""
+    from tessera.kube.client.client import Client
+    from tessera.kube.transport.http import HttpTransport
+
+    transport = HttpTransport(cluster_config(kubeconfig, context))
+    client = Client(transport, field_manager=component, clock=SystemClock())
+    try:
+        yield client, transport
     finally:
         await client.close()
 
 
 def cluster_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Adds ``--kubeconfig`` and ``--context``; kubectl refuses global flags before a plugin's name, so we read them."""
+    """Adds ``--kubeconfig`` and ``--context``.
+
+    ``kubectl tessera`` needs them here, since kubectl accepts no flags of its own before a plugin's name.
+    """
     function = click.option(
-        "--context", metavar="NAME", help="Context of the kubeconfig; the current one if left out."
+        "--context", metavar="NAME", help="Context of the kubeconfig.  [default: the current context]"
     )(function)
     return click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Kubeconfig file; $KUBECONFIG or ~/.kube/config if left out.",
+        help="Kubeconfig file.  [default: $KUBECONFIG or ~/.kube/config]",
     )(function)
 
 
@@ -67,7 +94,7 @@ def report_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _is_broken_pipe(error: BaseException) -> bool:
-    """Whether the reader of our output went away (``| head``), so that nobody reads an error."""
+    """True if the reader of our output has ended (``| head``), so that nobody reads an error."""
     if isinstance(error, BaseExceptionGroup):
         return any(_is_broken_pipe(each) for each in error.exceptions)
     return isinstance(error, BrokenPipeError)
@@ -77,7 +104,7 @@ class CommandError(click.ClickException):
     """An error that a command prints on standard error before it exits with 1.
 
     Args:
-        lines: each is one line of the terminal, whatever it holds.
+        lines: each is printed as one line; control characters in it are escaped.
     """
 
     def __init__(self, *lines: str) -> None:
@@ -87,19 +114,20 @@ class CommandError(click.ClickException):
 def _describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can act on; None for a defect of this program."""
     from tessera.kube.client.errors import ApiError, Forbidden
-    from tessera.kube.transport.kubeconfig import ConfigError
     from tessera.nvml.errors import NvmlError
-    from tessera.nvml.simulated.state_file import StateFileError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_describe_error(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
-        right = "; ask for that right, or use a context that has it" if isinstance(error, Forbidden) else ""
+        right = (
+            "; ask an administrator for this right, or use a context that has it"
+            if isinstance(error, Forbidden)
+            else ""
+        )
         return " ".join(str(error).split()) + right
     if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
-        return f"error: {error}; nothing listens there: is the cluster up, and is this its address?"
-    known = (ConfigError, UserError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
-    if isinstance(error, (*known, TimeoutError)):
+        return f"error: {error}; nothing listens there: check that the cluster is up and that this is its address"
+    if isinstance(error, (UserError, NvmlError, ConnectionError, FileNotFoundError, ValueError, TimeoutError)):
         return f"error: {' '.join(str(error).split())}"
     return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 import msgspec
 
-from tessera.cli.base.option_types import Duration
+from tessera.cli.base.inputs import Duration
 
 if TYPE_CHECKING:
     from tessera.driver.build.settings import BuildSettings

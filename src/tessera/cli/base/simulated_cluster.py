@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME, VIRTUAL_TIME_SUFFIX
+from tessera.cli.base.command_group import extension
 from tessera.cli.base.console import say
-from tessera.cli.base.extensions import extension
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node

@@ -4,19 +4,19 @@ import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
 
-#: A command a file.
+#: Each command is one file.
 COMMANDS: Table = {
     "policy-reset": (
         "tessera.cli.bench.policy_reset",
-        "Apply a ClusterPolicy until a node counts its cards, delete it, again.",
+        "Measure the time from applying a ClusterPolicy until a node lists its cards.",
     ),
     "autoscale": (
         "tessera.cli.bench.autoscale",
-        "Add and remove a GPU workload; from a new node's Ready to the workload's start.",
+        "Measure the time from a new node's Ready until a GPU workload starts on it.",
     ),
 }
 
 
 @click.command(cls=LazyCommands, table=COMMANDS, group="bench", no_args_is_help=True)
 def command() -> None:
-    """Measure how long it takes until cards can be used, and compare ways for drivers to come."""
+    """Measure how long nodes take until their cards can be used, and compare ways to install the driver."""

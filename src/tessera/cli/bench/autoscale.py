@@ -8,17 +8,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.bench.experiment_options import FILE, Trial, timeout_option, trial_options
+from tessera.cli.bench.experiment import (
+    FILE,
+    ClusterTarget,
+    Trial,
+    connect_measurable,
+    experiments_of_the_lab,
+    timeout_option,
+    trial_options,
+)
 
 if TYPE_CHECKING:
-    from tessera.cli.bench.live import ClusterTarget
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public", "precompiled-internal"]
 
 
 class AutoscaleRun(NamedTuple):
-    """What is tried on a live cluster: the scenario's name, where the workload runs, its spec, how many samples."""
+    """One run on a live cluster.
+
+    Attributes:
+        scenario: its name in the results.
+        namespace: namespace of the workload.
+        spec: the workload's pod spec.
+        repeats: number of samples.
+    """
 
     scenario: str
     namespace: str
@@ -28,14 +42,14 @@ class AutoscaleRun(NamedTuple):
 
 @click.command()
 @click.option(
-    "--name", "scenario", metavar="NAME", help="What to call the scenario, on a live cluster: how drivers come there."
+    "--name", "scenario", metavar="NAME", help="Name of the results: how drivers get onto this cluster's nodes."
 )
-@click.option("-n", "--namespace", default="default", show_default=True, help="Where the workload runs.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the workload.")
 @click.option(
     "--workload",
     type=FILE,
     metavar="FILE",
-    help="Pod to run.  [default: one that sleeps and asks for nvidia.com/gpu: 1]",
+    help="The pod to run.  [default: a pod that sleeps and requests nvidia.com/gpu: 1]",
 )
 @timeout_option("4h")
 @trial_options(_SCENARIOS)
@@ -51,11 +65,12 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Have the autoscaler make a node for a GPU workload, measure, remove the workload, wait until the node is gone.
+    """Measure the time from a new node's Ready until a GPU workload starts on it.
 
-    Measured is from the new node's Ready to the start of the workload's container, as Red Hat did. A live cluster needs
-    an autoscaler that makes nodes with cards, and no free card; every sample costs a machine for some minutes. What is
-    awaited is told meanwhile. With --lab everything is simulated, on virtual time.
+    For each sample, Tessera creates a pod that needs a card, the cluster's autoscaler adds a node for it, and Tessera
+    measures from the node's Ready to the start of the pod's container, as Red Hat did. Then Tessera deletes the pod and
+    waits until the autoscaler has removed the node. The cluster needs an autoscaler that adds nodes with cards, and no
+    free card. Each sample costs a machine for some minutes. With --lab everything is simulated, on virtual time.
 
     \b
     Examples:
@@ -64,14 +79,12 @@ def command(
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:
-        from tessera.cli.bench.experiment_options import experiments_of_the_lab
-
         experiments_of_the_lab()("autoscale", _SCENARIOS, trial)
         return
     if scenario is None:
-        raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
+        raise click.UsageError("give the results a name with --name, such as precompiled, or simulate with --lab")
     run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
-    from tessera.cli.bench.live import ClusterTarget, collect_results
+    from tessera.cli.bench.results import collect_results
 
     with collect_results(trial.json_file) as results:
         asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
@@ -83,20 +96,22 @@ def _spec(file: Path | None) -> Mapping[str, Any]:
     if file is None:
         return WORKLOAD
     from tessera.api.documents import load_document
-    from tessera.cli.base.input_files import display_name, read_text
+    from tessera.cli.base.inputs import display_name, read_text
 
     loaded = load_document(read_text(file))
     if not isinstance(loaded, Mapping) or loaded.get("kind") != "Pod" or not isinstance(loaded.get("spec"), Mapping):
-        raise CommandError(f"error: {display_name(file)} is no Pod; write kind: Pod with a spec that asks for a card")
+        raise CommandError(
+            f"error: {display_name(file)} is not a Pod; write kind: Pod with a spec that requests a card"
+        )
     spec: Mapping[str, Any] = loaded["spec"]
     return spec
 
 
-async def _live(run: AutoscaleRun, reached: "ClusterTarget", results: "list[Samples]") -> None:
-    """Measures; ``results`` gets the scenario, also what there is of it when it fails."""
+async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples]") -> None:
+    """Measures, and adds the scenario to ``results``; if it fails, with the samples measured before."""
     import random
 
-    from tessera.cli.bench.live import connect_measurable, progress_printer
+    from tessera.cli.bench.results import progress_printer
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.autoscale import Autoscale
     from tessera.provisioning.experiments.results import AUTOSCALE, Samples
@@ -107,13 +122,13 @@ async def _live(run: AutoscaleRun, reached: "ClusterTarget", results: "list[Samp
         samples.append(seconds)
         tell(f"{seconds:.1f} s")
 
-    async with connect_measurable(reached, AUTOSCALE) as client:
+    async with connect_measurable(target, AUTOSCALE) as client:
         experiment = Autoscale(
             client,
             SystemClock(),
             namespace=run.namespace,
             rng=random.Random(),
-            patience=reached.patience,
+            patience=target.patience,
             told=tell,
         )
         try:

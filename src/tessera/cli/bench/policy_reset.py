@@ -1,4 +1,4 @@
-"""``tessera bench policy-reset``: how long a ClusterPolicy takes until a node counts its cards."""
+"""``tessera bench policy-reset``: the time from applying a ClusterPolicy until a node lists its cards."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -8,17 +8,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.bench.experiment_options import FILE, Trial, timeout_option, trial_options
+from tessera.cli.bench.experiment import (
+    FILE,
+    ClusterTarget,
+    Trial,
+    connect_measurable,
+    experiments_of_the_lab,
+    timeout_option,
+    trial_options,
+)
 
 if TYPE_CHECKING:
-    from tessera.cli.bench.live import ClusterTarget
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
 
 
 class PolicyRun(NamedTuple):
-    """What is tried on a live cluster: the node, the policies by scenario, what capacity must list, samples of each."""
+    """One run on a live cluster.
+
+    Attributes:
+        node: name of the measured node.
+        policies: the ClusterPolicies by the scenario's name.
+        resource: the resource that the node's capacity must list.
+        repeats: number of samples of each scenario.
+    """
 
     node: str
     policies: Mapping[str, Mapping[str, Any]]
@@ -27,17 +41,22 @@ class PolicyRun(NamedTuple):
 
 
 @click.command()
-@click.option("--node", metavar="NAME", help="The node that is watched, on a live cluster.")
+@click.option("--node", metavar="NAME", help="The node to measure.")
 @click.option(
     "--policy",
     "policies",
     type=FILE,
     multiple=True,
     metavar="FILE",
-    help="A ClusterPolicy to try, on a live cluster; repeatable. Its scenario is called after the file.",
+    help="File of a ClusterPolicy to measure; repeatable. The file's name is the name of its results.",
 )
-@click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What the node's capacity must list.")
-@click.option("--yes", is_flag=True, help="Do it: the cluster's drivers are taken away and brought back each time.")
+@click.option(
+    "--resource",
+    default="nvidia.com/gpu",
+    show_default=True,
+    help="Stop the clock when the node's capacity lists this.",
+)
+@click.option("--yes", is_flag=True, help="Confirm that each sample may remove the driver of every node.")
 @timeout_option("1h")
 @trial_options(_SCENARIOS)
 @cluster_options
@@ -53,11 +72,12 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Clear the node's capacity, apply a ClusterPolicy, wait until the node counts its cards; again and again.
+    """Measure the time from applying a ClusterPolicy until a node lists its cards.
 
-    The first sample of each scenario is shown and not counted, since it may pull images that later ones find. With
-    --lab everything is simulated, on virtual time: the reference operator's order of steps and Tessera's, on the same
-    declared costs.
+    For each sample, Tessera deletes the cluster's ClusterPolicy, clears the node's capacity, applies the given policy
+    and waits until the node's capacity lists the resource. The first sample of each scenario is shown and not counted,
+    since it may pull images that later ones find on the node. With --lab everything is simulated, on virtual time: the
+    reference operator's order of steps and Tessera's, with the same costs (tessera bench costs).
 
     \b
     Examples:
@@ -66,21 +86,19 @@ def command(
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
     if trial.lab:
-        from tessera.cli.bench.experiment_options import experiments_of_the_lab
-
         experiments_of_the_lab()("policy-reset", _SCENARIOS, trial)
         return
     if node is None or not policies:
-        raise click.UsageError("name --node and at least one --policy, or try it with --lab")
+        raise click.UsageError("give --node and at least one --policy, or simulate with --lab")
     read = {path.stem: _policy(path) for path in policies}
     if len(read) < len(policies):
-        raise click.UsageError("scenarios are called after their files: give --policy files of different names")
+        raise click.UsageError("two --policy files have the same name, which names their results; rename one")
     if not yes:
         raise CommandError(
-            "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
-            "say --yes if nothing needs them"
+            "error: each sample deletes the cluster's ClusterPolicy, and with it the driver of every node; "
+            "add --yes if no workload needs the cards"
         )
-    from tessera.cli.bench.live import ClusterTarget, collect_results
+    from tessera.cli.bench.results import collect_results
 
     run_ = PolicyRun(node, read, resource, trial.repeat or 5)
     with collect_results(trial.json_file) as results:
@@ -92,13 +110,13 @@ def _policy(path: Path) -> Mapping[str, Any]:
 
     from tessera.api.documents import FileRefused, load_document
     from tessera.api.driver.cluster_policy import read_cluster_policy
-    from tessera.cli.base.input_files import display_name, read_text
+    from tessera.cli.base.inputs import display_name, read_text
 
     try:
         loaded = load_document(read_text(path))
         if not isinstance(loaded, Mapping) or loaded.get("kind") != "ClusterPolicy":
             raise CommandError(
-                f"error: {display_name(path)} is no ClusterPolicy; kind must be ClusterPolicy of nvidia.com/v1"
+                f"error: {display_name(path)} is not a ClusterPolicy; its kind must be ClusterPolicy of nvidia.com/v1"
             )
         read_cluster_policy(loaded)
     except (FileRefused, yaml.YAMLError) as error:
@@ -106,16 +124,16 @@ def _policy(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
-async def _live(run: PolicyRun, reached: "ClusterTarget", results: "list[Samples]") -> None:
-    """Measures; ``results`` gets every scenario, also what there is of one that fails."""
+async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]") -> None:
+    """Measures, and adds every scenario to ``results``; one that fails with the samples measured before."""
     import random
 
-    from tessera.cli.bench.live import connect_measurable, progress_printer
+    from tessera.cli.bench.results import progress_printer
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.policyreset import PolicyReset
     from tessera.provisioning.experiments.results import POLICY_RESET, Samples
 
-    async with connect_measurable(reached, POLICY_RESET) as client:
+    async with connect_measurable(target, POLICY_RESET) as client:
         for name, policy in run.policies.items():
             tell, samples = progress_printer(name), list[float]()
             experiment = PolicyReset(
@@ -124,7 +142,7 @@ async def _live(run: PolicyRun, reached: "ClusterTarget", results: "list[Samples
                 node=run.node,
                 resource=run.resource,
                 rng=random.Random(),
-                patience=reached.patience,
+                patience=target.patience,
                 told=tell,
             )
 

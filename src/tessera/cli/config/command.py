@@ -44,7 +44,7 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
       kubectl get clusterpolicy -o yaml | tessera config check -
       kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
     """
-    from tessera.cli.base.input_files import read_text
+    from tessera.cli.base.inputs import read_text
     from tessera.cli.config.files import judge_file as judge
     from tessera.cli.config.judgement import parse_node
 

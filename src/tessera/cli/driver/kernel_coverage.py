@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import connect
-from tessera.cli.base.input_files import read_text
+from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import align_columns
 from tessera.cli.driver.registry_access import Access, registries

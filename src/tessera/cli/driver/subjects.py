@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import CommandError
-from tessera.cli.base.input_files import read_text
+from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import say_where_registries_are
 from tessera.driver.coverage.kernels import content_lines
 from tessera.driver.coverage.kernels import parse_kernel as kernel_line

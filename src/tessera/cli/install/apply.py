@@ -4,10 +4,10 @@ Rules:
 
 - a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
 - fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
-  installation (:mod:`tessera.cli.install.ownership`). A trial changes no owner, and so does not tell of an object
+  installation (:mod:`tessera.cli.install.apply`). A trial changes no owner, and so does not tell of an object
   of which nothing changes but that a field goes which kubectl set;
 - definitions are waited for until the API server serves them;
-- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.ownership`);
+- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.apply`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
   right to evict, the policy of pods that use GPUs without a request, the authorities of registries unless builds are
   told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
@@ -24,14 +24,87 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.cli.install.manifests import AGENT, BINDING_KIND, CONFIG_ROLE, CONTROLLER, Manifest
-from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
-from tessera.cli.install.trust import CONFIG_MAP, builds_mount_it
+from tessera.cli.install.manifests import (
+    AGENT,
+    BINDING_KIND,
+    CONFIG_MAP,
+    CONFIG_ROLE,
+    CONTROLLER,
+    Manifest,
+    builds_mount_it,
+)
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import Resource, resource_for
+
+#: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
+_KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
+
+#: In which ``kubectl apply`` keeps what it applied; gone once that is ours.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Entry = Mapping[str, Any]
+
+
+def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
+    """The owners once what kubectl applied is ours; ``None`` if kubectl applied nothing.
+
+    Args:
+        entries: the owners as they are, ``metadata.managedFields``.
+        manager: our name.
+        api_version: the version that the fields are named in; owners in another one stay.
+    """
+    theirs = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
+    if not theirs:
+        return None
+    ours = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
+    fields: Mapping[str, Any] = {}
+    for each in (*ours, *theirs):
+        fields = _union(fields, each.get("fieldsV1", {}))
+    mine = {**(ours or theirs)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
+    return [*(each for each in entries if each not in ours and each not in theirs), mine]
+
+
+def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -> bool:
+    known = (entry.get("manager", ""), entry.get("operation", ""))
+    return known in owners and entry.get("apiVersion") == api_version and not entry.get("subresource")
+
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _union(one.get(key, {}), other.get(key, {})) for key in {**one, **other}}
+
+
+_GROUP = "nvidia.com"
+_PART_OF = "app.kubernetes.io/part-of"
+_DEFINITION = "CustomResourceDefinition"
+
+
+def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None, manager: str, *, over: bool) -> bool:
+    """Whether an object stays as it is.
+
+    Args:
+        manifest: what would be applied.
+        before: the object as it is; None if there is none.
+        manager: under which name Tessera applies.
+        over: whether the user takes over what others made.
+    """
+    if before is None or is_ours(before, manager):
+        return False
+    if manifest["kind"] == _DEFINITION:
+        return bool(manifest["spec"]["group"] == _GROUP)
+    return bool(manifest["apiVersion"].startswith(f"{_GROUP}/")) and not over
+
+
+def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
+    """Whether Tessera made an object: it says so in a label, or Tessera applied some of it."""
+    metadata = obj.get("metadata") or {}
+    if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
+        return True
+    owners = metadata.get("managedFields") or ()
+    return any(each.get("manager") == manager and each.get("operation") == "Apply" for each in owners)
+
 
 FIELD_MANAGER = "tessera-install"
 

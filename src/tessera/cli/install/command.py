@@ -17,7 +17,7 @@ from tessera.cli.base.controller_options import (
     site_arguments,
     site_options,
 )
-from tessera.cli.base.option_types import check_cards
+from tessera.cli.base.inputs import check_cards
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
     """What the controller is told. Builds trust the same authorities, unless a ConfigMap is named for them."""
     import msgspec
 
-    from tessera.cli.install.trust import CONFIG_MAP
+    from tessera.cli.install.manifests import CONFIG_MAP
     from tessera.driver.registry.authorities import read_authorities
 
     said, builds = pop_site(values), pop_build_settings(values)
@@ -230,7 +230,7 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
     from tessera.api.documents import FileRefused, load_document
     from tessera.api.gpu_operator.settings_reader import read_settings
-    from tessera.cli.base.input_files import display_name, read_text
+    from tessera.cli.base.inputs import display_name, read_text
 
     try:
         return read_settings(_single(load_document(read_text(file))), drivers)

@@ -9,7 +9,9 @@ Rules:
 - they may ask for evictions only where that is chosen;
 - pods that use GPUs without a request are refused, or warned about, or neither; namespaces may be left out of that;
 - the webhook's port is open to everybody, or to the addresses of the API servers alone;
-- the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
+- the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
+  its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
+  the pod holds the certificates' hash (as Helm charts do): other certificates start another pod;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
   for drivers they say that Tessera is in charge, whoever wrote their status before.
 
@@ -17,6 +19,7 @@ Nothing here reads a file or a cluster.
 """
 
 import copy
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +29,44 @@ from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
 from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.cli.install.trust import config_map, trust_authorities
+
+#: The ConfigMap and its key. Builds mount the same one, and trust what is called ``*.crt`` in it.
+CONFIG_MAP = "tessera-registry-ca"
+KEY = "ca.crt"
+
+_VOLUME = "registry-ca"
+_FOLDER = "/etc/tessera/registry-ca"
+_CHECKSUM = "checksum/registry-ca"
+
+
+def config_map(authorities: str) -> dict[str, Any]:
+    """The ConfigMap of certificates in PEM."""
+    labels = {"app.kubernetes.io/part-of": "tessera"}
+    metadata = {"name": CONFIG_MAP, "namespace": SYSTEM_NAMESPACE, "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: authorities}}
+
+
+def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
+    """Whether this is the controller, and it is told that builds trust registries by the ConfigMap."""
+    if manifest["kind"] != "Deployment":
+        return False
+    containers = manifest["spec"]["template"]["spec"]["containers"]
+    return any(f"--build-ca-config-map={CONFIG_MAP}" in each.get("args", ()) for each in containers)
+
+
+def trust_authorities(template: Mapping[str, Any], authorities: str) -> dict[str, Any]:
+    """A pod template whose only container has the certificates, and is told where."""
+    changed = copy.deepcopy(dict(template))
+    pod = changed["spec"]
+    (container,) = pod["containers"]
+    container["args"] = [*container.get("args", ()), f"--registry-ca={_FOLDER}/{KEY}"]
+    mount = {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}
+    container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    pod["volumes"] = [*pod.get("volumes", ()), {"name": _VOLUME, "configMap": {"name": CONFIG_MAP}}]
+    checksum = hashlib.sha256(authorities.encode()).hexdigest()
+    changed["metadata"]["annotations"] = {**changed["metadata"].get("annotations", {}), _CHECKSUM: checksum}
+    return changed
+
 
 Manifest = dict[str, Any]
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock
+from tessera.errors import UserError
 from tessera.kube.transport.credentials import (
     Credential,
     Credentials,
@@ -29,7 +30,7 @@ from tessera.kube.transport.credentials import (
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """The configuration cannot be used; the text names the file, the entry and the mistake."""
 
 

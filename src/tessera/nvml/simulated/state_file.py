@@ -19,10 +19,11 @@ from typing import Protocol
 
 import msgspec
 
+from tessera.errors import UserError
 from tessera.nvml.simulated.machine import MachineState, parse_spec
 
 
-class StateFileError(Exception):
+class StateFileError(UserError):
     """The file holds no simulated machine, or another one than requested."""
 
 
