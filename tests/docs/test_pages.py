@@ -26,7 +26,7 @@ from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.startup.deadline import BLOCKING
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDE = ROOT / "docs" / "user-guide.md"
 #: Options that are about the process and not about what it does, or that only simulated cards have.
 UNTOLD = {"--help", "--kubeconfig", "--context", "--log-level", "--node-name", "--simulate", "--simulated-state"}
@@ -133,8 +133,9 @@ def test_the_page_on_drivers_has_every_strategy() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
-    blocks = re.findall(r"^```(?:console|sh)?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    shell = "".join(block for language, block in blocks if language in {"", "console", "sh"})
+    for line in shell.replace("\\\n", " ").splitlines():
         found = re.match(r"(?:\$ )?(?:export \w+=\$\()?(?:\.venv/bin/)?tessera( [^|#>;&]*)", line)
         if found:
             _exists(found[1].rstrip(")").split(), line)

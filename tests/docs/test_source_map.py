@@ -1,0 +1,43 @@
+"""The pages for readers of the source name files that exist, and its layers in the order that import-linter checks."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
+#: Ends of names in backticks that are paths of this tree.
+PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|/))`")
+
+
+def _tree() -> set[str]:
+    """Every file and folder of the tree that is not made by a build; folders end with a slash."""
+    roots = [each for each in ROOT.iterdir() if not each.name.startswith(".")]
+    found = roots + [each for root in roots for each in root.rglob("*") if "__pycache__" not in each.parts]
+    return {f"{each.relative_to(ROOT)}/" if each.is_dir() else str(each.relative_to(ROOT)) for each in found}
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/how-it-works.md"])
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    tree = _tree()
+    named = set(PATH.findall((ROOT / page).read_text(encoding="utf-8")))
+    assert named
+    assert {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in tree)} == set()
+
+
+def test_how_it_works_lists_the_layers_in_the_order_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [{name.strip().removeprefix("tessera.") for name in layer.split("|")} for layer in contracts[0]["layers"]]
+    table = HOW_IT_WORKS.read_text(encoding="utf-8").partition("| layer, from the top |")[2].partition("\n\n")[0]
+    rows = [set(re.findall(r"`([\w]+)`", line.split("|")[1])) for line in table.splitlines() if line.startswith("| `")]
+    assert rows == layers
+
+
+def test_how_it_works_names_every_folder_of_the_agent() -> None:
+    text = HOW_IT_WORKS.read_text(encoding="utf-8")
+    folders = {each.parent.name for each in (ROOT / "src/tessera/agent").glob("*/__init__.py")} - {"base", "main"}
+    assert {name for name in folders if f"`{name}`" not in text and f"`{name}/`" not in text} == set()
