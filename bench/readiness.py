@@ -28,7 +28,7 @@ from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginOptions
 from tessera.manifests import install_manifests
-from tessera.nvml.simulated.hardware import DRIVER_VERSION
+from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -10,7 +10,7 @@ from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import GpuEventKind
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.installation.install import apply_manifests
 
 WHOLE = {"nvidia.com/gpu": 4}

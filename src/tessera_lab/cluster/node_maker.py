@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.nvml.simulated.hardware import DRIVER_VERSION
+from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.node_feature_discovery import label_node

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.limits.messages import ECHOED
-from tessera.nvml.simulated.machine import parse_spec
+from tessera.nvml.simulated.machine_state import parse_spec
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.limits import LAB_CARDS, LAB_NODES

@@ -18,7 +18,7 @@ from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuEventKind, Nvml
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

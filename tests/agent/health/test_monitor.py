@@ -20,7 +20,7 @@ from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 
 

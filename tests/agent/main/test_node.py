@@ -14,7 +14,7 @@ from tessera.kube.resources import EVENTS, NODES
 from tessera.kubelet.interfaces import PluginError, PodResources
 from tessera.nvml.errors import InUse, UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import SimEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -52,9 +52,7 @@ def start(machine: SimulatedMachine, tmp_path: Path) -> Iterator[Starter]:
             folder.mkdir()
             (folder / "stat").symlink_to(f"/proc/{child.pid}/stat")
             (folder / "cgroup").write_text(f"0::/kubepods/pod{pod}/{'c' * 64}\n" if pod else "0::/user.slice\n")
-            with machine._change() as simulated:
-                simulated.next_pid = child.pid
-            assert machine.start_process(machine.uuids()[0], gib * GIB) == child.pid
+            machine.start_process(machine.uuids()[0], gib * GIB, pid=child.pid)
             return child
 
         yield started

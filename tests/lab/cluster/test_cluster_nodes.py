@@ -12,7 +12,7 @@ from tessera.clock import LoopClock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
-from tessera.nvml.simulated.hardware import DRIVER_VERSION
+from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec, parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -16,8 +16,7 @@ from tessera.nvml.asynchronous.threaded import ThreadedNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuProcess, Nvml
-from tessera.nvml.simulated.hardware import ANY
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

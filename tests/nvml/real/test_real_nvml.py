@@ -27,8 +27,7 @@ from tessera.nvml.errors import (
 from tessera.nvml.interface import DeviceFile, GpuEventKind, GpuUuid, MigModeResult, Nvml
 from tessera.nvml.real.mig import profile_name
 from tessera.nvml.real.real_nvml import RealNvml
-from tessera.nvml.simulated.hardware import ANY
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

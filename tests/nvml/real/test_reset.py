@@ -11,7 +11,7 @@ from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, Nvml
 from tessera.nvml.interface import GpuEvent, GpuEventKind, MigModeResult
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.real.reset import make_reset_error, reset_card
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

@@ -30,8 +30,7 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
-from tessera.nvml.simulated.hardware import ANY, DRIVER_VERSION
-from tessera.nvml.simulated.machine import SimEvent
+from tessera.nvml.simulated.machine_state import ANY, DRIVER_VERSION, SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 MIB, GIB = 1024**2, 1024**3

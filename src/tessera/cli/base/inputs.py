@@ -70,7 +70,7 @@ def check_cards(_context: click.Context, _parameter: click.Parameter, text: str 
     Raises:
         click.BadParameter: the text has another form, or names an unknown model.
     """
-    from tessera.nvml.simulated.machine import parse_spec
+    from tessera.nvml.simulated.machine_state import parse_spec
 
     if text is not None:
         try:

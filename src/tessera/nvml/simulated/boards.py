@@ -12,7 +12,8 @@ import msgspec
 
 from tessera.mig.geometry import Profile
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
-from tessera.nvml.simulated.machine import SimCard
+from tessera.nvml.interface import GpuInfo
+from tessera.nvml.simulated.machine_state import SimCard
 
 #: A data-centre card as it is sold: a 3D controller, ECC on, and a driver that asks for nothing.
 DEFAULT_ATTRIBUTES = CardAttributes(pci_class=0x030200, ecc=True, recovery_action=0)
@@ -70,6 +71,26 @@ def cuda_version(driver_version: str) -> int:
     return max((cuda for first, cuda in _CUDA if first <= branch), default=0)
 
 
+def gpu_info(card: SimCard) -> GpuInfo:
+    """Returns the card as NVML lists it."""
+    model = card.gpu_model
+    device_id = int(model.pci_device_ids[0], 16) if model.pci_device_ids else 0
+    return GpuInfo(
+        uuid=card.uuid,
+        index=card.index,
+        minor=card.index,
+        name=model.product_name,
+        memory_mib=model.memory_mib,
+        pci_bus_id=card.pci_bus_id,
+        pci_device_id=f"0x{device_id:04X}10DE",
+        compute_capability=model.compute_capability,
+        mig_capable=model.mig_capable,
+        mig_enabled=card.mig_enabled,
+        mig_pending=card.mig_pending,
+        lost=card.lost,
+    )
+
+
 def attributes_of(card: SimCard) -> CardAttributes:
     """Returns the card's attributes: those that a test has set, else the product's."""
     return DEFAULT_ATTRIBUTES if card.attributes is None else card.attributes
@@ -93,7 +114,7 @@ def nvlinks_of(card: SimCard, cards: Sequence[SimCard]) -> list[NvLink]:
 
 
 def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:
-    """Where two cards of a machine meet, ``nvmlGpuTopologyLevel_t``.
+    """Returns the level of the PCIe tree at which two cards of a machine meet, as ``nvmlGpuTopologyLevel_t``.
 
     As on boards of eight with two processors: two neighbours below the same PCIe switches, the cards of either half at
     one processor.

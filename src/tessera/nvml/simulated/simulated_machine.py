@@ -1,24 +1,24 @@
 """Simulated cards behind the same interface as real ones.
 
-:class:`SimulatedMachine` answers every call of :class:`~tessera.nvml.interface.Nvml` at once and by the rules of
-hardware: legal starts only, no overlap, nothing in use is destroyed, a lost card answers nothing. Tests change the
-cards by :class:`~tessera.nvml.simulated.hardware.SimulatedHardware`. Calls about whole cards are in
-:mod:`tessera.nvml.simulated.cards`.
+:class:`SimulatedMachine` implements every call of :class:`~tessera.nvml.interface.Nvml` by the rules of hardware, and
+has the methods by which tests and the lab change the machine from outside of NVML: processes start and end, cards
+fail, drivers are loaded, the machine reboots. The state is stored with the machine, so one process can inject a fault
+and another meets it. The parts:
 
-Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvml.asynchronous.async_nvml` how long they
-should take.
+* :mod:`~tessera.nvml.simulated.machine_state`: the state, and the rules of driver and reboot;
+* :mod:`~tessera.nvml.simulated.machine_access`: the entry of each call, which checks faults first;
+* :mod:`~tessera.nvml.simulated.mig_rules`, :mod:`~tessera.nvml.simulated.process_rules`: instances and processes;
+* :mod:`~tessera.nvml.simulated.boards`: facts of products.
+
+Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvml.asynchronous.inline` how long they
+take.
 """
 
-from tessera.mig.geometry import UnknownProfile
-from tessera.mig.occupancy import find_conflict, free_starts, occupancy_of
-from tessera.nvml.errors import (
-    InsufficientResources,
-    InUse,
-    InvalidArgument,
-    NotFound,
-    NotSupported,
-    ResetRequired,
-)
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, InUse, NotSupported, NvmlError, ResetRequired
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -32,202 +32,324 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
-from tessera.nvml.simulated.boards import cuda_version, profile_memory_mib, profile_multiprocessors
-from tessera.nvml.simulated.calls import gpu_instance
-from tessera.nvml.simulated.cards import CI_SLICES, SimulatedCards
-from tessera.nvml.simulated.hardware import find_card, share_bytes
-from tessera.nvml.simulated.machine import SimCard, SimComputeInstance, SimGpuInstance, gi_id, mig_uuid
+from tessera.nvml.simulated import mig_rules, process_rules
+from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
+from tessera.nvml.simulated.machine_access import MachineAccess
+from tessera.nvml.simulated.machine_state import ANY, DRIVER_VERSION, SimEvent, SimulatedFault, build_machine
+from tessera.nvml.simulated.state_file import FileStore, MemoryStore
 
 
-class SimulatedMachine(SimulatedCards):
-    """Cards that exist only here, with NVML's face; see :class:`~tessera.nvml.interface.Nvml`."""
+class SimulatedMachine:
+    """Simulated cards of one machine; see :class:`~tessera.nvml.interface.Nvml`.
+
+    Args:
+        spec: the cards, ``"4xA100-40GB,2xH100-80GB"``.
+        seed: the node's name; decides every UUID.
+        mig: MIG mode is on from the start.
+        passthrough: the cards are passed through to a virtual machine: a change of MIG mode on Ampere stays pending
+            until the card is reset.
+        driver: the version of the driver that the host has and that is loaded; None for a host without one, where
+            every call of NVML is refused until :meth:`load_driver`.
+        latencies: seconds that a call takes, by its name (``create_gpu_instance``).
+        state: file that stores the machine; it outlives the process, and other processes may share it.
+
+    Raises:
+        ValueError: the spec is not one, or a model's placements are not known.
+        StateFileError: the file is damaged or is of other cards.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        seed: str,
+        mig: bool = False,
+        passthrough: bool = False,
+        driver: str | None = DRIVER_VERSION,
+        latencies: Mapping[str, float] | None = None,
+        state: Path | None = None,
+    ) -> None:
+        fresh = build_machine(spec, seed, driver or "", mig=mig)
+        self._passthrough = passthrough
+        self._access = MachineAccess(MemoryStore(fresh) if state is None else FileStore(state, fresh))
+        #: Open sessions of this process with the driver.
+        self._sessions: set[object] = set()
+        for operation, seconds in (latencies or {}).items():
+            self.slow(operation, seconds)
+
+    # The calls of NVML.
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
-        with self._call("driver_version") as machine:
+        with self._access.call("driver_version") as machine:
             return machine.driver_version
 
     def cuda_version(self) -> int:
         """See :meth:`.Nvml.cuda_version`."""
-        with self._call("cuda_version") as machine:
+        with self._access.call("cuda_version") as machine:
             return cuda_version(machine.driver_version)
 
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`."""
-        with self._call("devices") as machine:
-            return [_info(card) for card in machine.cards]
+        with self._access.call("devices") as machine:
+            return [gpu_info(card) for card in machine.cards]
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
         try:
-            with self._card("set_mig_mode", gpu, changes=True) as card:
-                return self._set_mig_mode(card, enabled)
-        except (InUse, ResetRequired) as refused:
-            with self._change() as machine:
-                find_card(machine, gpu).mig_pending = enabled
-            return MigModeResult.IN_USE if isinstance(refused, InUse) else MigModeResult.RESET_REQUIRED
-
-    def _set_mig_mode(self, card: SimCard, enabled: bool) -> MigModeResult:
-        if not card.gpu_model.mig_capable:
-            raise NotSupported(f"MIG mode of {card.uuid}: {card.gpu_model.product_name} has no MIG")
-        card.mig_pending = enabled
-        if card.mig_enabled == enabled:
-            return MigModeResult.APPLIED
-        if card.processes:
-            return MigModeResult.IN_USE
-        if self._passthrough and card.needs_reset:
-            return MigModeResult.RESET_REQUIRED
-        card.apply_pending_mode()
-        return MigModeResult.APPLIED
+            with self._access.card("set_mig_mode", gpu, changes=True) as card:
+                return mig_rules.set_mig_mode(card, enabled, passthrough=self._passthrough)
+        except (InUse, ResetRequired) as fault:
+            with self._access.change() as machine:
+                machine.find_card(gpu).mig_pending = enabled
+            return MigModeResult.IN_USE if isinstance(fault, InUse) else MigModeResult.RESET_REQUIRED
 
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
         """See :meth:`.Nvml.gi_profiles`."""
-        with self._mig_card("gi_profiles", gpu) as card:
-            rows = [
-                GiProfileInfo(
-                    name=profile.name,
-                    index=profile.gi_profile_index,
-                    id=profile.gi_profile_index if profile.gi_profile_id is None else profile.gi_profile_id,
-                    compute_slices=profile.compute_slices,
-                    size=profile.size,
-                    starts=profile.starts,
-                    max_count=profile.max_count,
-                    memory_mib=profile_memory_mib(card, profile),
-                    multiprocessors=profile_multiprocessors(card, profile),
-                )
-                for profile in card.geometry.profiles
-            ]
-            return sorted(rows, key=lambda row: row.index)
+        with self._access.mig_card("gi_profiles", gpu) as card:
+            return mig_rules.list_profiles(card)
 
     def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """See :meth:`.Nvml.instances`."""
-        with self._card("instances", gpu) as card:
-            return [_instance(card, one) for one in sorted(card.instances, key=lambda one: one.start)]
+        with self._access.card("instances", gpu) as card:
+            return mig_rules.list_instances(card)
 
     def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
         """See :meth:`.Nvml.create_gpu_instance`."""
-        with self._mig_card("create_gpu_instance", gpu, changes=True) as card:
-            what = f"GPU instance {profile} at {start} of {gpu}"
-            try:
-                row = card.geometry.profile(profile)
-            except UnknownProfile as error:
-                raise InvalidArgument(f"{what}: {error}") from error
-            if start not in row.starts:
-                raise InvalidArgument(f"{what}: the profile may start at {', '.join(map(str, row.starts))}")
-            held = [one.placement for one in card.instances]
-            if start not in free_starts(card.geometry, row, occupancy_of(card.geometry, held)):
-                why = find_conflict(card.geometry, row.name, held)
-                raise InsufficientResources(
-                    f"{what}: {why.text if why else 'another instance covers its memory slots'}"
-                )
-            made = SimGpuInstance(gi_id(card.geometry, row, start), row.name, start, row.size)
-            card.instances.append(made)
-            return made.gi_id
+        with self._access.mig_card("create_gpu_instance", gpu, changes=True) as card:
+            return mig_rules.create_gpu_instance(card, profile, start)
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
         """See :meth:`.Nvml.create_compute_instance`."""
-        with self._mig_card("create_compute_instance", gpu, changes=True) as card:
-            instance = gpu_instance(card, gi_id)
-            what = f"compute instance profile {profile_index} in GPU instance {gi_id} ({instance.profile}) of {gpu}"
-            slices, limit = CI_SLICES.get(profile_index), card.geometry.profile(instance.profile).compute_slices
-            if slices is None or slices > limit:
-                raise InvalidArgument(f"{what}: the GPU instance has {limit} compute slices")
-            used = sum(one.slices for one in instance.compute_instances)
-            if used + slices > limit:
-                raise InsufficientResources(f"{what}: {used} of {limit} compute slices are taken")
-            taken = {one.ci_id for one in instance.compute_instances}
-            ci_id = min(set(range(len(taken) + 1)) - taken)
-            instance.compute_instances.append(SimComputeInstance(ci_id, profile_index, slices))
-            return ComputeInstance(
-                ci_id=ci_id, profile_index=profile_index, mig_uuid=mig_uuid(card.uuid, instance, ci_id)
-            )
+        with self._access.mig_card("create_compute_instance", gpu, changes=True) as card:
+            return mig_rules.create_compute_instance(card, gi_id, profile_index)
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
         """See :meth:`.Nvml.destroy_compute_instance`."""
-        with self._mig_card("destroy_compute_instance", gpu, changes=True) as card:
-            instance = gpu_instance(card, gi_id)
-            what = f"compute instance {ci_id} of GPU instance {gi_id} ({instance.profile}) of {gpu}"
-            compute = next((one for one in instance.compute_instances if one.ci_id == ci_id), None)
-            if compute is None:
-                raise NotFound(what)
-            pids = [one.pid for one in card.processes if (one.gi_id, one.ci_id) == (gi_id, ci_id)]
-            if pids:
-                raise InUse(f"{what}: processes {pids} compute on it")
-            instance.compute_instances.remove(compute)
+        with self._access.mig_card("destroy_compute_instance", gpu, changes=True) as card:
+            mig_rules.destroy_compute_instance(card, gi_id, ci_id)
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
         """See :meth:`.Nvml.destroy_gpu_instance`."""
-        with self._mig_card("destroy_gpu_instance", gpu, changes=True) as card:
-            instance = gpu_instance(card, gi_id)
-            if instance.compute_instances:
-                raise InUse(f"GPU instance {gi_id} ({instance.profile}) of {gpu}: it holds compute instances")
-            card.instances.remove(instance)
+        with self._access.mig_card("destroy_gpu_instance", gpu, changes=True) as card:
+            mig_rules.destroy_gpu_instance(card, gi_id)
 
     def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`."""
-        with self._device("processes", device) as (card, instance, ci_id):
-            return [
-                GpuProcess(pid=one.pid, memory_bytes=one.memory_bytes, gi_id=one.gi_id, ci_id=one.ci_id)
-                for one in card.processes
-                if instance is None or (one.gi_id, one.ci_id) == (instance.gi_id, ci_id)
-            ]
+        with self._access.device("processes", device) as place:
+            return process_rules.list_processes(place)
 
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
-        with self._device("memory", device) as (card, instance, _):
-            held = [one for one in card.processes if instance is None or one.gi_id == instance.gi_id]
-            return DeviceMemory(total=share_bytes(card, instance), used=sum(one.memory_bytes for one in held))
+        with self._access.device("memory", device) as place:
+            return process_rules.read_memory(place)
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """Returns no file: a simulated card has none."""
-        with self._mig_card("device_files", gpu) as card:
-            if all(one.ci_id != ci_id for one in gpu_instance(card, gi_id).compute_instances):
-                raise NotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}")
+        with self._access.mig_card("device_files", gpu) as card:
+            mig_rules.check_compute_instance(card, gi_id, ci_id)
             return []
 
+    def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
+        """Returns no file: a simulated card has none."""
+        with self._access.card("card_files", gpu):
+            return []
+
+    def attributes(self, gpu: GpuUuid) -> CardAttributes:
+        """See :meth:`.Nvml.attributes`; changed with :meth:`set_attributes`."""
+        with self._access.card("attributes", gpu) as card:
+            return attributes_of(card)
+
+    def mig_attributes(self, device: MigUuid) -> MigAttributes:
+        """See :meth:`.Nvml.mig_attributes`."""
+        with self._access.device("mig_attributes", device) as place:
+            return mig_rules.read_mig_attributes(place)
+
+    def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
+        """See :meth:`.Nvml.nvlinks`; changed with :meth:`set_nvlinks`."""
+        with self._access.call("nvlinks", gpu) as machine:
+            card = machine.find_card(gpu)
+            if card.lost:
+                raise GpuLost(f"NVLinks of {gpu}")
+            return nvlinks_of(card, machine.cards)
+
+    def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
+        """See :meth:`.Nvml.common_ancestor`."""
+        with self._access.call("common_ancestor", gpu) as machine:
+            cards = machine.find_card(gpu), machine.find_card(other)
+            for card in cards:
+                if card.lost:
+                    raise GpuLost(f"PCIe topology of {card.uuid}")
+            return common_ancestor(*cards, len(machine.cards))
+
+    def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
+        """See :meth:`.Nvml.compute_mode`."""
+        with self._access.card("compute_mode", gpu) as card:
+            return card.compute_mode
+
+    def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """See :meth:`.Nvml.set_compute_mode`."""
+        with self._access.card("set_compute_mode", gpu, changes=True) as card:
+            if card.mig_enabled:
+                raise NotSupported(f"compute mode of {gpu}: the card is in MIG mode, where it is always DEFAULT")
+            card.compute_mode = mode
+
+    def reset(self, gpu: GpuUuid) -> None:
+        """See :meth:`.Nvml.reset`."""
+        with self._access.card("reset", gpu, changes=True) as card:
+            if card.processes:
+                raise InUse(f"reset of {gpu}: process {card.processes[0].pid} computes on it")
+            card.restart()
+
     def wait_event(self, _seconds: float) -> GpuEvent | None:
-        """The next event if there is one already; never waits (the worker does, on its clock)."""
-        with self._call("wait_event") as machine:
+        """Returns the next event if there is one already; never waits (the caller does, on its clock)."""
+        with self._access.call("wait_event") as machine:
             if not machine.events:
                 return None
             event = machine.events.pop(0)
             return GpuEvent(kind=event.kind, gpu=event.gpu, xid=event.xid, gi_id=event.gi_id, ci_id=event.ci_id)
 
+    def latency(self, operation: str) -> float:
+        """See :meth:`.Nvml.latency`; set with :meth:`slow`."""
+        latencies = self._access.read().latencies
+        return latencies.get(operation, latencies.get(ANY, 0.0))
+
     def close(self) -> None:
-        """Nothing to end; the cards stay as they are."""
+        """Does nothing: the cards stay as they are."""
 
+    # The machine from outside of NVML.
 
-def _instance(card: SimCard, instance: SimGpuInstance) -> GpuInstance:
-    return GpuInstance(
-        gi_id=instance.gi_id,
-        profile=instance.profile,
-        start=instance.start,
-        size=instance.size,
-        compute_instances=tuple(
-            ComputeInstance(
-                ci_id=one.ci_id,
-                profile_index=one.profile_index,
-                mig_uuid=mig_uuid(card.uuid, instance, one.ci_id),
-            )
-            for one in instance.compute_instances
-        ),
-    )
+    @property
+    def poll_interval(self) -> float | None:
+        """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
+        return 0.1 if self._access.store.shared else None
 
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after every change by this process; the function returned ends that."""
+        return self._access.subscribe(changed)
 
-def _info(card: SimCard) -> GpuInfo:
-    model = card.gpu_model
-    device_id = int(model.pci_device_ids[0], 16) if model.pci_device_ids else 0
-    return GpuInfo(
-        uuid=card.uuid,
-        index=card.index,
-        minor=card.index,
-        name=model.product_name,
-        memory_mib=model.memory_mib,
-        pci_bus_id=card.pci_bus_id,
-        pci_device_id=f"0x{device_id:04X}10DE",
-        compute_capability=model.compute_capability,
-        mig_capable=model.mig_capable,
-        mig_enabled=card.mig_enabled,
-        mig_pending=card.mig_pending,
-        lost=card.lost,
-    )
+    def uuids(self) -> list[GpuUuid]:
+        """Returns the cards' UUIDs by index, lost ones included."""
+        return [card.uuid for card in self._access.read().cards]
+
+    def fail(
+        self,
+        operation: str,
+        error: type[NvmlError],
+        *,
+        skip: int = 0,
+        times: int | None = 1,
+        gpu: GpuUuid | None = None,
+    ) -> None:
+        """Lets calls fail: after ``skip`` that still succeed, the next ``times`` (``None``: all) of ``operation``.
+
+        A ``set_mig_mode`` that fails with ``ResetRequired`` or ``InUse`` stays pending for that reason, and returns
+        that result, as NVML does.
+
+        Args:
+            operation: the call's name, or :data:`.machine_state.ANY`.
+            error: the error that the call raises.
+            skip: matching calls that succeed first.
+            times: how many fail then.
+            gpu: only calls on this card or on a MIG device of it.
+        """
+        with self._access.change() as machine:
+            machine.faults.append(SimulatedFault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
+
+    def heal(self) -> None:
+        """Removes every fault of :meth:`fail`."""
+        with self._access.change() as machine:
+            machine.faults.clear()
+
+    def slow(self, operation: str, seconds: float) -> None:
+        """Lets each call of ``operation`` take so long from now on."""
+        with self._access.change() as machine:
+            machine.latencies[operation] = seconds
+
+    def lose(self, gpu: GpuUuid) -> None:
+        """Makes the card fall off the bus, with its XID; its processes die. A reboot brings the card back."""
+        with self._access.change() as machine:
+            machine.lose_card(gpu)
+
+    def report(self, event: SimEvent) -> None:
+        """Lets the driver report a hardware event."""
+        with self._access.change() as machine:
+            machine.queue_event(event)
+
+    def set_attributes(self, gpu: GpuUuid, attributes: CardAttributes) -> None:
+        """Replaces the card's attributes: another recovery action, no ECC, a place in a fabric."""
+        with self._access.change() as machine:
+            machine.find_card(gpu).attributes = attributes
+
+    def set_nvlinks(self, gpu: GpuUuid, links: Iterable[NvLink]) -> None:
+        """Replaces the card's NVLinks that are up while it is not in MIG mode."""
+        with self._access.change() as machine:
+            machine.find_card(gpu).nvlinks = list(links)
+
+    @property
+    def loaded_driver(self) -> str | None:
+        """The version of the kernel module that is loaded, None without one; not a call of NVML."""
+        return self._access.read().driver_version or None
+
+    @property
+    def host_driver(self) -> str | None:
+        """The version of the driver that the host itself has and loads at boot, None without one."""
+        return self._access.read().host_driver or None
+
+    def load_driver(self, version: str) -> None:
+        """Loads a kernel module, as a driver container does; does nothing when that version is loaded already.
+
+        Raises:
+            InUse: another version is loaded.
+            ValueError: no driver has such a version.
+        """
+        with self._access.change() as machine:
+            machine.load_driver(version)
+
+    def unload_driver(self) -> None:
+        """Unloads the kernel module, as ``rmmod`` does; does nothing when none is loaded. Destroys all instances.
+
+        Sessions of other processes, which share the machine by its file, do not count.
+
+        Raises:
+            InUse: a process computes on a card, or a session of this process is open.
+        """
+        with self._access.change() as machine:
+            machine.unload_driver(len(self._sessions))
+
+    def open_session(self) -> Callable[[], None]:
+        """Opens the driver, as ``nvmlInit`` and ``cuInit`` do; the function returned ends that session.
+
+        Raises:
+            DriverNotLoaded: no driver is loaded.
+        """
+        if self.loaded_driver is None:
+            raise DriverNotLoaded("open the driver")
+        session = object()
+        self._sessions.add(session)
+        return lambda: self._sessions.discard(session)
+
+    def reboot(self) -> None:
+        """Reboots the machine: no process, session or instance survives, lost cards are back.
+
+        MIG mode survives on Ampere, where the card stores it, and is off on later cards. Compute modes are lost.
+        Afterwards the host's own driver is loaded, if it has one.
+        """
+        self._sessions.clear()
+        with self._access.change() as machine:
+            machine.reboot()
+
+    def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0, *, pid: int | None = None) -> int:
+        """Starts a process on a device and returns its PID; see :func:`.process_rules.start_process`."""
+        with self._access.change() as machine:
+            return process_rules.start_process(machine, device, memory_bytes, pid)
+
+    def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
+        """Sets the memory that a process holds; see :func:`.process_rules.set_process_memory`."""
+        with self._access.change() as machine:
+            process_rules.set_process_memory(machine, pid, memory_bytes, device)
+
+    def end_process(self, pid: int) -> None:
+        """Ends a process and frees its memory, on every device; raises NotFound if there is none."""
+        with self._access.change() as machine:
+            process_rules.end_process(machine, pid)

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.errors import UserError
-from tessera.nvml.simulated.machine import MachineState, parse_spec
+from tessera.nvml.simulated.machine_state import MachineState, parse_spec
 
 
 class StateFileError(UserError):

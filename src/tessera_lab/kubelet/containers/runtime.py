@@ -17,7 +17,7 @@ import msgspec
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
-from tessera.nvml.simulated.hardware import SimulatedHardware
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.simulated_command import parse_command
 from tessera_lab.kubelet.images.node_images import NodeImages
@@ -56,7 +56,7 @@ class ContainerRuntime:
         *,
         clock: CountedClock,
         cdi: CdiRegistry,
-        machine: SimulatedHardware | None,
+        machine: SimulatedMachine | None,
         gpu_memory: int,
         images: NodeImages,
     ) -> None:
@@ -118,7 +118,7 @@ class ContainerRuntime:
         if machine is None or not visible_devices(env):
             yield
             return
-        let_go = machine.open_session()
+        end_session = machine.open_session()
         try:
             pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in visible_devices(env, "MIG-")]
             yield
@@ -126,7 +126,7 @@ class ContainerRuntime:
             for pid in pids:
                 with suppress(NvmlError):  # the card was lost or reset, or the node rebooted: the process is gone too
                     machine.end_process(pid)
-            let_go()
+            end_session()
 
 
 def visible_devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:

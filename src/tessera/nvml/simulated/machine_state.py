@@ -1,22 +1,34 @@
-"""The simulated machine: all attributes and state of its cards, as one value.
+"""State of a simulated machine as one value: its cards, their instances and processes, its driver, injected faults.
 
-Pure data and the rules that hardware follows; :mod:`tessera.nvml.simulated.simulated_machine` gives it NVML's face, and
-:mod:`tessera.nvml.simulated.state_file` keeps it where a killed process cannot lose it.
+The classes hold data and the rules of driver and reboot; :mod:`tessera.nvml.simulated.mig_rules` and
+:mod:`tessera.nvml.simulated.process_rules` have the rules of instances and processes.
+:mod:`tessera.nvml.simulated.state_file` stores the value where a killed process cannot lose it.
 
-Every name is derived, never drawn: a card's UUID from the machine's seed and the card's index, a MIG device's from the
-card and the slice. So two runs agree, and a slice that is made again has the UUID that it had, as on real cards.
+Every name is derived, none is random: a card's UUID from the machine's seed and the card's index, a MIG device's from
+the card and the slice. So two runs agree, and a slice that is created again has its former UUID, as on real cards.
 """
 
 import re
 import uuid
+from typing import NamedTuple
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Placement, Profile
+from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
+from tessera.nvml.errors import InUse, NotFound
 from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
+
+#: Version of the simulated driver: new enough for every model that can be simulated.
+DRIVER_VERSION = "595.58.03"
+#: Operation of a fault, or of a latency, that holds for every call.
+ANY = "*"
+#: Limit on unread events; beyond it the oldest are dropped, as in the driver's own queue.
+MOST_EVENTS = 1024
+#: XID of a card that fell off the bus (NVIDIA, XID errors).
+XID_OFF_THE_BUS = 79
 
 #: Root of every simulated UUID.
 _NAMESPACE = uuid.UUID("6b1d6d2c-5c1a-5d5f-9a53-7465737365a1")
@@ -55,7 +67,7 @@ class SimGpuInstance(msgspec.Struct):
 
     @property
     def placement(self) -> Placement:
-        """Where it is."""
+        """Returns the memory slots that the instance covers."""
         return Placement(self.profile, self.start, self.size)
 
 
@@ -80,7 +92,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
 
     @property
     def pci_bus_id(self) -> str:
-        """Its PCI address; follows from its index."""
+        """Returns the card's PCI address, which follows from its index."""
         return f"00000000:{_FIRST_BUS + self.index:02X}:00.0"
 
     @property
@@ -113,6 +125,34 @@ class SimCard(msgspec.Struct, omit_defaults=True):
             self.attributes = msgspec.structs.replace(self.attributes, recovery_action=0)
 
 
+class SimDevice(NamedTuple):
+    """A place where a process can compute: a card, or a MIG device of it.
+
+    Attributes:
+        card: the card.
+        instance: the GPU instance; None for the whole card.
+        ci_id: the compute instance in it; None for the whole card.
+    """
+
+    card: SimCard
+    instance: SimGpuInstance | None = None
+    ci_id: int | None = None
+
+    @property
+    def gi_id(self) -> int | None:
+        """Returns the id of the GPU instance; None for the whole card."""
+        return None if self.instance is None else self.instance.gi_id
+
+    @property
+    def processes(self) -> list[SimProcess]:
+        """Returns the processes that compute on it; on a whole card those of all its instances."""
+        return [
+            one
+            for one in self.card.processes
+            if self.instance is None or (one.gi_id, one.ci_id) == (self.gi_id, self.ci_id)
+        ]
+
+
 class SimEvent(msgspec.Struct, frozen=True):
     """A hardware event that waits to be read."""
 
@@ -127,8 +167,8 @@ class SimulatedFault(msgspec.Struct):
     """Calls that shall fail.
 
     Attributes:
-        operation: name of the call, e.g. ``create_gpu_instance``.
-        code: NVML's error number to answer with.
+        operation: name of the call, e.g. ``create_gpu_instance``, or :data:`ANY`.
+        code: NVML's error number that the call returns.
         skip: how many matching calls still succeed first.
         times: how many fail then; ``None`` for every one.
         gpu: only calls on this card; any card if ``None``.
@@ -161,9 +201,91 @@ class MachineState(msgspec.Struct):
     events: list[SimEvent] = []
     next_pid: int = _FIRST_PID
 
+    def find_card(self, gpu: str) -> SimCard:
+        """Returns the card of that UUID.
+
+        Raises:
+            NotFound: the machine has no such card.
+        """
+        for card in self.cards:
+            if card.uuid == gpu:
+                return card
+        raise NotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in self.cards)}")
+
+    def find_device(self, device: str) -> SimDevice:
+        """Returns the card or the MIG device of that UUID.
+
+        Raises:
+            NotFound: the machine has neither.
+        """
+        if not device.startswith("MIG-"):
+            return SimDevice(self.find_card(device))
+        for card in self.cards:
+            for instance in card.instances:
+                for compute in instance.compute_instances:
+                    if mig_uuid(card.uuid, instance, compute.ci_id) == device:
+                        return SimDevice(card, instance, compute.ci_id)
+        raise NotFound(f"{device}: no such MIG device")
+
+    def queue_event(self, event: SimEvent) -> None:
+        """Appends an event that a caller has not read yet."""
+        self.events.append(event)
+        del self.events[:-MOST_EVENTS]
+
+    def lose_card(self, gpu: GpuUuid) -> None:
+        """Makes a card fall off the bus, with its XID; its processes die."""
+        card = self.find_card(gpu)
+        card.lost = True
+        card.processes.clear()
+        self.queue_event(SimEvent(GpuEventKind.XID, gpu, XID_OFF_THE_BUS))
+
+    def load_driver(self, version: str) -> None:
+        """Loads a kernel module; does nothing when that version is loaded already.
+
+        Raises:
+            InUse: another version is loaded.
+            ValueError: no driver has such a version.
+        """
+        if not version.partition(".")[0].isdigit():
+            raise ValueError(f"driver {version!r}: a version begins with its branch, e.g. 595.58.03")
+        if self.driver_version not in ("", version):
+            raise InUse(f"driver {version}: {self.driver_version} is loaded; unload it first")
+        self.driver_version = version
+
+    def unload_driver(self, sessions: int) -> None:
+        """Unloads the kernel module, which destroys all instances; does nothing when none is loaded.
+
+        Args:
+            sessions: how many sessions with the driver are open.
+
+        Raises:
+            InUse: a session is open, or a process computes on a card.
+        """
+        pids = sorted({process.pid for card in self.cards for process in card.processes})
+        if self.driver_version and (pids or sessions):
+            who = f"processes {pids}" if pids else f"{sessions} open sessions"
+            raise InUse(f"driver {self.driver_version}: module nvidia is in use by {who}")
+        self.driver_version = ""
+        for card in self.cards:
+            card.restart()
+
+    def reboot(self) -> None:
+        """Ends all processes and instances, brings lost cards back, and loads the host's own driver if it has one.
+
+        MIG mode survives on Ampere, where the card stores it, and is off on later cards. Compute modes are lost.
+        """
+        self.driver_version = self.host_driver
+        self.events.clear()
+        for card in self.cards:
+            card.lost = False
+            card.processes = []
+            card.mig_pending = card.mig_pending and card.needs_reset
+            card.compute_mode = ComputeMode.DEFAULT
+            card.restart()
+
 
 def parse_spec(spec: str) -> list[str]:
-    """Short names of a machine's cards, in order: ``2xA100-40GB,A30`` is two A100 and one A30.
+    """Returns short names of a machine's cards, in order: ``2xA100-40GB,A30`` is two A100 and one A30.
 
     Raises:
         ValueError: no cards, a count of 0, or a model that is not known; the text lists those that are.
@@ -183,7 +305,7 @@ def parse_spec(spec: str) -> list[str]:
 
 
 def build_machine(spec: str, seed: str, driver_version: str, *, mig: bool) -> MachineState:
-    """A machine as it comes up.
+    """Returns a machine that has just booted.
 
     Args:
         spec: its cards, see :func:`parse_spec`.
@@ -196,28 +318,17 @@ def build_machine(spec: str, seed: str, driver_version: str, *, mig: bool) -> Ma
     ]
     for card in cards:
         if card.gpu_model.mig_capable:
-            _ = (
-                card.geometry
-            )  # a model of unknown placements cannot be simulated: it says so here, not at the first call
+            _ = card.geometry  # raises ValueError now, not at the first call, for a model of unknown placements
             card.mig_enabled = card.mig_pending = mig
     return MachineState(seed=seed, spec=spec, driver_version=driver_version, cards=cards, host_driver=driver_version)
 
 
 def gpu_uuid(seed: str, index: int) -> GpuUuid:
-    """The UUID of a machine's card."""
+    """Returns the UUID of a machine's card."""
     return GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}')}")
 
 
 def mig_uuid(gpu: GpuUuid, instance: SimGpuInstance, ci_id: int) -> MigUuid:
-    """The UUID of a compute instance: the same whenever the same slice is made on the same card."""
+    """Returns the UUID of a compute instance; the same slice created again on the same card has the same one."""
     slice_ = f"{gpu}/{instance.profile}/{instance.start}/{ci_id}"
     return MigUuid(f"MIG-{uuid.uuid5(_NAMESPACE, slice_)}")
-
-
-def gi_id(geometry: Geometry, profile: Profile, start: int) -> int:
-    """The id that a GPU instance gets: as seen on real cards, a binary tree's node for its part of the card.
-
-    On a card of 8 slots 0 is the whole card, 1 and 2 its halves, 3 to 6 the quarters, 7 to 14 the single slots.
-    """
-    parts = geometry.slots // profile.size
-    return parts - 1 + start // profile.size
