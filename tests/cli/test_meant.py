@@ -106,6 +106,6 @@ def test_a_plan_says_how_many_were_asked_for_and_how_many_there_can_be(written: 
 
 def test_a_plan_for_a_family_says_which_model_it_took(capsys: Told) -> None:
     assert main(["plan", "mig", "A100", "1g.5gb"]) == 0
-    assert capsys.readouterr().err == "note: A100 is taken for A100-40GB; it could also be A100-64GB or A100-80GB\n"
+    assert capsys.readouterr().err == "note: A100 is read as A100-40GB; it could also be A100-64GB or A100-80GB\n"
     assert main(["plan", "mig", "A100-40GB", "1g.5gb"]) == 0
     assert capsys.readouterr().err == ""

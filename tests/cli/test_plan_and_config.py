@@ -21,7 +21,7 @@ def test_a_plan_is_drawn_as_tiles(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_still_fits_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "mig", "RTX-PRO-6000", "1g.24gb+me", "2g.48gb"]) == 0
-    assert "one more would fit of: 1g.24gb, 1g.24gb+gfx, 1g.24gb-me" in capsys.readouterr().out
+    assert "still fits, one of: 1g.24gb, 1g.24gb+gfx, 1g.24gb-me" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_file_that_is_right_is_explained(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines() == [
         "file: sharing profile, right",
         "  time slices: each nvidia.com/gpu becomes 4 of nvidia.com/gpu",
-        "  on 4 x A100-40GB, not cut: nvidia.com/gpu 16",
+        "  on 4 x A100-40GB without MIG: nvidia.com/gpu 16",
     ]
 
 

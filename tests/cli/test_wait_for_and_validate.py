@@ -35,12 +35,12 @@ def target(link: Path) -> str:
 
 def test_markers_that_are_there_are_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "driver-ready").touch()
-    assert main(["wait-for", "driver-ready", "--in", str(tmp_path)]) == 0
+    assert main(["wait-for", "driver-ready", "--markers-dir", str(tmp_path)]) == 0
 
 
 def test_it_ends_when_the_last_of_its_markers_comes_into_a_folder_that_came_late(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "validations"
-    child = process("wait-for", "driver-ready", "toolkit-ready", "--in", str(folder))
+    child = process("wait-for", "driver-ready", "toolkit-ready", "--markers-dir", str(folder))
     waits(child)
     folder.mkdir(parents=True)
     (folder / "toolkit-ready").touch()
@@ -51,7 +51,7 @@ def test_it_ends_when_the_last_of_its_markers_comes_into_a_folder_that_came_late
 
 
 def test_a_container_that_is_told_to_stop_has_not_succeeded(tmp_path: Path) -> None:
-    child = process("wait-for", "driver-ready", "--in", str(tmp_path))
+    child = process("wait-for", "driver-ready", "--markers-dir", str(tmp_path))
     waits(child)
     child.send_signal(signal.SIGTERM)
     assert child.communicate(timeout=30) == ("", "")
@@ -60,21 +60,21 @@ def test_a_container_that_is_told_to_stop_has_not_succeeded(tmp_path: Path) -> N
 
 def test_a_wait_that_is_over_names_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "driver-ready").touch()
-    code = main(["wait-for", "driver-ready", "cuda-ready", "--in", str(tmp_path), "--timeout", "0.01"])
+    code = main(["wait-for", "driver-ready", "cuda-ready", "--markers-dir", str(tmp_path), "--timeout", "0.01"])
     assert code == 1
-    error = f"error: cuda-ready: not in {tmp_path} after 0.01 seconds; look at whoever writes it\n"
+    error = f"error: cuda-ready: not in {tmp_path} after 0.01 seconds; see the log of the pod that writes it\n"
     assert capsys.readouterr().err == error
 
 
 def test_a_path_is_no_marker(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wait-for", "../driver-ready"]) == 1
-    assert '"../driver-ready" is no name of a marker' in capsys.readouterr().err
+    assert '"../driver-ready" is not the name of a marker' in capsys.readouterr().err
 
 
 def test_a_simulated_validation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--markers", str(tmp_path), "--simulated"]) == 0
+    assert main(["validate", "--markers-dir", str(tmp_path), "--simulated"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuda-ready", "toolkit-ready"]
-    assert capsys.readouterr().out.startswith("simulated: no card was touched; toolkit-ready written to")
+    assert capsys.readouterr().out.startswith("simulated, no card was used: toolkit-ready written to")
     assert (tmp_path / "cuda-ready").read_text().startswith("simulated\n")
 
 
@@ -89,7 +89,7 @@ def test_a_machine_without_a_driver_is_told(
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", missing)
     (tmp_path / "cuda-ready").touch()
-    assert main(["validate", "--markers", str(tmp_path)]) == 1
+    assert main(["validate", "--markers-dir", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: NVML: nvmlInit")
     assert told.endswith("(nvmlReturn_t 12)\n")

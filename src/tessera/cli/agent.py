@@ -1,4 +1,4 @@
-"""``tessera agent``: the node process."""
+"""``tessera agent``: the node's process."""
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import log_option, record_option, run_process, start_log
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
-#: Variables of NVIDIA's device plugin that set an option, as its users' manifests have them.
+#: Environment variables of NVIDIA's device plugin by the option that they set; users' manifests have them.
 _VARIABLES = {
     "NODE_NAME": "--node-name",
     "MIG_STRATEGY": "--mig-strategy",
@@ -21,63 +21,80 @@ _VARIABLES = {
     "MPS_ROOT": "--mps-root",
     "TESSERA_RECORD": "--record",
 }
-#: Variables that are handed on as they are.
-_HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
+#: Environment variables without an option, which the agent reads as NVIDIA's device plugin does.
+_PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 
 
 @click.command()
-@click.option("--node-name", envvar="NODE_NAME", required=True, help="Name of the node's object.  [env: NODE_NAME]")
+@click.option("--node-name", envvar="NODE_NAME", required=True, help="Name of this node.  [env: NODE_NAME]")
 @click.option(
     "--simulate",
     metavar="CARDS",
     callback=check_cards,
-    help="Simulate cards instead of using the machine's own, e.g. 4xA100-40GB or 2xA30,1xH100-80GB. Containers then"
-    " get the environment of their slices, no device nodes.",
+    help="Simulate these cards instead of using the machine's, e.g. 4xA100-40GB or 2xA30,1xH100-80GB. Containers then"
+    " get the environment variables of their slices, but no device nodes.",
 )
 @click.option(
     "--simulated-state",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File that keeps the simulated cards over restarts.  [default: in --state-dir]",
+    help="File of the simulated cards' state, which survives restarts.  [default: in --state-dir]",
 )
 @click.option(
     "--kubelet-root",
     type=_FOLDER,
     default=Path("/var/lib/kubelet"),
     show_default=True,
-    help="Kubelet's --root-dir.",
+    help="Kubelet's own folder, its --root-dir.",
 )
 @click.option(
     "--plugin-dir",
     type=_FOLDER,
-    help="Kubelet's device-plugin sockets.  [default: /var/lib/kubelet/device-plugins, whatever kubelet's --root-dir]",
+    help="Folder of kubelet's device-plugin sockets.  [default: /var/lib/kubelet/device-plugins, for every"
+    " --kubelet-root]",
 )
-@click.option("--pod-resources-dir", type=_FOLDER, help="Pod-resources socket.  [default: below --kubelet-root]")
-@click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"), show_default=True, help="CDI files.")
-@click.option("--state-dir", type=_FOLDER, default=Path("/var/lib/tessera"), show_default=True, help="The journal.")
+@click.option(
+    "--pod-resources-dir", type=_FOLDER, help="Folder of kubelet's pod-resources socket.  [default: in --kubelet-root]"
+)
+@click.option(
+    "--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"), show_default=True, help="Folder for CDI specifications."
+)
+@click.option(
+    "--state-dir",
+    type=_FOLDER,
+    default=Path("/var/lib/tessera"),
+    show_default=True,
+    help="Folder of the agent's own state, which survives restarts.",
+)
 @click.option("--sharing-config", metavar="NAMESPACE/NAME", help="ConfigMap of sharing profiles.")
-@click.option("--sharing-default", metavar="PROFILE", help="Profile of nodes whose label names none.")
+@click.option(
+    "--sharing-default",
+    metavar="PROFILE",
+    help="Sharing profile of a node without the label nvidia.com/device-plugin.config.",
+)
 @click.option("--mig-config", metavar="NAMESPACE/NAME", help="ConfigMap of MIG layouts.")
-@click.option("--mig-default", metavar="LAYOUT", help="Layout of nodes whose label names none.")
+@click.option("--mig-default", metavar="LAYOUT", help="MIG layout of a node without the label nvidia.com/mig.config.")
 @click.option(
     "--mig-strategy",
     envvar="MIG_STRATEGY",
     type=click.Choice(["none", "single", "mixed"]),
     default="mixed",
     show_default=True,
-    help="How MIG devices of a layout are advertised.",
+    help="Resource names of a layout's MIG devices, as in NVIDIA's device plugin: mixed has one name for each profile.",
 )
-@click.option("--mig-evict", is_flag=True, help="Evict pods that hold what a layout replaces, instead of waiting.")
+@click.option(
+    "--mig-evict", is_flag=True, help="Evict pods that use devices which a new layout removes, instead of waiting."
+)
 @click.option(
     "--mig-reboot",
     is_flag=True,
-    help="Reboot the node, once a layout, when MIG mode cannot be changed by a reset of the card.",
+    help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
 )
 @click.option(
     "--memory-limits",
     type=click.Choice(["off", "observe", "warn", "evict", "kill"]),
     default="observe",
     show_default=True,
-    help="What is done about pods that take more than their share of a card's memory.",
+    help="Action on pods that use more than their share of a card's memory.",
 )
 @click.option(
     "--device-list-strategy",
@@ -85,7 +102,8 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     default="cdi-cri",
     show_default=True,
     metavar="LIST",
-    help="How containers learn of their devices: envvar, volume-mounts, cdi-annotations, cdi-cri, with commas.",
+    help="How kubelet passes devices to containers: envvar, volume-mounts, cdi-annotations or cdi-cri; several with"
+    " commas.",
 )
 @click.option(
     "--device-id-strategy",
@@ -93,50 +111,52 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     type=click.Choice(["uuid", "index"]),
     default="uuid",
     show_default=True,
-    help="What devices are called in containers.",
+    help="How containers name their devices.",
 )
 @click.option(
     "--driver-root",
     type=_FOLDER,
     default=Path("/run/nvidia/driver"),
     show_default=True,
-    help="Where a driver container shows its files.",
+    help="Folder into which a driver container mounts its files.",
 )
 @click.option(
     "--markers-dir",
     type=_FOLDER,
-    help="Where driver, toolkit and validation say that they are ready."
-    "  [default: /run/nvidia/validations; nowhere with --simulate]",
+    help="Folder of the marker files of driver, toolkit and validation."
+    "  [default: /run/nvidia/validations; none with --simulate]",
 )
 @click.option(
     "--validation",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
-    help="Advertise cards only after a program was run on them; auto: where the driver is a container's.",
+    help="Offer cards only after a test program has run on them; auto: if a container installs the driver.",
 )
-@click.option("--pass-device-specs", is_flag=True, help="Name device nodes in the answers to kubelet too.")
+@click.option(
+    "--pass-device-specs", is_flag=True, help="Also list device nodes in the answers to kubelet (NVIDIA's option)."
+)
 @click.option(
     "--mps-root",
     envvar="MPS_ROOT",
     type=_FOLDER,
     default=Path("/run/nvidia/mps"),
     show_default=True,
-    help="Pipes and logs of the MPS daemons.",
+    help="Folder on the host for pipes and logs of the MPS daemons.",
 )
-@click.option("--mps-mount", type=_FOLDER, help="Where this process sees --mps-root.  [default: the same]")
+@click.option("--mps-mount", type=_FOLDER, help="Path of --mps-root in this container.  [default: the same path]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
 @log_option
 @cluster_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
-    """Run the node process: cuts and shares the node's cards, and hands them to kubelet.
+    """Run the node's process.
 
-    Runs on every GPU node, as a DaemonSet (deploy/agent.yaml) or by hand. It needs kubelet's device-plugin and
-    pod-resources sockets, the CDI folder, and a folder of its own. Two labels of the node choose what becomes of its
-    cards: nvidia.com/mig.config names a MIG layout, or dynamic for slices on demand; nvidia.com/device-plugin.config
-    names a sharing profile.
+    The agent slices and shares the node's cards, and offers them to kubelet. It runs on every GPU node, as a DaemonSet
+    (deploy/agent.yaml) or by hand. It needs kubelet's device-plugin and pod-resources sockets, the CDI folder, and a
+    folder for its state. Two labels of the node configure its cards: nvidia.com/mig.config names a MIG layout, or has
+    the value dynamic for slices on demand; nvidia.com/device-plugin.config names a sharing profile.
 
     \b
     Try it on a node without GPUs:
@@ -147,10 +167,10 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 
 def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
-    """The agent's options from the command line's and the environment; what was not given keeps its default.
+    """The agent's options for values of the command line and the environment; missing ones have their defaults.
 
     Raises:
-        click.BadParameter: a value is not of its form.
+        click.BadParameter: a value has a wrong form.
     """
     from tessera.agent.base.options import AgentOptions, EnforcementMode, ValidationMode
     from tessera.api.sharing.profile import MigStrategy
@@ -163,7 +183,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         "validation": ValidationMode(given["validation"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
-        "environment": {name: environment[name] for name in _HANDED_ON if name in environment},
+        "environment": {name: environment[name] for name in _PASSED_ON if name in environment},
     }
     if "simulate" in given:
         given.setdefault("markers_dir", None)
@@ -179,7 +199,7 @@ def _list_strategies(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if wrong := [each for each in found if each not in DEVICE_LIST_STRATEGIES]:
         known = ", ".join(DEVICE_LIST_STRATEGIES)
-        raise click.BadParameter(f'"{wrong[0]}" is none of {known}', param_hint="--device-list-strategy")
+        raise click.BadParameter(f'"{wrong[0]}" is not one of {known}', param_hint="--device-list-strategy")
     return found
 
 
@@ -193,7 +213,7 @@ def _config_map(name: str, text: str) -> Any:
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """The agent's options from a container's arguments and environment, as the command would read them."""
+    """The agent's options for a container's arguments and environment."""
     values = dict(command.make_context("agent", _with_variables(arguments, environment)).params)
     for name in ("kubeconfig", "context", "log_level"):
         values.pop(name)
@@ -201,7 +221,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> A
 
 
 def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The arguments behind those that variables stand for, which they overrule."""
+    """The arguments after those that the environment stands for; click takes the last value of an option."""
     before = [
         part for name, option in _VARIABLES.items() if name in environment for part in (option, environment[name])
     ]
@@ -221,7 +241,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
-    """Reboots the host; ``None`` for simulated cards, for which no machine is taken down."""
+    """The function that reboots the host; None for simulated cards, for which no machine is rebooted."""
     from tessera.agent.mig_config.reboot import reboot_host
 
     return reboot_host if options.simulate is None else None

@@ -1,4 +1,4 @@
-"""``tessera controller``: the cluster process."""
+"""``tessera controller``: the cluster's process."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,26 +14,29 @@ from tessera.cli.base.process import log_option, record_option, run_process, sta
 
 @click.command()
 @click.option(
-    "--identity", envvar="POD_NAME", help="This replica in the Lease.  [env: POD_NAME; default: the host name]"
+    "--identity", envvar="POD_NAME", help="Name of this replica in the Lease.  [env: POD_NAME; default: the host name]"
 )
 @click.option(
     "--namespace",
     envvar="POD_NAMESPACE",
     default="tessera-system",
     show_default=True,
-    help="Where the Lease lives.  [env: POD_NAMESPACE]",
+    help="Namespace of the Lease.  [env: POD_NAMESPACE]",
 )
-@click.option("--leader-election/--no-leader-election", default=True, help="Without it, run a single replica only.")
-@click.option("--image", metavar="IMAGE", help="Tessera's image in pods that it makes.  [default: this pod's own]")
+@click.option(
+    "--leader-election/--no-leader-election", default=True, help="Elect a leader; needed for several replicas."
+)
+@click.option("--image", metavar="IMAGE", help="Tessera's image in pods that it creates.  [default: this pod's image]")
 @site_options
 @build_options
 @click.option(
     "--replace-failed",
     type=click.IntRange(0, 100),
+    metavar="N",
     default=0,
     show_default=True,
-    help="Nodes of a group that are replaced in an hour at most when they miss the deadline; needs the rights of"
-    " deploy/options/replace.yaml.",
+    help="Replace nodes that miss the startup deadline, at most N of a group in an hour; needs the rights of"
+    " deploy/options/replace.yaml. 0 replaces none.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
@@ -41,17 +44,18 @@ from tessera.cli.base.process import log_option, record_option, run_process, sta
 @cluster_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
-    """Run the cluster process: places slices, brings drivers, and follows nodes on their way to usable cards.
+    """Run the cluster's process.
 
-    Runs as a Deployment (deploy/controller.yaml), or by hand against any cluster that your kubeconfig names. Several
-    replicas may run; a Lease decides which one acts.
+    The controller places slices, installs drivers, and measures how long new nodes take until their cards can be used.
+    It runs as a Deployment (deploy/controller.yaml), or on your machine for the cluster of your kubeconfig. Several
+    replicas may run; the one that holds the Lease acts.
     """
     start_log(log_level)
     run_process(_run(options_from(options), kubeconfig, context))
 
 
 def options_from(values: Mapping[str, Any]) -> Any:
-    """The controller's options from the command line's."""
+    """The controller's options for values of the command line."""
     from tessera.controller.base.options import ControllerOptions, RegistryOptions
     from tessera.driver.run import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
@@ -74,7 +78,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """The controller's options from a container's arguments and environment, as the command would read them."""
+    """The controller's options for a container's arguments and environment."""
     given = [("--identity", "POD_NAME"), ("--namespace", "POD_NAMESPACE"), ("--record", "TESSERA_RECORD")]
     extra = [part for flag, name in given if name in environment for part in (flag, environment[name])]
     values = dict(command.make_context("controller", [*arguments, *extra]).params)

@@ -1,7 +1,7 @@
 """The ``tessera`` command, also reachable as ``kubectl tessera``.
 
-A command's module is imported when it runs or when its own help is asked for, never before: starting the command line
-costs Python, click and nothing else. Exit codes are kubectl's: 0, or 1 with one line on standard error.
+A command's module is imported when it runs or when its own help is shown, never before: the start of the command line
+loads Python and click, nothing else. Exit codes are kubectl's: 0, or 1 with one line on standard error.
 """
 
 import os
@@ -11,34 +11,34 @@ from collections.abc import Sequence
 import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
-from tessera.cli.base.console import print_refusal, say, tolerate_any_encoding
+from tessera.cli.base.console import print_error, say, tolerate_any_encoding
 
 #: The product's commands, in the order of the overview; the package tessera-lab adds its own.
 COMMANDS: Table = {
-    "map": ("tessera.cli.map", "Show the cards as tiles: which pod has which slice, and what is free."),
-    "why": ("tessera.cli.why", "Say why a pod waits or how a node's cards stand, and what would help."),
-    "plan": ("tessera.cli.plan", "Try a MIG layout on a model of card: its tiles, or what stands in the way."),
+    "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
+    "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
+    "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",
-        "Check settings of sharing, MIG or NVIDIA's operator: what they mean, what is wrong.",
+        "Check and explain files of sharing, MIG or gpu-operator settings.",
     ),
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
-    "driver": ("tessera.cli.driver", "See how nodes get their drivers; find, build and mirror driver images."),
-    "provisioning": ("tessera.cli.provisioning", "See how long nodes took until their cards could be used."),
-    "bench": ("tessera.cli.bench", "Measure the time until cards can be used, here in the lab or on a cluster."),
+    "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
+    "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),
+    "bench": ("tessera.cli.bench", "Measure the time until cards can be used, on a cluster or in the lab."),
     "autoscaler": (
         "tessera.cli.autoscaler",
-        "Set an autoscaler's timers by measured times, and size a pool of warm nodes.",
+        "Compute an autoscaler's timers from measured times, and the size of a warm pool.",
     ),
-    "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
+    "controller": ("tessera.cli.controller", "Run the cluster's process: places slices and installs drivers."),
     "webhook": (
         "tessera.cli.webhook",
-        "Run admission: gates pods that ask for a slice, and turns requirements into resources.",
+        "Run the admission webhook: holds pods that request slices until they have a node.",
     ),
-    "agent": ("tessera.cli.agent", "Run the node process: cuts and shares cards, and hands them to kubelet."),
+    "agent": ("tessera.cli.agent", "Run the node's process: slices and shares cards, and offers them to kubelet."),
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
-    "debug": ("tessera.cli.debug", "Record what a process decides, and run its deciders over the record again."),
-    "validate": ("tessera.cli.validate", "Run a small program on every card of this node, through the runtime."),
+    "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
+    "validate": ("tessera.cli.validate", "Run a small CUDA program on every card of this node."),
 }
 
 EPILOG = """\b
@@ -68,9 +68,11 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
 def tessera() -> None:
-    """NVIDIA GPUs for the pods of a Kubernetes cluster: whole, shared, cut by a layout, or cut on demand."""
+    """Give pods of a Kubernetes cluster NVIDIA GPUs: whole, shared, or as MIG slices, fixed or made on demand."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -91,14 +93,14 @@ def main(args: Sequence[str] | None = None) -> int:
         error.show()
         return 0
     except click.ClickException as error:
-        print_refusal(error)
+        print_error(error)
         return 1
     except click.Abort:
         return 130
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`tessera map | head`); nothing is left to say to it.
+        # The reader of our output has ended (`tessera map | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0

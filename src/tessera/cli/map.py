@@ -1,4 +1,4 @@
-"""``tessera map``: every card as a row of tiles."""
+"""``tessera map``: each card as a row of tiles."""
 
 import asyncio
 from pathlib import Path
@@ -13,17 +13,20 @@ from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_n
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
-@click.option("--colour/--no-colour", "--color/--no-color", default=None, help="Colour; by default on a terminal only.")
+@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
+@click.option(
+    "--colour/--no-colour", "--color/--no-color", default=None, help="Use colours.  [default: on a terminal only]"
+)
 @cluster_options
 @report_errors
 def command(
     nodes: tuple[str, ...], output: str, colour: bool | None, kubeconfig: Path | None, context: str | None
 ) -> None:
-    """Show the cards as tiles: which pod has which slice, and what is free.
+    """Show each card's slices, the pods that have them, and the free memory slots.
 
-    Each row is a card, each column group one of its memory slots. A slice is as wide as its memory; the list below
-    the cards says whose it is. Without NODE all nodes that give their cards to on-demand slicing are shown.
+    Each row is a card, and each tile a slice or a free memory slot. A slice is as wide as the number of its memory
+    slots; the list below the cards names its pod. Without NODE, the command shows all nodes with slices on demand
+    (label nvidia.com/mig.config=dynamic).
 
     \b
     Examples:
@@ -35,7 +38,7 @@ def command(
     missing = set(nodes) - {each.node for each in found} - {each.node for each in pending}
     if missing:
         names = ", ".join(each.node for each in found) or "none"
-        raise click.ClickException(f"node {min(missing)!r} has no sliced cards; nodes that have: {names}")
+        raise click.ClickException(f"node {min(missing)!r} has no cards for slices; nodes with such cards: {names}")
     shown = [each for each in found if not nodes or each.node in nodes]
     coming = [each for each in pending if not nodes or each.node in nodes]
     if output == "json":
@@ -55,10 +58,10 @@ async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[Node
             found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
         except NotFound as error:
             raise CommandError(
-                "error: Tessera is not installed in this cluster, it has no Instaslice objects; run tessera install"
+                "error: Tessera is not installed in this cluster: the kind Instaslice is missing; run tessera install"
             ) from error
         try:
             labelled = (await client.list(NODES, label_selector=MIG_CONFIG_LABEL)).items
-        except Forbidden:  # the cards can be shown all the same
+        except Forbidden:  # the cards can be shown without the nodes' labels
             labelled = []
         return found, pending_nodes(labelled, {each.node for each in found})

@@ -1,4 +1,4 @@
-"""``tessera plan``: tries things out without a cluster and without cards."""
+"""``tessera plan``: computes layouts without a cluster and without cards."""
 
 import re
 from collections import Counter
@@ -9,6 +9,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.phrasing import list_alternatives
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Try something out without a cluster and without cards."""
+    """Compute a layout without a cluster and without cards."""
 
 
 @command.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("wanted", nargs=-1, required=True, metavar="PROFILE=COUNT...")
-@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
+@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
 @report_errors
 def mig(model: str, wanted: Sequence[str], output: str) -> int:
-    """Cut one card into MIG slices: show the layout, or name what stands in the way.
+    """Show how MIG slices are laid out on one card, or why they do not fit.
 
-    The layout is the one that Tessera makes on an empty card of the model. The exit code is 1 if there is none.
+    The layout is the one that Tessera makes on an empty card of the model. The exit code is 1 if the slices do not fit.
 
     \b
     Examples:
@@ -44,7 +45,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
     found = model_by_short_name(model)
     others = [each for each in suggest_model(model) if each != found.short_name]
     if others:
-        say(f"note: {model} is taken for {found.short_name}; it could also be {' or '.join(others)}", err=True)
+        say(f"note: {model} is read as {found.short_name}; it could also be {list_alternatives(others)}", err=True)
     geometry = found.geometry
     plan = plan_layout(geometry, counts)
     if output == "json":
@@ -57,7 +58,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
 
 
 def _counts(wanted: Sequence[str]) -> Counter[str]:
-    """Reads ``1g.5gb=3`` or ``3x1g.5gb``; a profile alone means one, and the same profile twice is added up."""
+    """Reads ``1g.5gb=3`` or ``3x1g.5gb``; a profile alone means one, and counts of the same profile are added."""
     counts: Counter[str] = Counter()
     for each in wanted:
         name, sign, number = each.partition("=")
@@ -65,7 +66,7 @@ def _counts(wanted: Sequence[str]) -> Counter[str]:
         if times and not sign:
             number, name = times[1], times[2]
         if not name or (sign and re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) is None):
-            raise ValueError(f'"{one_line(each)}" is not PROFILE=COUNT; write for example 1g.5gb=3')
+            raise ValueError(f'"{one_line(each)}" is not PROFILE=COUNT; write 1g.5gb=3, for example')
         counts[name] += int(number) if sign or times else 1
     return counts
 
@@ -89,7 +90,7 @@ def _drawn(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> I
         if starts:
             yield f"  {len(starts)} x {profile.name:<12} {profile.resource:<26} starts {', '.join(starts)}"
     more = _still_fit(geometry, plan)
-    yield f"  one more would fit of: {', '.join(more)}" if more else "  nothing more fits"
+    yield f"  still fits, one of: {', '.join(more)}" if more else "  nothing more fits"
 
 
 def _still_fit(geometry: "Geometry", plan: "tuple[Placement, ...]") -> list[str]:

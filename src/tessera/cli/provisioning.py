@@ -1,4 +1,4 @@
-"""``tessera provisioning``: how long nodes took until their cards could be used, phase by phase."""
+"""``tessera provisioning``: the time that new nodes took until their cards could be used, phase by phase."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @click.group()
 def command() -> None:
-    """See how long nodes took until their cards could be used, and what the time went into."""
+    """Show how long new nodes took until their cards could be used, and which phase took the time."""
 
 
 @command.command()
@@ -32,14 +32,18 @@ def command() -> None:
     type=click.Choice(["table", "json", "html", "svg"]),
     default="table",
     show_default=True,
-    help="How to show it; svg is the chart of the phases, or with --experiment alone the experiment's.",
+    help="Output format; svg is the chart of the phases, or the experiment's chart with --experiment alone.",
 )
 @click.option(
-    "--file", "files", type=_FILE, multiple=True, help="Records from a file instead of the cluster; see above."
+    "--file", "files", type=_FILE, multiple=True, help="Read records from this file, not the cluster; repeatable."
 )
-@click.option("--experiment", "experiments", type=_FILE, multiple=True, help="Results that tessera bench wrote.")
 @click.option(
-    "--since", metavar="AGE|DATE", help="Only what happened since then: 90m, 24h, 7d, or 2026-01-31[T12:00:00Z]."
+    "--experiment", "experiments", type=_FILE, multiple=True, help="Add the results that tessera bench wrote here."
+)
+@click.option(
+    "--since",
+    metavar="AGE|DATE",
+    help="Only records with an event since then: 90m, 24h, 7d, or 2026-01-31[T12:00:00Z].",
 )
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this node group; repeatable.")
 @click.option(
@@ -48,9 +52,9 @@ def command() -> None:
     multiple=True,
     default=("strategy",),
     show_default=True,
-    help="What is told apart; repeatable.",
+    help="Give each value of this property its own table; repeatable.",
 )
-@click.option("-n", "--namespace", default="tessera-system", show_default=True, help="Where Tessera runs.")
+@click.option("-n", "--namespace", default="tessera-system", show_default=True, help="Tessera's namespace.")
 @cluster_options
 @report_errors
 def report(
@@ -65,11 +69,12 @@ def report(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Show the phases of nodes' ways to usable cards, and of pods' ways to a start: n, mean and quantiles of each.
+    """Show how long the phases of a start took: count, mean and quantiles, for nodes and for pods.
 
-    The records are those that the controller keeps in the ConfigMap provisioning-records. A file may be that ConfigMap
-    as kubectl prints it, lines of JSON as it holds them, or what -o json printed; - reads standard input. With
-    --experiment and without --file no cluster is asked.
+    A node starts when it registers and is ready when its cards can be used. The controller keeps a record of each
+    start in the ConfigMap provisioning-records. A --file has that ConfigMap as kubectl prints it, its lines of JSON, or
+    the output of -o json; - reads standard input. With --experiment and without --file, the command contacts no
+    cluster.
 
     \b
     Examples:
@@ -83,9 +88,9 @@ def report(
 
     now = SystemClock().now()
     results = [each for path in experiments for each in _experiments(path)]
-    asks = not files and not experiments
-    kept = asyncio.run(_read_records(kubeconfig, context, namespace)) if asks else _from_files(files)
-    records, workloads = _select(kept, None if since is None else parse_moment(since, now), groups)
+    from_cluster = not files and not experiments
+    every = asyncio.run(_read_records(kubeconfig, context, namespace)) if from_cluster else _from_files(files)
+    records, workloads = _select(every, None if since is None else parse_moment(since, now), groups)
     found = summaries(records, [By(each) for each in by])
     pods = workload_summaries(workloads)
     if output == "json":
@@ -96,9 +101,9 @@ def report(
 
 
 def _select(
-    kept: "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
+    every: "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
 ) -> "tuple[list[ProvisioningRecord], list[WorkloadRecord]]":
-    records, workloads = kept
+    records, workloads = every
     return (
         [each for each in records if _matches(each.at, each.group, since, groups)],
         [each for each in workloads if _matches(each.at, each.group, since, groups)],
@@ -106,7 +111,7 @@ def _select(
 
 
 def _matches(at: Mapping[Any, float], group: str, since: float | None, groups: Sequence[str]) -> bool:
-    """Whether a record is of one of the groups, and says that anything happened since then."""
+    """Returns True if a record belongs to one of the groups and has an event since the given moment."""
     return (not groups or group in groups) and (since is None or max(at.values(), default=0.0) >= since)
 
 
@@ -137,11 +142,11 @@ def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
     names = list(dict.fromkeys(each.experiment for each in results))
     if len(names) > 1 and not found:
         raise CommandError(
-            f"error: the file has the experiments {' and '.join(names)}, and an SVG shows one chart; use -o html"
+            f"error: an SVG shows one chart, and the files have the experiments {', '.join(names)}; use -o html"
         )
     drawn = stacked(found) if found else "".join(bars(results, name) for name in names)
     if not drawn:
-        raise CommandError("error: there is nothing to draw: no record has both ends of any part of the way")
+        raise CommandError("error: there is nothing to draw: no record has the begin and the end of a phase")
     return drawn
 
 
@@ -158,10 +163,10 @@ async def _read_records(
             found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
         except NotFound:
             return (), ()
-    book = ProvisioningHistory()
-    for fault in book.load(found.data):
+    history = ProvisioningHistory()
+    for fault in history.load(found.data):
         say(f"warning: {fault}", err=True)
-    return book.nodes.values(), book.workloads.values()
+    return history.nodes.values(), history.workloads.values()
 
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
@@ -188,7 +193,7 @@ def parse_moment(text: str, now: float) -> float:
     """Seconds since 1970 of an age or a date.
 
     Raises:
-        ValueError: it is none of both.
+        ValueError: it is neither.
     """
     from tessera.clock import parse_rfc3339
 

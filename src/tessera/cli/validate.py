@@ -1,4 +1,4 @@
-"""``tessera validate``: whether containers of this node can compute on its cards."""
+"""``tessera validate``: tests that containers of this node can compute on its cards."""
 
 import os
 from pathlib import Path
@@ -8,19 +8,19 @@ import click
 from tessera.api.driver.node_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
 from tessera.cli.base.console import say
 
-#: Seconds within which a driver of many cards without persistence mode has come up and computed.
+#: Seconds. Enough for a driver without persistence mode to start many cards and compute on each.
 _TIMEOUT = 300.0
 
 
 @click.command()
 @click.option(
-    "--markers",
+    "--markers-dir",
     "folder",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(MARKER_FOLDER),
     show_default=True,
-    help="Where to leave toolkit-ready and cuda-ready.",
+    help="Folder for the marker files toolkit-ready and cuda-ready.",
 )
 @click.option(
     "--timeout",
@@ -28,13 +28,15 @@ _TIMEOUT = 300.0
     metavar="SECONDS",
     default=_TIMEOUT,
     show_default=True,
-    help="A driver that hangs counts as one that fails.",
+    help="Fail after this time, for a driver that hangs.",
 )
-@click.option("--simulated", is_flag=True, help="Touch no card, say so, and leave the markers: for the lab.")
+@click.option("--simulated", is_flag=True, help="Only write the marker files and use no card; for the lab.")
 def command(folder: Path, timeout: float, simulated: bool) -> int:
-    """Ask every card of the node, then add vectors on it, and leave a marker after each of the two.
+    """Test every card of this node: query it, then add two vectors on it.
 
-    Runs as a container like any other that uses cards, with runtimeClassName nvidia: what works here works for pods.
+    After the queries the command writes the marker file toolkit-ready, after the computations cuda-ready. It runs in a
+    container with runtimeClassName nvidia, like every other container that uses cards, so its success means that pods
+    can use the cards.
     """
     if simulated:
         return _simulated(folder)
@@ -45,7 +47,7 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
     work.start()
     work.join(timeout)
     if work.is_alive():
-        say(f"error: no answer within {timeout:g} seconds after the last line; the driver hangs", err=True)
+        say(f"error: no answer within {timeout:g} seconds: the driver hangs in the step of the last line", err=True)
         os._exit(1)  # a thread that hangs in the driver cannot be ended in order
     if outcome[0]:
         raise click.ClickException(outcome[0])
@@ -53,7 +55,7 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
 
 
 def _work(folder: Path, outcome: list[str]) -> None:
-    """Appends what went wrong; empty for nothing."""
+    """Validates, and appends the text of the error to ``outcome``; an empty text after success."""
     from tessera.agent.base.marker_files import MarkerFiles
     from tessera.agent.validation.cuda import CudaError
     from tessera.agent.validation.steps import ValidationFailed, validate
@@ -78,8 +80,8 @@ def _simulated(folder: Path) -> int:
 
     markers = MarkerFiles(folder)
     for name in (TOOLKIT_READY, CUDA_READY):
-        there = markers.write(name, f"simulated\n{markers.about_driver()}")
-        _say(f"simulated: no card was touched; {name} {'written to' if there else 'not written, there is no'} {folder}")
+        written = markers.write(name, f"simulated\n{markers.about_driver()}")
+        _say(f"simulated, no card was used: {name} {'written to' if written else 'not written, there is no'} {folder}")
     return 0
 
 

@@ -8,7 +8,7 @@ import click
 from tessera.api.driver.node_status import MARKER_FOLDER
 from tessera.cli.base.process import run_process
 
-#: What a shell says of a program that SIGTERM ended: a container that was told to stop has not found its markers.
+#: A shell's exit code for a program that SIGTERM ended: kubelet stopped the container before the markers existed.
 _TERMINATED = 143
 _NAME = re.compile(r"[.\w-]+")
 
@@ -16,28 +16,30 @@ _NAME = re.compile(r"[.\w-]+")
 @click.command()
 @click.argument("markers", metavar="MARKER...", nargs=-1, required=True)
 @click.option(
-    "--in",
+    "--markers-dir",
     "folder",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(MARKER_FOLDER),
     show_default=True,
-    help="Where markers lie; it may come later.",
+    help="Folder of the marker files; it may be created later.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up then.  [default: never]")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Fail after this time.  [default: never]"
+)
 def command(markers: tuple[str, ...], folder: Path, timeout: float | None) -> int:
-    """Wait until marker files are there, and end at once then.
+    """Wait until all named marker files exist, then end at once.
 
-    Parts of the driver stack tell each other on a node that they are ready: driver-ready, toolkit-ready, cuda-ready,
-    plugin-ready. Nothing is looked at by the clock: the kernel tells of a new file.
+    A part of the driver stack writes a marker file on its node when it is ready: driver-ready, toolkit-ready,
+    cuda-ready, plugin-ready. The command does not poll; the kernel reports new files (inotify).
 
     \b
-    As an init container, with the host's folder mounted:
+    In an init container, with the host's folder mounted:
       tessera wait-for driver-ready
     """
     for name in markers:
         if not _NAME.fullmatch(name):
-            raise click.BadParameter(f'"{name}" is no name of a marker, such as driver-ready', param_hint="MARKER")
+            raise click.BadParameter(f'"{name}" is not the name of a marker, such as driver-ready', param_hint="MARKER")
     found: list[bool] = []
     run_process(_wait(markers, folder, timeout, found))
     return 0 if found else _TERMINATED
@@ -60,7 +62,7 @@ async def _wait(names: tuple[str, ...], folder: Path, seconds: float | None, fou
                     return
     except TimeoutError:
         raise click.ClickException(
-            f"{', '.join(missing)}: not in {folder} after {seconds:g} seconds; look at whoever writes it"
+            f"{', '.join(missing)}: not in {folder} after {seconds:g} seconds; see the log of the pod that writes it"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{folder} cannot be watched: {error}") from None

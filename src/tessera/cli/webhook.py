@@ -1,4 +1,4 @@
-"""``tessera webhook``: admission."""
+"""``tessera webhook``: the admission process."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,34 +16,39 @@ from tessera.cli.base.process import log_option, run_process, start_log
     envvar="POD_NAMESPACE",
     default="tessera-system",
     show_default=True,
-    help="Where the certificate's Secret lives.  [env: POD_NAMESPACE]",
+    help="Namespace of the Secret with the certificate.  [env: POD_NAMESPACE]",
 )
-@click.option("--service", default="tessera-webhook", show_default=True, help="The Service in front of it.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9443, show_default=True, help="Serve reviews here.")
+@click.option("--service", default="tessera-webhook", show_default=True, help="Name of the webhook's Service.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9443, show_default=True, help="Serve admission reviews here."
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz here.")
 @click.option(
     "--extra-name",
     multiple=True,
     metavar="NAME",
-    help="Further host name or address of the certificate, for a webhook outside of the cluster.",
+    help="Another host name or address in the certificate, for a webhook outside of the cluster; repeatable.",
 )
 @log_option
 @cluster_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
-    """Run admission: gates pods that ask for a slice, and turns requirements into resources.
+    """Run the admission webhook.
 
-    Runs as a Deployment (deploy/webhook.yaml). It makes and rotates its certificates itself and writes the certificate
-    authority into the MutatingWebhookConfiguration. Stateless: run as many replicas as you like.
+    The webhook puts a scheduling gate on pods that request slices; the controller removes the gate when it has reserved
+    the slices. The webhook also turns a pod's GPU requirements (annotations tessera.dev/...) into resource requests.
+
+    It runs as a Deployment (deploy/webhook.yaml). It makes and renews its certificates itself, and writes the
+    certificate authority into the MutatingWebhookConfiguration. Any number of replicas may run.
     """
     start_log(log_level)
-    # uvloop keeps what TLS connections had received until their clients go as well: 600 MiB for 150 unfinished bodies
-    # of 3 MB, where asyncio's own loop takes 130 MiB.
+    # uvloop holds the bytes that a closed TLS connection has received until its client has closed too: 600 MiB for 150
+    # unfinished bodies of 3 MB. asyncio's own loop takes 130 MiB.
     run_process(_run(options_from(options), kubeconfig, context), on_uvloop=False)
 
 
 def options_from(values: Mapping[str, Any]) -> Any:
-    """The webhook's options from the command line's."""
+    """The webhook's options for values of the command line."""
     from tessera.webhook.base.options import WebhookOptions
 
     return WebhookOptions(
@@ -56,7 +61,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """The webhook's options from a container's arguments and environment, as the command would read them."""
+    """The webhook's options for a container's arguments and environment."""
     given = environment.get("POD_NAMESPACE")
     extra = ["--namespace", given] if given else []
     return options_from(command.make_context("webhook", [*arguments, *extra]).params)

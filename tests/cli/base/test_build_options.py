@@ -80,8 +80,8 @@ def _values(found: Any) -> str:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("--build-base-image=rhel9", '"rhel9" is not of the form SYSTEM=IMAGE'),
-        ("--build-dtk-image==registry.local/dtk:1", "is not of the form KERNEL=IMAGE"),
+        ("--build-base-image=rhel9", '"rhel9" does not have the form SYSTEM=IMAGE'),
+        ("--build-dtk-image==registry.local/dtk:1", "does not have the form KERNEL=IMAGE"),
         ("--build-base-image=rhcos4.15=registry.local/ubi9:1", "write ubuntu22.04 or rhel9"),
         ("--build-dtk-image=5.14 $(x)=registry.local/dtk:1", "write what uname -r says"),
         ("--buildah-image=registry.local/a b", "write registry/path:tag"),

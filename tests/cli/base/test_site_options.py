@@ -96,12 +96,12 @@ def test_builds_have_their_own_authorities_where_these_are_named(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("--plain-http=http://registry.local", "write host:port, as in registry.local:5000"),
-        ("--plain-http=registry.local/nvidia", '"registry.local/nvidia" is not how images name a registry'),
-        ("--plain-http=registry", '"registry" is not how images name a registry'),
-        ("--plain-http=", '"" is not how images name a registry'),
+        ("--plain-http=http://registry.local", "write host:port, as registry.local:5000"),
+        ("--plain-http=registry.local/nvidia", '"registry.local/nvidia" is not a registry as image names have it'),
+        ("--plain-http=registry", '"registry" is not a registry as image names have it'),
+        ("--plain-http=", '"" is not a registry as image names have it'),
         ("--startup-taint=example.com/cards=true:NoSchedule", "write example.com/name, without value and effect"),
-        ("--startup-taint=", '"" is no key of a taint'),
+        ("--startup-taint=", '"" is not the key of a taint'),
         ("--startup-deadline=soon", '"soon" is not a duration; write 5m, 1h30m, 45s'),
     ],
 )

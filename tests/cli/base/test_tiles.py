@@ -65,7 +65,7 @@ def test_a_slice_is_drawn_as_wide_as_its_memory() -> None:
 def test_a_slice_that_others_made_is_marked() -> None:
     lines = list(draw(cards_of([node(foreign=((4, 4),))]), colour=False))
     assert "[- foreign" in lines[1]
-    assert "no record of Tessera explains it" in lines[2]
+    assert "not made by Tessera" in lines[2]
 
 
 def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
@@ -77,7 +77,7 @@ def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
     status = msgspec.structs.replace(item.status, node_resources=resources)
     lines = list(draw(cards_of([msgspec.structs.replace(item, status=status)]), colour=False))
     assert "kept" in lines[2]
-    assert "a running pod's; the controller makes its record anew" in lines[2]
+    assert "in use by a running pod; the controller writes its record again" in lines[2]
 
 
 def test_no_joined_node_is_said_with_what_to_do() -> None:
@@ -124,7 +124,7 @@ def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_la
     ]
     lines = list(draw([], pending[:1], colour=False))
     assert lines == [
-        "n1   labelled for on-demand slicing, no card there yet: no driver",
-        "  tessera why node/n1 tells more",
+        "n1   labelled for slices on demand, but has no cards yet: no driver",
+        "  see tessera why node/n1",
     ]
     assert "kubectl label" in " ".join(draw([], [], colour=False))

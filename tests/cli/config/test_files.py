@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.cli.config.files import judge_file
-from tessera.cli.config.judgement import Judgement, parse_node
+from tessera.cli.config.files import check_file
+from tessera.cli.config.part_report import PartReport, parse_node
 
 SLICES = """\
 apiVersion: v1
@@ -45,17 +45,17 @@ def layout(devices: str, more: str = "") -> str:
     return f"version: v1\nmig-configs:\n  x:\n  - {{devices: all, mig-enabled: true, mig-devices: {devices}{more}}}\n"
 
 
-def only(text: str, *nodes: str) -> Judgement:
-    (part,) = judge_file(text, [parse_node(each) for each in nodes])
+def only(text: str, *nodes: str) -> PartReport:
+    (part,) = check_file(text, [parse_node(each) for each in nodes])
     return part
 
 
 def test_each_profile_of_a_config_map_is_judged_on_its_own() -> None:
-    good, bad = judge_file(SLICES, [parse_node("4xA100-40GB")])
+    good, bad = check_file(SLICES, [parse_node("4xA100-40GB")])
     assert good.name == "nvidia-time-slicing-config/slice-4"
     assert good.means == (
         "time slices: each nvidia.com/gpu becomes 4 of nvidia.com/gpu.shared; a container may ask for 1",
-        "on 4 x A100-40GB, not cut: nvidia.com/gpu.shared 16",
+        "on 4 x A100-40GB without MIG: nvidia.com/gpu.shared 16",
     )
     assert good.problems == ()
     assert bad.problems[0] == "sharing.timeSlicing.resources[0].replica: unknown; did you mean replicas?"
@@ -87,7 +87,7 @@ def test_mps_on_mig_devices_is_wrong_with_and_without_a_node(
     entry: str, more: str, which: str, nodes: tuple[str, ...]
 ) -> None:
     part = only(f"{more}\nsharing: {{mps: {{resources: [{{{entry}, replicas: 2}}]}}}}", *nodes)
-    rule = "MPS serves whole cards only: use timeSlicing, or name others"
+    rule = "MPS shares whole cards only: use timeSlicing, or name whole cards"
     assert part.problems == (f"sharing.mps.resources[0]: MPS would share {which}; {rule}",)
     assert part.notices == ()
     assert not any("each client" in line for line in part.means)
@@ -119,7 +119,7 @@ def test_what_else_is_wrong_is_told_beside_mps_on_mig_devices() -> None:
 
 def test_a_client_has_no_part_of_what_the_node_does_not_have() -> None:
     part = only("sharing: {mps: {resources: [{name: card, replicas: 2}]}}", "A100-40GB")
-    assert part.means[-1] == "on 1 x A100-40GB, not cut: nvidia.com/gpu 1"
+    assert part.means[-1] == "on 1 x A100-40GB without MIG: nvidia.com/gpu 1"
     assert "nothing here is nvidia.com/card" in part.notices[0]
 
 
@@ -187,9 +187,9 @@ PART = 'mig-configs.x[0].mig-devices["1c.3g.20gb"]: compute instances smaller th
 @pytest.mark.parametrize(
     ("nodes", "means"),
     [
-        ((), ("x: cannot be had",)),
-        (("2xA100-40GB",), ("x on 2 x A100-40GB: cannot be had",)),
-        (("T4",), ("x on 1 x T4: no MIG devices, the cards have no MIG and stay whole",)),
+        ((), ("x: cannot be made on any node",)),
+        (("2xA100-40GB",), ("x on 2 x A100-40GB: cannot be made",)),
+        (("T4",), ("x on 1 x T4: no MIG devices; these cards have no MIG and stay whole",)),
     ],
 )
 @pytest.mark.parametrize("devices", ["{'1c.3g.20gb': 1}", "{'1c.3g.20gb': 3, '1g.5gb': 9}"])
@@ -206,7 +206,7 @@ def test_parts_that_only_another_model_is_asked_for_keep_no_node_from_the_layout
     text = layout("{'1c.3g.20gb': 1}", ", device-filter: A100-40GB") + more
     assert only(text).means == ("x: fits H100-80GB",)
     of_a100, of_h100, _ = only(text, "A100-40GB", "H100-80GB").means
-    assert of_a100 == "x on 1 x A100-40GB: cannot be had"
+    assert of_a100 == "x on 1 x A100-40GB: cannot be made"
     assert of_h100 == "x on 1 x H100-80GB: nvidia.com/mig-1g.10gb 7"
     assert len(only(text).problems) == 1
 
@@ -218,7 +218,7 @@ def test_filters_by_pci_id_and_by_name_limit_the_models() -> None:
 
 def test_cards_without_mig_stay_whole_and_may_not_be_named() -> None:
     (told,) = only(layout("{'1g.5gb': 7}"), "2xT4").means
-    assert told == "x on 2 x T4: no MIG devices, the cards have no MIG and stay whole"
+    assert told == "x on 2 x T4: no MIG devices; these cards have no MIG and stay whole"
     (told,) = only(layout("{'1g.5gb': 7}").replace("devices: all", "devices: [0]"), "2xT4").means
     assert "GPU 0 (Tesla T4) has no MIG" in told
 
@@ -226,19 +226,19 @@ def test_cards_without_mig_stay_whole_and_may_not_be_named() -> None:
 def test_models_whose_placements_are_unknown_are_not_judged() -> None:
     part = only(layout("{'1g.16gb': 2, '2g.32gb': 0}", ", device-filter: 'RTX PRO 4500 Blackwell'"), "RTX-PRO-4500")
     assert part.problems == ()
-    assert "not known before a card is there" in part.means[0]
+    assert "only a real card reports them" in part.means[0]
 
 
 def test_manifests_of_other_kinds_are_passed_over_unless_there_is_nothing_else() -> None:
-    parts = judge_file("kind: Namespace\n---\n" + SLICES.replace("replica:", "replicas:"), [])
+    parts = check_file("kind: Namespace\n---\n" + SLICES.replace("replica:", "replicas:"), [])
     assert [part.problems for part in parts] == [(), (), ()]
     assert parts[0].notices == ("is a Namespace, which is not checked",)
-    assert judge_file("kind: Namespace", [])[-1].problems[0].startswith("holds nothing to check")
+    assert check_file("kind: Namespace", [])[-1].problems[0].startswith("holds nothing to check")
 
 
 def test_a_list_of_config_maps_is_opened() -> None:
     inner = "\n".join("  " + line for line in SLICES.splitlines())
-    assert len(judge_file(f"kind: List\nitems:\n-{inner[1:]}", [])) == 2
+    assert len(check_file(f"kind: List\nitems:\n-{inner[1:]}", [])) == 2
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_a_list_of_config_maps_is_opened() -> None:
     ],
 )
 def test_what_cannot_be_read_is_wrong(text: str, problem: str) -> None:
-    assert judge_file(text, [])[0].problems[0].startswith(problem)
+    assert check_file(text, [])[0].problems[0].startswith(problem)
 
 
 def test_the_clients_file_of_the_mig_manager_is_passed_over() -> None:
-    parts = judge_file(LAYOUTS + "---\nversion: v1\nsystemd-services: [dcgm.service]\n", [])
+    parts = check_file(LAYOUTS + "---\nversion: v1\nsystemd-services: [dcgm.service]\n", [])
     assert "Tessera stops none" in parts[1].notices[0]
 
 
@@ -285,11 +285,11 @@ def test_the_flags_that_a_profile_decides_are_told() -> None:
     """)
     assert part.means == (
         "MIG strategy single",
-        "containers learn of their devices by envvar, cdi-cri",
-        "containers are told each device's index",
+        "containers get their devices by envvar, cdi-cri",
+        "containers name each device by its index",
         "annotations of CDI begin with cdi.example.com/",
-        "kubelet is told the device nodes",
-        "device nodes lie below /run/nvidia/driver on the host",
+        "answers to kubelet list the device nodes",
+        "device nodes are in /run/nvidia/driver on the host",
         "several devices of one container are packed",
         "nothing is shared",
     )

@@ -1,7 +1,7 @@
 """`tessera config check` on an installation of NVIDIA's gpu-operator."""
 
-from tessera.cli.config.files import judge_file
-from tessera.cli.config.judgement import Judgement, parse_node
+from tessera.cli.config.files import check_file
+from tessera.cli.config.part_report import PartReport, parse_node
 
 VALUES = """\
 mig: {strategy: mixed}
@@ -20,26 +20,26 @@ status: {state: ready, namespace: gpu-operator}
 """
 
 
-def only(text: str) -> Judgement:
-    (part,) = judge_file(text, [])
+def only(text: str) -> PartReport:
+    (part,) = check_file(text, [])
     return part
 
 
 def test_a_values_file_says_which_config_maps_count_and_what_is_ignored() -> None:
-    part, otherwise = only(VALUES), "the one called default or else the only one"
+    part, otherwise = only(VALUES), "the profile named default, or else the only one"
     assert (part.name, part.kind) == ("file", "values of gpu-operator")
     assert part.means == (
         "MIG strategy mixed",
         "sharing profiles: ConfigMap nvidia-time-slicing-config in the namespace of the installation",
-        f"  the node label nvidia.com/device-plugin.config names one; without it {otherwise}",
+        f"  chosen by the node label nvidia.com/device-plugin.config; without it, {otherwise}",
         "MIG layouts: ConfigMap nvidia-mig-config in the namespace of the installation",
-        "  the node label nvidia.com/mig.config names one; without it all-disabled",
-        "driver: nvcr.io/nvidia/driver:510.47.03-<os>, whose kernel modules are built on the node",
+        "  chosen by the node label nvidia.com/mig.config; without it, all-disabled",
+        "driver: nvcr.io/nvidia/driver:510.47.03-<os>; the node compiles its kernel modules",
         (
-            "  another driver comes to nodes that serve: 1 node first, then 1 at a time, at most 25% out of service;"
-            " 1 node that fails ends it"
+            "  upgrades change 1 node first, then 1 at a time, with at most 25% out of service;"
+            " they stop after 1 failed node"
         ),
-        "container toolkit: nvcr.io/nvidia/k8s/container-toolkit:v1.20.0 below /usr/local/nvidia",
+        "container toolkit: nvcr.io/nvidia/k8s/container-toolkit:v1.20.0 in /usr/local/nvidia",
     )
     assert part.notices == ()
     assert part.problems == ()
@@ -49,7 +49,7 @@ def test_a_cluster_policy_also_says_where() -> None:
     part = only(POLICY)
     assert (part.name, part.kind) == ("cluster-policy", "ClusterPolicy")
     assert any("ConfigMap plugin-config in namespace gpu-operator" in line for line in part.means)
-    assert any("ConfigMap mig-layouts in namespace tessera-system, if there is one" in line for line in part.means)
+    assert any("ConfigMap mig-layouts in namespace tessera-system, if it exists" in line for line in part.means)
 
 
 def test_policies_listed_by_kubectl_are_judged_one_by_one() -> None:
@@ -80,11 +80,11 @@ def test_everything_that_is_followed_is_said() -> None:
       migManager: {env: [{name: WITH_REBOOT, value: "true"}]}
     """).means
     assert means[5:] == (
-        "a node is rebooted where a change of layout cannot be had otherwise",
-        "containers learn of their devices by cdi-cri",
-        "containers are told each device's index",
-        "MPS daemons have their folders below /srv/mps",
-        "health follows DP_ENABLE_HEALTHCHECKS=13",
+        "a node is rebooted if its layout cannot be changed otherwise",
+        "containers get their devices by cdi-cri",
+        "containers name each device by its index",
+        "folders of MPS daemons are in /srv/mps",
+        "health checks follow DP_ENABLE_HEALTHCHECKS=13",
     )
 
 
@@ -105,10 +105,10 @@ def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
               version: v1
               mig-configs: {halves: [{devices: all, mig-enabled: true, mig-devices: {3g.20gb: 2}}]}
     """
-    values, profile, layouts = judge_file(text, [parse_node("2xA100-40GB")])
+    values, profile, layouts = check_file(text, [parse_node("2xA100-40GB")])
     assert "made from config.data" in values.means[1]
     assert profile.name == "profiles/four"
-    assert "on 2 x A100-40GB, not cut: nvidia.com/gpu 8" in profile.means
+    assert "on 2 x A100-40GB without MIG: nvidia.com/gpu 8" in profile.means
     assert layouts.name == "layouts/config.yaml"
     assert "halves on 2 x A100-40GB: nvidia.com/mig-3g.20gb 4" in layouts.means
 
@@ -116,7 +116,7 @@ def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
 def test_what_is_no_xid_in_the_lists_of_the_health_check_is_noted() -> None:
     part = only('devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13;31, 48"}]}')
     assert [each for each in part.notices if "DP_" in each] == [
-        'DP_DISABLE_HEALTHCHECKS: "13;31" is passed over: it is no XID; write numbers with commas, or all'
+        'DP_DISABLE_HEALTHCHECKS: "13;31" is ignored: it is not an XID; write numbers with commas, or all'
     ]
     assert part.problems == ()
 
@@ -138,16 +138,16 @@ def test_a_policy_says_which_driver_comes_how() -> None:
     """)
     assert part.means[5:] == (
         (
-            "driver: quay.io/vemporop/nvidia-gpu-driver:525.125.06-<kernel>-<os>, with finished kernel modules;"
-            " built where there is none"
+            "driver: quay.io/vemporop/nvidia-gpu-driver:525.125.06-<kernel>-<os>, with precompiled kernel modules;"
+            " built if there is no such image"
         ),
         (
-            "  another driver comes to nodes that serve: 2 nodes first, then all at a time, at most 25% out of service;"
-            " 1 node that fails ends it"
+            "  upgrades change 2 nodes first, then all at a time, with at most 25% out of service;"
+            " they stop after 1 failed node"
         ),
-        "  asked too: mirror.local/nvidia",
-        "  built once for each kernel that has no image, and pushed to registry.local/built",
-        "container toolkit: the hosts have it",
+        "  also looked up in: mirror.local/nvidia",
+        "  built once for each kernel without an image, and pushed to registry.local/built",
+        "container toolkit: installed on the hosts, not by Tessera",
     )
 
 
@@ -162,7 +162,7 @@ def test_an_nvidia_driver_says_for_which_nodes() -> None:
     assert (part.name, part.kind, part.problems) == ("fast", "NVIDIADriver", ())
     assert part.means == (
         "for nodes with pool=a100",
-        "driver: nvcr.io/nvidia/driver:580-<os>, whose kernel modules are built on the node",
+        "driver: nvcr.io/nvidia/driver:580-<os>; the node compiles its kernel modules",
     )
     assert only(manifest.format("default: true")).means[0] == "for the nodes that no other NVIDIADriver selects"
     assert only(manifest.format("nodeSelector: {}")).means[0] == "for all nodes"
@@ -192,6 +192,6 @@ def test_everything_that_a_driver_container_is_given_is_said() -> None:
         "  with open kernel modules",
         "  with modules for GPUDirect RDMA, by the host's MOFED",
         "  with repoConfig from ConfigMap repos, secretEnv from Secret secrets, env A, args",
-        "  its files appear below /srv/driver",
+        "  its files are in /srv/driver",
         "  has 3060 s to start",
     )

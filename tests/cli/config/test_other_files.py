@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.config.files import judge_file
-from tessera.cli.config.judgement import Judgement
+from tessera.cli.config.files import check_file
+from tessera.cli.config.part_report import PartReport
 from tessera.cli.main import main
 from tessera.limits.settings import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
 
@@ -52,8 +52,8 @@ gfd: {enabled: true}
 CLUSTER = "apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nmetadata: {name: gpu-cluster}\nspec: {draDriver: {}}\n"
 
 
-def only(text: str) -> Judgement:
-    (part,) = judge_file(text, [])
+def only(text: str) -> PartReport:
+    (part,) = check_file(text, [])
     return part
 
 
@@ -78,14 +78,14 @@ def test_an_empty_file_is_wrong(text: str) -> None:
 def test_what_kubectl_says_instead_of_an_object_is_wrong(text: str) -> None:
     part = only(text)
     assert part.verdict == "wrong"
-    assert part.problems[0].startswith(f'is what kubectl says instead of an object: "{text[:30]}')
+    assert part.problems[0].startswith(f'is a message of kubectl, not an object: "{text[:30]}')
     assert part.problems[0].endswith("correct that command first")
 
 
 def test_an_answer_of_the_api_server_is_wrong() -> None:
     part = only('{"kind": "Status", "status": "Failure", "message": "configmaps \\"x\\" not found", "code": 404}')
     assert part.verdict == "wrong"
-    assert "instead of an object" in part.problems[0]
+    assert "is an error of the API server, not an object" in part.problems[0]
     assert "not found" in part.problems[0]
 
 
@@ -96,8 +96,8 @@ def test_an_answer_of_the_api_server_is_wrong() -> None:
         ("kind: List\nitems: text\n", 'items: must be a list of objects, not "text"'),
         ("kind: List\n", "items: must be a list of objects, not nothing"),
         ("kind: ConfigMapList\nitems: []\n", "items: is empty; kubectl found no object"),
-        ("kind: List\nitems: [5]\n", "items[0]: must be an object with its kind"),
-        ("kind: List\nitems: [{kind: List, items: []}]\n", "items[0]: must be an object with its kind, and no List"),
+        ("kind: List\nitems: [5]\n", "items[0]: must be an object with a kind other than List"),
+        ("kind: List\nitems: [{kind: List, items: []}]\n", "items[0]: must be an object with a kind other than List"),
         ("kind: [a]\n", "kind: must be text"),
         ("kind: Configmap\ndata: {}\n", "did you mean ConfigMap?"),
         ("kind: ClusterPolicies\n", "did you mean ClusterPolicy?"),
@@ -109,7 +109,7 @@ def test_a_list_or_manifest_that_cannot_be_read_is_wrong(text: str, said: str) -
 
 def test_a_list_of_config_maps_is_read() -> None:
     text = json.dumps({"kind": "List", "items": [{"kind": "ConfigMap", "data": {"a": "version: v1\n"}}]})
-    assert [(part.kind, part.verdict) for part in judge_file(text, [])] == [("sharing profile", "right")]
+    assert [(part.kind, part.verdict) for part in check_file(text, [])] == [("sharing profile", "right")]
 
 
 def test_a_profile_without_content_in_a_config_map_shares_nothing_as_on_a_node() -> None:
@@ -127,7 +127,7 @@ def test_files_of_the_mig_manager_are_named_and_not_used(
 ) -> None:
     part = only(text)
     assert (part.kind, part.verdict, part.problems) == (kind, "not used", ())
-    assert "nothing to do" in part.notices[0]
+    assert "not needed" in part.notices[0]
     file = tmp_path / "file.yaml"
     file.write_text(text)
     assert main(["config", "check", str(file)]) == 0
@@ -135,7 +135,7 @@ def test_files_of_the_mig_manager_are_named_and_not_used(
 
 
 def test_values_of_the_device_plugin_chart_are_refused_and_their_profiles_judged() -> None:
-    chart, good, bad = judge_file(CHART, [])
+    chart, good, bad = check_file(CHART, [])
     assert (chart.kind, chart.verdict) == ("values of the device-plugin chart", "wrong")
     assert "devicePlugin.config.name" in chart.problems[0]
     assert (good.name, good.kind, good.verdict) == ("file/config.map/default", "sharing profile", "right")
@@ -145,7 +145,7 @@ def test_values_of_the_device_plugin_chart_are_refused_and_their_profiles_judged
 def test_a_gpu_cluster_is_refused() -> None:
     part = only(CLUSTER)
     assert (part.name, part.kind, part.verdict) == ("gpu-cluster", "GPUCluster", "wrong")
-    assert "write a ClusterPolicy" in part.problems[0]
+    assert "Write a ClusterPolicy" in part.problems[0]
 
 
 @pytest.mark.parametrize("write", [json.dumps, lambda d: "\n".join(f"{key}: {value}" for key, value in d.items())])

@@ -10,7 +10,7 @@ from tessera.api.driver.node_status import (
     DriverStrategy,
     RejectedStrategy,
 )
-from tessera.cli.base.simulated_cluster import time_leaps
+from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.cli.driver.status import NodeDriver, is_stuck, node_drivers, status_lines
 from tessera.clock import SystemClock
 from tessera.driver.nodes.node_status import encode_status
@@ -105,8 +105,8 @@ async def test_a_lab_says_that_its_time_leaps(leaping: bool, found: bool) -> Non
     simulated = msgspec.structs.replace(
         simulated, status=NodeStatus(node_info=NodeSystemInfo(container_runtime_version="simulated://1.0"))
     )
-    assert await time_leaps(client, [simulated, real]) is found
-    assert await time_leaps(client, [real]) is False
+    assert await has_virtual_time(client, [simulated, real]) is found
+    assert await has_virtual_time(client, [real]) is False
 
 
 def test_a_status_that_cannot_be_read_is_none() -> None:

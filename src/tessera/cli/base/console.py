@@ -1,8 +1,8 @@
-"""The only place where a command writes to its terminal, so that no text of others gets there raw.
+"""The only module that writes to the terminal; it escapes text of others.
 
-Names, annotations, messages and labels come from tenants and nodes. Here every line passes through
-:mod:`tessera.text`: what would clear the screen, forge a line or reorder what is read is shown as an escape. Commands
-call these functions instead of ``print`` and ``click.echo``, which the linter refuses elsewhere in this package.
+Names, annotations, messages and labels come from tenants and nodes. Every line passes through :mod:`tessera.text`,
+which replaces control characters by escapes: they could clear the screen, forge a line or reorder the text. Commands
+call these functions instead of ``print`` and ``click.echo``, which the linter forbids elsewhere in this package.
 """
 
 import os
@@ -22,17 +22,17 @@ _COLOUR = re.compile(r"(\x1b\[(?:1|0|3[0-7]|48;5;[0-9]{1,3}(?:;38;5;[0-9]{1,3})?
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Writes lines, each as one line of the terminal, whatever it holds.
+    """Writes each argument as one line of the terminal.
 
     Args:
-        lines: without their ends; a newline within one becomes an escape.
-        err: to standard error instead of standard output.
+        lines: the lines without their ends; a newline within one becomes an escape.
+        err: write to standard error instead of standard output.
     """
     _write((text.one_line(line, LINE_SHOWN) for line in lines), err=err)
 
 
 def say_coloured(*lines: str) -> None:
-    """As :func:`say`; colours and bold of ours go through."""
+    """As :func:`say`, but keeps the escape sequences of our colours and of bold text."""
     _write(
         "".join(piece if at % 2 else text.one_line(piece, LINE_SHOWN) for at, piece in enumerate(_COLOUR.split(line)))
         for line in lines
@@ -40,13 +40,13 @@ def say_coloured(*lines: str) -> None:
 
 
 def say_live(line: str) -> None:
-    """Writes a line in place of the terminal's current one, and stays in it; an empty line clears it."""
+    """Replaces the terminal's current line and leaves the cursor in it; an empty line clears it."""
     sys.stdout.write(f"\r\x1b[K{text.one_line(line, LINE_SHOWN)}")
     sys.stdout.flush()
 
 
 def say_document(document: str, *, err: bool = False) -> None:
-    """Writes a text of several lines that a command made: a manifest, a file for a build, a program's table."""
+    """Writes a generated text of several lines: a manifest, a build file, a table."""
     _write(text.lines(document.removesuffix("\n").expandtabs(), sys.maxsize - 1), err=err)
 
 
@@ -58,12 +58,12 @@ def say_json(value: Any) -> None:
 
 
 def say_json_text(document: str) -> None:
-    """Writes JSON that is encoded already."""
+    """Writes encoded JSON."""
     _write([text.json(document)])
 
 
-def print_refusal(error: click.ClickException) -> None:
-    """Writes why a command did not do what was asked, as kubectl does; a wrong command line says where help is."""
+def print_error(error: click.ClickException) -> None:
+    """Writes a command's error as kubectl does; an error of the command line names the command that shows help."""
     message = error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
         end = "" if message.endswith("?") else ";"
@@ -74,14 +74,14 @@ def print_refusal(error: click.ClickException) -> None:
 
 
 def shows_colours() -> bool:
-    """Whether standard output is a terminal that shows colours, whose user wants some (``NO_COLOR``)."""
+    """Returns True if standard output is a terminal with colours and the user has not set ``NO_COLOR``."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def tolerate_any_encoding() -> None:
-    """Lets characters that a terminal's encoding lacks be written as escapes, instead of failing on them."""
+    """Writes characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # somebody else's stream, or closed
+        with suppress(AttributeError, ValueError):  # a replaced stream, or a closed one
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 

@@ -1,9 +1,8 @@
 """Options of ``tessera controller`` that ``tessera install`` passes on: registries, new nodes, and driver builds.
 
-The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`). How
-driver images are built is said by options of their own (:mod:`tessera.cli.base.controller_options`).
-
-Nothing here reads the file of authorities: an installation and the controller have it in different places.
+The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`).
+This module does not read the file of certificate authorities, since the installer and the controller have it at
+different paths.
 """
 
 import re
@@ -28,13 +27,13 @@ _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Options about registries and new nodes; an option that was not given has the controller's default.
+    """Options about registries and new nodes; a missing option has the controller's default.
 
     Attributes:
-        registry_ca: file of authorities that registries are trusted by, PEM.
-        plain_http: hosts that are asked without TLS, as images name them; ``*`` is all.
-        startup_taints: keys of taints that are taken off nodes that have started.
-        startup_deadline: seconds that a node may take.
+        registry_ca: file with the certificate authorities of registries, PEM.
+        plain_http: registries to contact without TLS, written as in image names; ``*`` is all.
+        startup_taints: keys of the taints to remove from nodes whose cards can be used.
+        startup_deadline: seconds that a node may take to start.
     """
 
     registry_ca: Path | None = None
@@ -44,14 +43,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """The hosts as they are: under another name than images have, a registry would never be asked.
+    """Returns the hosts unchanged; each must be written as in image names, else the option would have no effect.
 
     Raises:
         click.BadParameter: one is of another form.
     """
     for each in hosts:
         if each != "*" and not _is_host(each):
-            wrong = f'"{each[:100]}" is not how images name a registry; write host:port, as in registry.local:5000'
+            wrong = f'"{each[:100]}" is not a registry as image names have it; write host:port, as registry.local:5000'
             raise click.BadParameter(wrong)
     return hosts
 
@@ -66,19 +65,19 @@ def _is_host(text: str) -> bool:
 
 
 def _keys(_context: click.Context, _parameter: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys as they are.
+    """Returns the keys unchanged.
 
     Raises:
-        click.BadParameter: one could be no taint's.
+        click.BadParameter: one is not a valid key of a taint.
     """
     for each in keys:
         if not _KEY.fullmatch(each):
-            wrong = f'"{each[:100]}" is no key of a taint; write example.com/name, without value and effect'
+            wrong = f'"{each[:100]}" is not the key of a taint; write example.com/name, without value and effect'
             raise click.BadParameter(wrong)
     return keys
 
 
-#: The option, the field of Site, and what click is told.
+#: The option, the field of Site, and click's settings.
 _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (
         "--registry-ca",
@@ -86,8 +85,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "type": click.Path(path_type=Path),
-            "help": "Certificates (PEM) of authorities that registries of driver images are trusted by, beside the"
-            " system's.",
+            "help": "File (PEM) with certificate authorities of driver image registries, in addition to the system's.",
         },
     ),
     (
@@ -97,7 +95,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "metavar": "HOST",
             "multiple": True,
             "callback": _hosts,
-            "help": "Registry that is asked without TLS, host:port; repeatable; * for all.",
+            "help": "Contact this registry (host:port) without TLS; repeatable; * for all.",
         },
     ),
     (
@@ -107,7 +105,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "metavar": "KEY",
             "multiple": True,
             "callback": _keys,
-            "help": "Taint that is taken off a node once its cards can be used; repeatable.  [default:"
+            "help": "Remove the taint with this key from a node once its cards can be used; repeatable.  [default:"
             " startup-taint.cluster-autoscaler.kubernetes.io/tessera-gpu]",
         },
     ),
@@ -116,16 +114,16 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "startup_deadline",
         {
             "type": Duration(),
-            "help": "How long a node may take from its registration until its cards can be used.  [default: 15m]",
+            "help": "Longest time from a node's registration until its cards can be used.  [default: 15m]",
         },
     ),
 )
 
 
 def site_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Adds the options; each is given to the function as its field of :class:`Site`."""
-    for option, field, told in reversed(_SITE_OPTIONS):
-        function = click.option(option, field, **told)(function)
+    """Adds the options; the function gets each under the name of its field of :class:`Site`."""
+    for option, field, settings in reversed(_SITE_OPTIONS):
+        function = click.option(option, field, **settings)(function)
     return function
 
 
@@ -135,7 +133,7 @@ def pop_site(values: dict[str, Any]) -> Site:
 
 
 def site_arguments(site: Site) -> Iterator[str]:
-    """The options of ``tessera controller`` by which it knows the same, but for the file, which it has elsewhere."""
+    """The same options as arguments of ``tessera controller``, without the file, whose path differs in its pod."""
     yield from (f"--plain-http={each}" for each in site.plain_http)
     yield from (f"--startup-taint={each}" for each in site.startup_taints)
     if site.startup_deadline is not None:
@@ -148,24 +146,24 @@ class NamedImage(click.ParamType[tuple[str, str]]):
     name = "named image"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Key and image, or click's own refusal."""
+        """Key and image; fails with click's error for a wrong value."""
         key, _, image = str(value).partition("=")
         if not key or not image:
             form = param.make_metavar(ctx) if param is not None and ctx is not None else "KEY=IMAGE"
-            self.fail(f'"{str(value)[:100]}" is not of the form {form}', param, ctx)
+            self.fail(f'"{str(value)[:100]}" does not have the form {form}', param, ctx)
         return key, image
 
 
 _NAMED = NamedImage()
 
-#: The option, the field of BuildSettings, and what click is told.
+#: The option, the field of BuildSettings, and click's settings.
 _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (
         "--buildah-image",
         "buildah_image",
         {
             "metavar": "IMAGE",
-            "help": "Image that runs builds of driver images.  [default: quay.io/buildah/stable:v1.42.2]",
+            "help": "Image of the Jobs that build driver images.  [default: quay.io/buildah/stable:v1.42.2]",
         },
     ),
     (
@@ -186,8 +184,8 @@ _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "metavar": "KERNEL=IMAGE",
             "multiple": True,
             "type": _NAMED,
-            "help": "The Driver Toolkit of a kernel (uname -r), or what else has its headers; repeatable.  [default:"
-            " OpenShift's own, or the base image]",
+            "help": "Driver Toolkit image of a kernel (uname -r), or another image with its headers; repeatable."
+            "  [default: OpenShift's own, or the base image]",
         },
     ),
     (
@@ -195,7 +193,7 @@ _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "downloads",
         {
             "metavar": "URL",
-            "help": "Where builds find NVIDIA's .run files.  [default: https://us.download.nvidia.com/tesla]",
+            "help": "Download NVIDIA's .run files from here.  [default: https://us.download.nvidia.com/tesla]",
         },
     ),
     (
@@ -203,29 +201,29 @@ _BUILD_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "ca_config_map",
         {
             "metavar": "NAME",
-            "help": "ConfigMap in tessera-system of authorities (*.crt) that builds trust registries by.",
+            "help": "ConfigMap in tessera-system with certificate authorities of registries (*.crt), for builds.",
         },
     ),
     (
         "--build-tls-verify/--no-build-tls-verify",
         "tls_verify",
-        {"default": None, "help": "Whether builds check the certificates of registries.  [default: they do]"},
+        {"default": None, "help": "Check the certificates of registries in builds.  [default: check]"},
     ),
     (
         "--build-nvswitch/--no-build-nvswitch",
         "nvswitch",
         {
             "default": None,
-            "help": "Whether images that are built get fabric manager, for nodes with NVSwitches.  [default: they do]",
+            "help": "Put the fabric manager into built images, for nodes with NVSwitches.  [default: put it in]",
         },
     ),
 )
 
 
 def build_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Adds the options; each is given to the function as ``build_`` and its field of :class:`BuildSettings`."""
-    for option, field, told in reversed(_BUILD_OPTIONS):
-        function = click.option(option, f"build_{field}", **told)(function)
+    """Adds the options; the function gets each as ``build_`` and the name of its field of :class:`BuildSettings`."""
+    for option, field, settings in reversed(_BUILD_OPTIONS):
+        function = click.option(option, f"build_{field}", **settings)(function)
     return function
 
 
@@ -233,7 +231,7 @@ def pop_build_settings(values: dict[str, Any]) -> "BuildSettings":
     """Removes the build options from a command's values and returns the settings.
 
     Raises:
-        UnbuildableError: a part is not what it should be; the text names it.
+        UnbuildableError: an option is wrong; the text names it.
     """
     from tessera.driver.build.settings import BuildSettings, check_settings
 
@@ -247,7 +245,7 @@ def _plain(value: Any) -> Any:
 
 
 def build_arguments(settings: "BuildSettings") -> Iterator[str]:
-    """The options of ``tessera controller`` by which it has these settings; none for the defaults."""
+    """The arguments of ``tessera controller`` for these settings; none for defaults."""
     from tessera.driver.build.settings import BuildSettings
 
     default = BuildSettings()

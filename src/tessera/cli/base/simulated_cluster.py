@@ -1,6 +1,6 @@
-"""How commands treat a cluster that is a lab: its registries are inside it, and its time may leap over waits.
+"""Recognizes a simulated cluster (a lab), finds its registries, and tells if it is on virtual time.
 
-A lab's kubelets name a container runtime of their own, and an API server whose time leaps has a version of its own.
+A lab's kubelets report the container runtime ``simulated://``, and an API server on virtual time has its own version.
 """
 
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _REGISTRIES = (
     "note: this cluster is a lab. Its registries are simulated, and nothing can be copied from them; tessera driver"
-    " status -v shows their answers. This command asks the real registries; name one of yours in the policy, or leave"
+    " status -v shows their answers. This command asks real registries: name one of yours in the policy, or leave"
     " --cluster out."
 )
-_ASKED = "note: this cluster is a lab: its simulated registries are asked, and no real one."
+_SIMULATED = "note: this cluster is a lab; this command asks its simulated registries, not real ones."
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -32,32 +32,32 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def is_lab(nodes: Iterable[Node]) -> bool:
-    """Whether these are nodes of a lab."""
+    """Returns True if one of the nodes belongs to a lab."""
     return any(node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME) for node in nodes)
 
 
 def lab_registries(kubeconfig: Path | None, context: str | None) -> "Resolver | None":
-    """The simulated registries of the lab that a kubeconfig leads to.
+    """The simulated registries of the lab whose API server a kubeconfig names.
 
     Returns:
-        None if it leads elsewhere, the lab has none, or the package ``tessera-lab`` is not installed here.
+        None if the server is not a lab's, the lab has no registries, or the package ``tessera-lab`` is not installed.
     """
     find = extension("registries")
     found: Resolver | None = None if find is None else find(kubeconfig, context)
     return found
 
 
-def say_where_registries_are(nodes: Iterable[Node], lab: "Resolver | None") -> None:
-    """Says on standard error which registries are asked, where the cluster is a lab."""
+def print_registries_note(nodes: Iterable[Node], lab: "Resolver | None") -> None:
+    """For a lab, prints on standard error if the command queries simulated registries or real ones."""
     if is_lab(nodes):
-        say(_REGISTRIES if lab is None else _ASKED, err=True)
+        say(_REGISTRIES if lab is None else _SIMULATED, err=True)
 
 
-async def time_leaps(client: Client, nodes: Iterable[Node]) -> bool:
-    """Whether the cluster's time leaps, so that its times cannot be compared with this machine's clock.
+async def has_virtual_time(client: Client, nodes: Iterable[Node]) -> bool:
+    """Returns True if the cluster is on virtual time, so that its times cannot be compared with this machine's clock.
 
-    Only a cluster with simulated nodes is asked. A cluster that does not tell its version counts as one whose time
-    does not leap.
+    Queries the version of clusters with simulated nodes only. A cluster that does not report its version counts as one
+    on real time.
     """
     if not is_lab(nodes):
         return False

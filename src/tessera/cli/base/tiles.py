@@ -1,7 +1,7 @@
-"""Draws cards as rows of tiles, one column group a memory slot.
+"""Draws cards as rows of tiles: each memory slot is a group of columns.
 
-Plain text by default; with colour each pod keeps one colour of a small palette. Eight slots fit a terminal of 80
-columns; a label that does not fit its tile is cut, and the table below the cards tells it in full. Names are escaped
+Plain text by default; with colour each pod has one colour of a small palette. Eight slots fit a terminal of 80
+columns. A label that does not fit its tile is cut, and the list below the cards has it in full. Names are escaped
 here, before they are measured and coloured.
 """
 
@@ -22,16 +22,16 @@ FOREIGN = "48;5;245"
 
 #: The note beside a slice without a record, by its state.
 _UNRECORDED = {
-    "foreign": "no record of Tessera explains it, left alone",
-    "kept": "a running pod's; the controller makes its record anew",
+    "foreign": "not made by Tessera, and not touched",
+    "kept": "in use by a running pod; the controller writes its record again",
 }
 
 
 def draw(nodes: Sequence[NodeCards], pending: Sequence[PendingNode] = (), *, colour: bool) -> Iterator[str]:
-    """Lines of the whole picture, and of nodes that are still to come; one line says so if there is nothing to draw."""
+    """The lines of the whole picture, and of nodes whose cards are not ready yet; a hint if there are no nodes."""
     if not nodes and not pending:
-        yield "No node gives its cards to on-demand slicing."
-        yield "Join one: kubectl label node NODE nvidia.com/mig.config=dynamic"
+        yield "No node has cards for slices on demand."
+        yield "Add a node: kubectl label node NODE nvidia.com/mig.config=dynamic"
         return
     for number, node in enumerate(nodes):
         if number:
@@ -40,15 +40,15 @@ def draw(nodes: Sequence[NodeCards], pending: Sequence[PendingNode] = (), *, col
     if nodes and pending:
         yield ""
     for each in pending:
-        yield f"{one_line(each.node)}   labelled for on-demand slicing, no card there yet: {one_line(each.why)}"
-        yield f"  tessera why node/{one_line(each.node)} tells more"
+        yield f"{one_line(each.node)}   labelled for slices on demand, but has no cards yet: {one_line(each.why)}"
+        yield f"  see tessera why node/{one_line(each.node)}"
 
 
 def _draw_node(node: NodeCards, *, colour: bool) -> Iterator[str]:
     used, slots = sum(card.used for card in node.cards), sum(card.slots for card in node.cards)
     yield f"{one_line(node.node)}   {_models(node)}   {used} of {slots} memory slots used"
     if not node.cards:
-        yield "  no card of this node can be sliced"
+        yield "  none of this node's cards can be sliced"
         return
     letters = _letters(node)
     for card in node.cards:
@@ -66,7 +66,7 @@ def _models(node: NodeCards) -> str:
 
 
 def _letters(node: NodeCards) -> dict[str, str]:
-    """A short name for each pod of the node: a, b, ... z, a1, b1, ..."""
+    """A letter for each pod of the node by its UID: a, b, ... z, a1, b1, ..."""
     uids = dict.fromkeys(tile.uid for card in node.cards for tile in card.tiles if tile.uid)
     return {uid: chr(ord("a") + n % 26) + (str(n // 26) if n >= 26 else "") for n, uid in enumerate(uids)}
 
@@ -116,7 +116,7 @@ def _foreign(node: NodeCards) -> Iterator[str]:
 
 
 def layout_row(geometry: Geometry, placements: Iterable[Placement]) -> str:
-    """The card's memory slots from left to right; free ones are empty tiles."""
+    """A card's memory slots from left to right; free slots are empty tiles."""
     columns = SLOT_COLUMNS if geometry.slots <= 8 else NARROW_COLUMNS
     at = {placed.start: placed for placed in placements}
     parts, slot = [], 0

@@ -167,11 +167,11 @@ async def connect_measurable(target: ClusterTarget, command: str) -> AsyncIterat
     Raises:
         CommandError: the cluster is a lab on virtual time.
     """
-    from tessera.cli.base.simulated_cluster import time_leaps
+    from tessera.cli.base.simulated_cluster import has_virtual_time
     from tessera.kube.resources import NODES
 
     async with connect("tessera-bench", target.kubeconfig, target.context) as client:
-        if await time_leaps(client, (await client.list(NODES)).items):
+        if await has_virtual_time(client, (await client.list(NODES)).items):
             raise CommandError(
                 "error: this cluster is a lab on virtual time: waits are skipped, so measured seconds mean nothing. "
                 f"Use tessera bench {command} --lab, which measures simulated time, or start the lab without "

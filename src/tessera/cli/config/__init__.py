@@ -1,1 +1,1 @@
-"""What `tessera config check` says of a file: pure judgement, apart from reading and printing."""
+"""``tessera config check``: explains files of settings and finds mistakes. Only ``command`` reads and prints."""

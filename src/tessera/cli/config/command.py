@@ -1,4 +1,4 @@
-"""``tessera config``: judges files of settings before a cluster has to."""
+"""``tessera config``: checks files of settings before they are used in a cluster."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,31 +10,37 @@ from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.cli.config.judgement import Judgement
+    from tessera.cli.config.part_report import PartReport
 
 
 @click.group()
 def command() -> None:
-    """Check files of settings before they reach a cluster."""
+    """Check files of settings before you use them in a cluster."""
 
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True))
 @click.option(
-    "--model", "models", multiple=True, metavar="[Nx]MODEL", help="Node to try it on, such as 4xA100-40GB; repeatable."
+    "--model",
+    "models",
+    multiple=True,
+    metavar="[Nx]MODEL",
+    help="Show the effect on a node with these cards, such as 4xA100-40GB; repeatable.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @report_errors
 def check(file: Path, models: Sequence[str], output: str) -> int:
-    """Say what a file means, what has no effect, and what is wrong.
+    """Explain a file of settings: its effect, the settings without effect, and the mistakes.
 
-    FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or an installation of
-    NVIDIA's gpu-operator: the values file of its Helm chart, its ClusterPolicy, or an NVIDIADriver; - reads standard
-    input. The exit code is 1 if something is wrong: a mistake in the file, MIG devices to be shared by MPS, a layout
-    that no model can take, a profile that a node given with --model cannot follow. A layout that is only for other
-    models than those given is right, and so are settings of the operator that have no effect; these are noted with the
-    reason. Hooks of mig-parted and clients of the MIG manager are not used. An empty text and a message of kubectl are
-    wrong, so that a pipe whose first command failed does not look green.
+    FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or settings of NVIDIA's
+    gpu-operator: the values file of its Helm chart, its ClusterPolicy, or an NVIDIADriver; - reads standard input.
+
+    The exit code is 1 if something is wrong: a mistake in the file, MIG devices that MPS should share, a layout that
+    fits no model, or a profile that a node given with --model cannot follow. It is also 1 for an empty file and for a
+    message of kubectl, so that a failed command before a pipe is noticed.
+
+    Notes are no mistakes: a layout for other models than those given, and settings of the operator that have no effect
+    with Tessera. Tessera does not use hooks of mig-parted and clients of the MIG manager.
 
     \b
     Examples:
@@ -45,11 +51,11 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
       kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
     """
     from tessera.cli.base.inputs import read_text
-    from tessera.cli.config.files import judge_file as judge
-    from tessera.cli.config.judgement import parse_node
+    from tessera.cli.config.files import check_file
+    from tessera.cli.config.part_report import parse_node
 
     nodes = [parse_node(each) for each in models]
-    parts = judge(read_text(file), nodes)
+    parts = check_file(read_text(file), nodes)
     if output == "json":
         say_json({"parts": parts})
     else:
@@ -57,7 +63,7 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
     return 1 if any(part.problems for part in parts) else 0
 
 
-def _lines(parts: "Sequence[Judgement]") -> Iterator[str]:
+def _lines(parts: "Sequence[PartReport]") -> Iterator[str]:
     for part in parts:
         yield f"{part.name}: {part.kind}, {part.verdict}"
         yield from (f"  {line}" for line in part.means)

@@ -1,7 +1,7 @@
-"""What MIG layouts mean: the models that can take each, and its tiles on nodes of given cards.
+"""Checks MIG layouts: the models that each fits, and its tiles on nodes of given cards.
 
-A layout is wrong when no model that its filters mean can take it, or when it asks for what is made on none. That it is
-for another model than those given is no mistake: files hold layouts for every card of a cluster.
+A layout is wrong if it fits no model that its filters select, or if it requests devices that Tessera makes on no card.
+A layout for other models than the given ones is not wrong: files hold layouts for every card of a cluster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from tessera.api.mig_layouts.layouts_file import (
 )
 from tessera.api.names import resource_of
 from tessera.cli.base.tiles import layout_row
-from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
+from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.mig.geometry import Placement
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.layout_planning import Infeasible, plan_layout
@@ -30,14 +30,14 @@ from tessera.mig.models import MODELS
 _NVIDIA = 0x10DE
 
 
-def check_layouts(document: Any, name: str, nodes: Sequence[TrialNode]) -> Judgement:
-    """Judges a file of MIG layouts that is loaded already."""
+def check_layouts(document: Any, name: str, nodes: Sequence[TrialNode]) -> PartReport:
+    """Checks a parsed file of MIG layouts."""
     try:
         found = parse_layouts_document(document)
     except FileRefused as refused:
-        return judge_refused(name, "MIG layouts", refused)
+        return report_refused(name, "MIG layouts", refused)
     problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _problems(entry)]
-    return Judgement(
+    return PartReport(
         name=name,
         kind="MIG layouts",
         means=tuple(_layouts_mean(found, nodes)),
@@ -55,34 +55,34 @@ def _layouts_mean(found: MigLayouts, nodes: Sequence[TrialNode]) -> Iterator[str
 
 
 def _fits(entries: Sequence[LayoutEntry]) -> str:
-    """The models that can take the whole layout, from its profiles."""
+    """The models that the whole layout fits, as text."""
     if not any(entry.counts for entry in entries):
         return "MIG mode on, without instances" if any(entry.mig_enabled for entry in entries) else "MIG mode off"
-    models = [model.short_name for model in MODELS if _takes(model, entries)]
+    models = [model.short_name for model in MODELS if _fits_on(model, entries)]
     if models:
         return f"fits {', '.join(models)}"
-    return "cannot be had" if any(map(_never_made, entries)) else "fits no model that Tessera knows"
+    return "cannot be made on any node" if any(map(_unsupported, entries)) else "fits no model that Tessera knows"
 
 
-def _takes(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
-    meant = [entry for entry in entries if _meant(entry, model)]
-    return bool(meant) and all(_possible_on(entry, model) for entry in meant)
+def _fits_on(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
+    selecting = [entry for entry in entries if _selects(entry, model)]
+    return bool(selecting) and all(_possible_on(entry, model) for entry in selecting)
 
 
 def _layout_on(name: str, entries: Sequence[LayoutEntry], node: TrialNode) -> Iterator[str]:
     try:
         targets = resolve_targets(entries, _cards(node.model, node.count)).targets
     except FileRefused as refused:
-        told = {problem for entry in entries for problem in _never_made(entry)}
-        texts = [str(problem) for problem in refused.problems if problem not in told]
-        yield f"{name} on {node}: {'; '.join(texts) or 'cannot be had'}"
+        reported = {problem for entry in entries for problem in _unsupported(entry)}
+        texts = [str(problem) for problem in refused.problems if problem not in reported]
+        yield f"{name} on {node}: {'; '.join(texts) or 'cannot be made'}"
         return
     if not node.model.mig_capable:
-        yield f"{name} on {node}: no MIG devices, the cards have no MIG and stay whole"
+        yield f"{name} on {node}: no MIG devices; these cards have no MIG and stay whole"
         return
     table = node.model.table
     if table is None:
-        yield f"{name} on {node}: not known before a card is there, its placements are not published"
+        yield f"{name} on {node}: unknown; the model's placements are not published, only a real card reports them"
         return
     totals: dict[str, int] = {}
     rows: dict[str, list[int]] = {}
@@ -120,12 +120,12 @@ def _cards(model: GpuModel, count: int) -> list[MigCard]:
     ]
 
 
-def _meant(entry: LayoutEntry, model: GpuModel) -> bool:
-    """Whether some card of the model is one that the entry's filters mean."""
-    return not entry.filters or any(_means_model(each, model) for each in entry.filters)
+def _selects(entry: LayoutEntry, model: GpuModel) -> bool:
+    """Returns True if the entry's filters select a card of the model."""
+    return not entry.filters or any(_filter_selects(each, model) for each in entry.filters)
 
 
-def _means_model(each: DeviceFilter, model: GpuModel) -> bool:
+def _filter_selects(each: DeviceFilter, model: GpuModel) -> bool:
     if each.device is not None:
         return each.device & 0xFFFF == _NVIDIA and f"{each.device >> 16:04X}" in model.pci_device_ids
     return any(
@@ -134,18 +134,18 @@ def _means_model(each: DeviceFilter, model: GpuModel) -> bool:
 
 
 def _possible_on(entry: LayoutEntry, model: GpuModel) -> bool:
-    if not _meant(entry, model) or model.table is None:
+    if not _selects(entry, model) or model.table is None:
         return False
     return not entry.counts or not isinstance(plan_layout(model.table, entry.counts), Infeasible)
 
 
 def _problems(entry: LayoutEntry) -> Iterator[Problem]:
-    """What is wrong with an entry whatever the node; what is made on no card is looked for on none."""
-    yield from _never_made(entry) or _impossible(entry)
+    """The mistakes of an entry on every node; an unsupported entry is not tried on the models."""
+    yield from _unsupported(entry) or _impossible(entry)
 
 
-def _never_made(entry: LayoutEntry) -> Sequence[Problem]:
-    """What every node refuses that has cards for the entry, as compute instances that are a part of theirs."""
+def _unsupported(entry: LayoutEntry) -> Sequence[Problem]:
+    """Requests that every node refuses, such as a compute instance that is a part of its GPU instance."""
     card = MigCard(uuid="", index=0, product="", pci_device_id=0)
     try:
         resolve_targets([msgspec.structs.replace(entry, devices=None, filters=())], [card])
@@ -155,13 +155,13 @@ def _never_made(entry: LayoutEntry) -> Sequence[Problem]:
 
 
 def _impossible(entry: LayoutEntry) -> Iterator[Problem]:
-    """Says why no known model can take what the entry wants."""
-    meant = [model for model in MODELS if _meant(entry, model)]
-    if not entry.counts or not meant or any(_possible_on(entry, model) for model in meant):
+    """The reason why an entry fits no known model that it selects; nothing if it fits one."""
+    models = [model for model in MODELS if _selects(entry, model)]
+    if not entry.counts or not models or any(_possible_on(entry, model) for model in models):
         return
-    if any(model.table is None and set(entry.counts) <= set(model.profile_names) for model in meant):
-        return  # a model whose placements nobody has published; its node will tell
-    plans = [plan_layout(model.table, entry.counts) for model in meant if model.table is not None]
+    if any(model.table is None and set(entry.counts) <= set(model.profile_names) for model in models):
+        return  # a model whose placements are not published; only its node knows them
+    plans = [plan_layout(model.table, entry.counts) for model in models if model.table is not None]
     refusals = [plan for plan in plans if isinstance(plan, Infeasible)]
     conflict = next((plan.reason for plan in refusals if plan.rule != "unknown profile"), None)
     together = " together" if len(entry.counts) > 1 else ""

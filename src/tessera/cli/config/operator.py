@@ -1,4 +1,4 @@
-"""What an installation of NVIDIA's gpu-operator means to Tessera: its values file, or its ClusterPolicy."""
+"""Explains settings of NVIDIA's gpu-operator as Tessera follows them: a values file, ClusterPolicy or NVIDIADriver."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,42 +13,43 @@ from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND, read_settings
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
 from tessera.cli.config.layouts import check_layouts
+from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
+from tessera.phrasing import count_noun
 
-CHECKED_AS = "values of gpu-operator"
-POLICY_CHECKED_AS = POLICY_KIND
-DRIVER_CHECKED_AS = DRIVER_KIND
+VALUES_KIND = "values of gpu-operator"
+CLUSTER_POLICY_KIND = POLICY_KIND
+NVIDIA_DRIVER_KIND = DRIVER_KIND
 
-#: What counts on a node without a label where no default is set.
-_NO_PROFILE = "the one called default or else the only one"
+#: The choice for a node without a label if no default is set.
+_NO_PROFILE = "the profile named default, or else the only one"
 _NO_LAYOUT = "the cards stay as they are"
 
 
-def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[Judgement]:
-    """Judges a document that is loaded already, and the profiles and layouts that stand in it."""
-    kind = POLICY_CHECKED_AS if document.get("kind") == POLICY_KIND else CHECKED_AS
+def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
+    """Checks a parsed document, and the profiles and layouts in it."""
+    kind = CLUSTER_POLICY_KIND if document.get("kind") == POLICY_KIND else VALUES_KIND
     try:
         settings = read_settings(document)
     except FileRefused as refused:
-        yield judge_refused(name, kind, refused)
+        yield report_refused(name, kind, refused)
         return
-    yield Judgement(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
+    yield PartReport(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
     for key, text in (settings.sharing.data or {}).items():
         yield check_sharing(load_document(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
         yield check_layouts(load_document(text), f"{settings.layouts.name}/{key}", nodes)
 
 
-def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Judgement:
-    """Judges an NVIDIADriver that is loaded already."""
+def check_nvidia_driver(document: Mapping[str, Any], name: str) -> PartReport:
+    """Checks a parsed NVIDIADriver."""
     try:
         read = read_nvidia_driver(document)
     except FileRefused as refused:
-        return judge_refused(name, DRIVER_CHECKED_AS, refused)
+        return report_refused(name, NVIDIA_DRIVER_KIND, refused)
     means = [_nodes_of(read.policy), *_driver_means(read.policy)]
-    return Judgement(name=name, kind=DRIVER_CHECKED_AS, means=tuple(means), notices=tuple(map(str, read.notices)))
+    return PartReport(name=name, kind=NVIDIA_DRIVER_KIND, means=tuple(means), notices=tuple(map(str, read.notices)))
 
 
 def _nodes_of(policy: DriverPolicy) -> str:
@@ -59,32 +60,32 @@ def _nodes_of(policy: DriverPolicy) -> str:
 
 
 def _driver_means(policy: DriverPolicy) -> Iterator[str]:
-    """What a policy does about drivers."""
+    """The driver, its container and its upgrades."""
     if not policy.enabled:
-        yield "drivers: the hosts have them"
+        yield "drivers: installed on the hosts, not by Tessera"
         return
     if policy.use_driver_crd:
-        yield "drivers: as NVIDIADriver objects say"
+        yield "drivers: set by NVIDIADriver objects"
     else:
         yield f"driver: {_image(policy)}"
         yield from _container_means(policy)
     upgrade = policy.upgrade
     if upgrade.auto_upgrade:
         yield (
-            f"  another driver comes to nodes that serve: {_count(upgrade.canary)} first, then"
-            f" {upgrade.max_parallel or 'all'} at a time, at most {upgrade.max_unavailable} out of service;"
-            f" {_count(upgrade.failure_budget)} that fails ends it"
+            f"  upgrades change {count_noun(upgrade.canary, 'node')} first, then"
+            f" {upgrade.max_parallel or 'all'} at a time, with at most {upgrade.max_unavailable} out of service;"
+            f" they stop after {count_noun(upgrade.failure_budget, 'failed node')}"
         )
     if policy.mirrors:
-        yield f"  asked too: {', '.join(policy.mirrors)}"
+        yield f"  also looked up in: {', '.join(policy.mirrors)}"
     if policy.build_repository:
-        yield f"  built once for each kernel that has no image, and pushed to {policy.build_repository}"
+        yield f"  built once for each kernel without an image, and pushed to {policy.build_repository}"
     if policy.kind == POLICY_KIND:
         yield f"container toolkit: {_toolkit(policy.toolkit)}"
 
 
 def _container_means(policy: DriverPolicy) -> Iterator[str]:
-    """What the driver container is given besides its image."""
+    """The driver container's settings besides its image."""
     if policy.kernel_module_type != "auto":
         yield f"  with {policy.kernel_module_type} kernel modules"
     mofed = ", by the host's MOFED" if policy.rdma_host_mofed else ""
@@ -99,7 +100,7 @@ def _container_means(policy: DriverPolicy) -> Iterator[str]:
     if given:
         yield f"  with {', '.join(given)}"
     if policy.driver_root != DRIVER_ROOT:
-        yield f"  its files appear below {policy.driver_root}"
+        yield f"  its files are in {policy.driver_root}"
     if policy.startup_probe:
         probe = policy.startup_probe
         window = probe["initialDelaySeconds"] + probe["periodSeconds"] * probe["failureThreshold"]
@@ -114,22 +115,22 @@ def _image(policy: DriverPolicy) -> str:
     if source.version.startswith("sha256:"):
         return f"{path}@{source.version}, on every node"
     if policy.use_precompiled:
-        return f"{path}:{source.version}-<kernel>-<os>, with finished kernel modules; built where there is none"
-    return f"{path}:{source.version}-<os>, whose kernel modules are built on the node"
+        return (
+            f"{path}:{source.version}-<kernel>-<os>, with precompiled kernel modules; built if there is no such image"
+        )
+    return f"{path}:{source.version}-<os>; the node compiles its kernel modules"
 
 
 def _toolkit(toolkit: OperandSettings) -> str:
-    return f"{_reference(toolkit.source)} below {toolkit.install_dir}" if toolkit.enabled else "the hosts have it"
+    if not toolkit.enabled:
+        return "installed on the hosts, not by Tessera"
+    return f"{_reference(toolkit.source)} in {toolkit.install_dir}"
 
 
 def _reference(source: ImageSource) -> str:
     if source.verbatim:
         return source.image
     return f"{source.repository}/{source.image}{'@' if source.version.startswith('sha256:') else ':'}{source.version}"
-
-
-def _count(nodes: int) -> str:
-    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def _means(settings: OperatorSettings) -> Iterator[str]:
@@ -141,19 +142,19 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
     yield f"MIG layouts: {_source(layouts, OWN_LAYOUTS, where)}"
     yield _chosen(layouts, MIG_CONFIG_LABEL, _NO_LAYOUT)
     if settings.mig_reboot:
-        yield "a node is rebooted where a change of layout cannot be had otherwise"
+        yield "a node is rebooted if its layout cannot be changed otherwise"
     if settings.device_list_strategies:
-        yield f"containers learn of their devices by {', '.join(settings.device_list_strategies)}"
+        yield f"containers get their devices by {', '.join(settings.device_list_strategies)}"
     if settings.device_id_strategy:
-        yield f"containers are told each device's {settings.device_id_strategy}"
+        yield f"containers name each device by its {settings.device_id_strategy}"
     if settings.pass_device_specs:
-        yield "kubelet is told the device nodes too"
+        yield "answers to kubelet also list the device nodes"
     if settings.mps_root:
-        yield f"MPS daemons have their folders below {settings.mps_root}"
+        yield f"folders of MPS daemons are in {settings.mps_root}"
     if settings.kubelet_root:
         yield f"kubelet's folder is {settings.kubelet_root}"
     for variable, value in settings.health.items():
-        yield f"health follows {variable}={value}"
+        yield f"health checks follow {variable}={value}"
     for policy in settings.drivers:
         yield from _driver_means(policy)
 
@@ -162,14 +163,14 @@ def _notices(settings: OperatorSettings) -> Iterator[str]:
     yield from map(str, settings.notices)
     for variable, value in settings.health.items():
         for word in unknown_words(value):
-            yield f'{variable}: "{word}" is passed over: it is no XID; write numbers with commas, or all'
+            yield f'{variable}: "{word}" is ignored: it is not an XID; write numbers with commas, or all'
 
 
 def _source(config: NamedConfig, own: str, where: str) -> str:
     if not config.name:
-        return f"ConfigMap {own} in namespace {SYSTEM_NAMESPACE}, if there is one"
+        return f"ConfigMap {own} in namespace {SYSTEM_NAMESPACE}, if it exists"
     return f"ConfigMap {config.name} in {where}{', made from config.data' if config.data else ''}"
 
 
 def _chosen(config: NamedConfig, label: str, otherwise: str) -> str:
-    return f"  the node label {label} names one; without it {config.default or otherwise}"
+    return f"  chosen by the node label {label}; without it, {config.default or otherwise}"

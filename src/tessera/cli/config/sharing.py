@@ -1,7 +1,7 @@
-"""What a sharing profile means, in words, and on nodes of given cards that are not cut.
+"""Explains and checks a sharing profile, also for nodes of given cards without MIG devices.
 
-An entry that would share MIG devices by MPS is wrong on every node that has them; since none of the nodes tried has,
-that is found without one. What is wrong or passed over there about the same entry is not told beside it.
+MPS cannot share MIG devices. The nodes tried here have none, so this mistake is found from the entry's names alone;
+other reports about the same entry are then left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from tessera.api.sharing.devices import Advertisement, GpuDescription
 from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile_document
-from tessera.cli.config.judgement import Judgement, TrialNode, judge_refused
+from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 
 
-def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> Judgement:
-    """Judges a sharing profile that is loaded already."""
+def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> PartReport:
+    """Checks a parsed sharing profile."""
     try:
         profile = parse_profile_document(document)
     except FileRefused as refused:
-        return judge_refused(name, "sharing profile", refused)
+        return report_refused(name, "sharing profile", refused)
     on_mig = list(_mps_on_mig(profile))
     means, problems = list(_profile_means(profile)), list(map(str, on_mig))
     notices = list(map(str, profile.notices))
@@ -33,31 +33,33 @@ def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> Judge
             others = (problem for problem in refused.problems if not _within(problem.path, on_mig))
             problems.extend(f"on {node}: {problem}" for problem in others)
             continue
-        notices.extend(f"on {node}, not cut: {notice}" for notice in offer.notices if not _within(notice.path, on_mig))
+        notices.extend(
+            f"on {node} without MIG: {notice}" for notice in offer.notices if not _within(notice.path, on_mig)
+        )
         counts = ", ".join(f"{resource} {count}" for resource, count in offer.counts.items())
-        means.append(f"on {node}, not cut: {counts}")
+        means.append(f"on {node} without MIG: {counts}")
         means.extend(_client_shares(offer, node))
-    return Judgement(
+    return PartReport(
         name=name, kind="sharing profile", means=tuple(means), notices=tuple(notices), problems=tuple(problems)
     )
 
 
 def _mps_on_mig(profile: SharingProfile) -> Iterator[Problem]:
-    """Entries that can only be about MIG devices and are shared by MPS, which no node does."""
+    """The entries that share MIG devices by MPS, which no node can do."""
     for entry in profile.mps.resources if profile.mps else ():
         devices = [ref for ref in entry.devices.refs if ":" in ref or ref.startswith("MIG-")]
         if devices:
-            which = f"MIG device{'s' if len(devices) > 1 else ''} {', '.join(devices)}"
+            which = f"{'MIG device' if len(devices) == 1 else 'MIG devices'} {', '.join(devices)}"
         elif _means_mig(entry.name, profile):
             which = f"{entry.name}, which are MIG devices"
         else:
             continue
-        text = f"MPS would share {which}; MPS serves whole cards only: use timeSlicing, or name others"
+        text = f"MPS would share {which}; MPS shares whole cards only: use timeSlicing, or name whole cards"
         yield Problem(entry.path, text)
 
 
 def _means_mig(resource: str, profile: SharingProfile) -> bool:
-    """Whether a resource is one of MIG devices, and of no whole card."""
+    """Returns True if a resource stands for MIG devices and for no whole card."""
     of_cards = {each.name for each in profile.gpus} or {GPU_RESOURCE}
     return resource not in of_cards and (
         bool(profile_of(resource)) or any(each.name == resource for each in profile.mig)
@@ -65,7 +67,7 @@ def _means_mig(resource: str, profile: SharingProfile) -> bool:
 
 
 def _within(path: str, refused: Sequence[Problem]) -> bool:
-    """Whether a path is that of an entry that is refused already, or lies below it."""
+    """Returns True if a path is the path of a refused entry, or lies below it."""
     return any(path == each.path or path.startswith(f"{each.path}.") for each in refused)
 
 
@@ -81,21 +83,21 @@ def _profile_means(profile: SharingProfile) -> Iterator[str]:
 
 
 def _flags_mean(flags: Flags) -> Iterator[str]:
-    """What the file decides instead of leaving it to the installation."""
+    """The flags that the file sets; the installation sets the others."""
     if flags.mig_strategy is not None:
         yield f"MIG strategy {flags.mig_strategy.value}"
     if flags.device_list_strategies is not None:
-        yield f"containers learn of their devices by {', '.join(flags.device_list_strategies)}"
+        yield f"containers get their devices by {', '.join(flags.device_list_strategies)}"
     if flags.device_ids_are_uuids is not None:
-        yield f"containers are told each device's {'uuid' if flags.device_ids_are_uuids else 'index'}"
+        yield f"containers name each device by its {'uuid' if flags.device_ids_are_uuids else 'index'}"
     if flags.cdi_annotation_prefix is not None:
         yield f"annotations of CDI begin with {flags.cdi_annotation_prefix}"
     if flags.pass_device_specs is not None:
-        yield f"kubelet is {'told' if flags.pass_device_specs else 'not told'} the device nodes"
+        yield f"answers to kubelet {'list' if flags.pass_device_specs else 'do not list'} the device nodes"
     if flags.dev_root is not None or flags.driver_root is not None:
-        yield f"device nodes lie below {flags.dev_root or flags.driver_root} on the host"
+        yield f"device nodes are in {flags.dev_root or flags.driver_root} on the host"
     if not flags.timestamp:
-        yield "no label tells when labels were first made"
+        yield "the node gets no label with the time of its first labels"
     if flags.allocation_policy is not None:
         yield f"several devices of one container are {flags.allocation_policy.value}"
 
@@ -112,7 +114,7 @@ def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
 
 
 def _client_shares(offer: Advertisement, node: TrialNode) -> Iterator[str]:
-    """What a client of each resource gets that the node shares by MPS; of several numbers of replicas, for each."""
+    """For each resource shared by MPS, the share of one client; one line for each number of replicas."""
     for resource, offered in offer.resources.items():
         divided = {device.replicas for device in offered.devices if device.kind is SharingKind.MPS}
         for replicas in sorted(divided):

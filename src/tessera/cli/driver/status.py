@@ -46,7 +46,7 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
 
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
-    from tessera.cli.base.simulated_cluster import time_leaps
+    from tessera.cli.base.simulated_cluster import has_virtual_time
     from tessera.clock import SystemClock
     from tessera.kube.resources import NODES
 
@@ -54,7 +54,7 @@ async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | 
         every = [] if names else (await client.list(NODES)).items
         named = [await client.get(NODES, name) for name in names]
         found = [*every, *named]
-        now = None if await time_leaps(client, found) else SystemClock().now()
+        now = None if await has_virtual_time(client, found) else SystemClock().now()
     return node_drivers(found, now=now, named=bool(names))
 
 

@@ -10,7 +10,7 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
-from tessera.cli.base.simulated_cluster import say_where_registries_are
+from tessera.cli.base.simulated_cluster import print_registries_note
 from tessera.driver.coverage.kernels import content_lines
 from tessera.driver.coverage.kernels import parse_kernel as kernel_line
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -114,7 +114,7 @@ async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Reso
     from tessera.kube.resources import NODES
 
     found = (await client.list(NODES)).items
-    say_where_registries_are(found, lab)
+    print_registries_note(found, lab)
     nodes = [facts for node in found if (facts := read_node_facts(node)).is_gpu]
     policies, drivers = await _policies(client)
     governed = select_policy(
