@@ -36,7 +36,7 @@ class Failing:
                 return await inner(context)
             life = asyncio.ensure_future(inner(context))
             try:
-                while self.node != context.node:
+                while self.node != context.host.name:
                     change = asyncio.ensure_future(self._changed.wait())
                     await asyncio.wait({life, change}, return_when=asyncio.FIRST_COMPLETED)
                     change.cancel()

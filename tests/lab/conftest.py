@@ -16,6 +16,7 @@ from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import InProcessPlugins, KubeletOptions
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
@@ -54,10 +55,8 @@ class Lab:
 
     async def start_nodes(self, *names: str, **options: Any) -> list[SimulatedNode]:
         """Nodes that are registered when this returns; what is not of the node itself goes to its kubelet."""
-        own: dict[str, Any] = {
-            name: options.pop(name) for name in ("machine", "entrypoint", "catalogue") if name in options
-        }
-        plugins = options.pop("plugins", None)
+        machine, plugins = options.pop("machine", None), options.pop("plugins", None)
+        software = NodeSoftware(entrypoint=options.pop("entrypoint", None), catalogue=options.pop("catalogue", None))
         nodes = [
             SimulatedNode(
                 name,
@@ -66,7 +65,8 @@ class Lab:
                 rng=random.Random(name),
                 options=KubeletOptions(**options),
                 plugins=plugins or InProcessPlugins(),
-                **own,
+                machine=machine,
+                software=software,
             )
             for name in names
         ]

@@ -129,9 +129,10 @@ def mortal(process: str, fate: Fate) -> Callable[..., SimulatedCluster]:
             async def run(context: ContainerContext) -> int:
                 if context.argv[1] != process:
                     return await inner(context)
-                life = self._lives[context.pod_uid] = Life(fate)
-                cards: Any = MortalCards(context.machine, life, counts=process == "agent")  # type: ignore[arg-type]
-                life.task = asyncio.ensure_future(inner(dataclasses.replace(context, machine=cards)))
+                life = self._lives[context.pod.uid] = Life(fate)
+                cards: Any = MortalCards(context.host.machine, life, counts=process == "agent")  # type: ignore[arg-type]
+                host = dataclasses.replace(context.host, machine=cards)
+                life.task = asyncio.ensure_future(inner(dataclasses.replace(context, host=host)))
                 try:
                     await asyncio.wait({life.task})
                 finally:
@@ -142,7 +143,7 @@ def mortal(process: str, fate: Fate) -> Callable[..., SimulatedCluster]:
 
         async def container_client(self, context: ContainerContext) -> Client:
             client = await super().container_client(context)
-            life = self._lives.get(context.pod_uid)
+            life = self._lives.get(context.pod.uid)
             if life is None:
                 return client
             transport = MortalTransport(client._transport, life, counts=process == "controller")

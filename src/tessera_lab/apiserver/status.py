@@ -4,13 +4,37 @@ Texts follow ``k8s.io/apimachinery/pkg/api/errors``; clients and people match on
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 
+class StatusSubject(NamedTuple):
+    """The object that a ``Status`` is about; empty fields are left out of the details.
+
+    Attributes:
+        group: API group; empty for the core group.
+        kind: resource or kind.
+        name: the object's name.
+        uid: its UID.
+    """
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
 class StatusError(Exception):
     """A request failed; the answer is a ``Status``.
+
+    Args:
+        code: HTTP status.
+        reason: machine-readable reason; empty for none.
+        message: text for people.
+        subject: the object that the request was about.
+        causes: single faults of the object.
+        retry_after: seconds after which the client may repeat the request; 0 for none.
 
     Attributes:
         code: HTTP status.
@@ -23,17 +47,14 @@ class StatusError(Exception):
         reason: str,
         message: str,
         *,
-        name: str = "",
-        group: str = "",
-        kind: str = "",
-        uid: str = "",
+        subject: StatusSubject = StatusSubject(),  # noqa: B008 - a frozen value
         causes: Iterable[StatusCause] = (),
         retry_after: int = 0,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after = retry_after
-        about = {"name": name, "group": group, "kind": kind, "uid": uid}
+        about = {"name": subject.name, "group": subject.group, "kind": subject.kind, "uid": subject.uid}
         details: dict[str, Any] = {key: value for key, value in about.items() if value}
         listed = [_cause(c) for c in causes]
         if listed:
@@ -65,7 +86,7 @@ def qualified(group: str, resource: str) -> str:
 def not_found(group: str, resource: str, name: str) -> StatusError:
     """404: no such object."""
     text = f'{qualified(group, resource)} "{name}" not found'
-    return StatusError(404, "NotFound", text, name=name, group=group, kind=resource)
+    return StatusError(404, "NotFound", text, subject=StatusSubject(group, resource, name))
 
 
 def no_such_path() -> StatusError:
@@ -76,13 +97,13 @@ def no_such_path() -> StatusError:
 def already_exists(group: str, resource: str, name: str) -> StatusError:
     """409: create of a name that already exists."""
     text = f'{qualified(group, resource)} "{name}" already exists'
-    return StatusError(409, "AlreadyExists", text, name=name, group=group, kind=resource)
+    return StatusError(409, "AlreadyExists", text, subject=StatusSubject(group, resource, name))
 
 
 def conflict(group: str, resource: str, name: str, why: str) -> StatusError:
     """409: the write conflicts with the stored object."""
     text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {why}'
-    return StatusError(409, "Conflict", text, name=name, group=group, kind=resource)
+    return StatusError(409, "Conflict", text, subject=StatusSubject(group, resource, name))
 
 
 #: Why an update with an old resourceVersion is refused.
@@ -95,7 +116,7 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> 
     summary = each[0] if len(each) == 1 else "[" + ", ".join(each) + "]"
     shown = f"{kind}.{group}" if group else kind
     text = f'{shown} "{name}" is invalid: {summary}'
-    return StatusError(422, "Invalid", text, name=name, group=group, kind=kind, causes=causes)
+    return StatusError(422, "Invalid", text, subject=StatusSubject(group, kind, name), causes=causes)
 
 
 def bad_request(why: str) -> StatusError:
@@ -108,7 +129,7 @@ def forbidden(group: str, resource: str, name: str, why: str) -> StatusError:
     text = f"{qualified(group, resource)} is forbidden: {why}"
     if name:
         text = f'{qualified(group, resource)} "{name}" is forbidden: {why}'
-    return StatusError(403, "Forbidden", text, name=name, group=group, kind=resource)
+    return StatusError(403, "Forbidden", text, subject=StatusSubject(group, resource, name))
 
 
 def expired(why: str) -> StatusError:
@@ -123,8 +144,7 @@ def method_not_allowed(group: str, resource: str, verb: str) -> StatusError:
         405,
         "MethodNotAllowed",
         "the server does not allow this method on the requested resource",
-        group=group,
-        kind=resource,
+        subject=StatusSubject(group, resource),
     )
 
 

@@ -126,10 +126,10 @@ class SimulatedCluster:
         """Makes a container's client: with its service account's token if the server listens."""
         component = f"tessera-{context.argv[1]}"
         if self.connect is None:
-            pod, node = BoundObject(context.pod, context.pod_uid), BoundObject(context.node, "")
+            pod, node = BoundObject(context.pod.name, context.pod.uid), BoundObject(context.host.name, "")
             extra = bound_pod_extra(pod, node)
             return self.account_client(
-                component, service_account_user(context.namespace, context.service_account, extra=extra)
+                component, service_account_user(context.pod.namespace, context.pod.service_account, extra=extra)
             )
         credentials = ContainerToken(self.client("kubelet"), context, self.clock)
         await credentials.current()  # like kubelet, which starts no container before it has the token

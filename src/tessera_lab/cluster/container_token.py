@@ -54,10 +54,10 @@ class ContainerToken:
 
     async def _ask(self) -> Credential:
         context, asked = self._context, self._clock.now()
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": context.pod, "uid": context.pod_uid}
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": context.pod.name, "uid": context.pod.uid}
         answer = await self._kubelet.request(
             "POST",
-            SERVICE_ACCOUNTS.path(context.namespace, context.service_account, "token"),
+            SERVICE_ACCOUNTS.path(context.pod.namespace, context.pod.service_account, "token"),
             body={
                 "apiVersion": "authentication.k8s.io/v1",
                 "kind": "TokenRequest",

@@ -13,6 +13,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.node_feature_discovery import label_node
 from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
+from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
 
@@ -59,15 +60,16 @@ class NodeMaker:
         """Makes a node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
         options, number = self._options, next(self._numbers)
         groups = ("system:masters", "system:nodes", "system:authenticated")
-        return SimulatedNode(
+        node = SimulatedNode(
             spec.name,
             self._client("kubelet", UserInfo(name=f"system:node:{spec.name}", groups=groups)),
             machine=self._machine(spec),
             plugins=self._plugins(spec.name),
             clock=self._clock,
             rng=self._rng(spec.name),
-            entrypoint=self._entrypoint,
+            software=NodeSoftware(entrypoint=self._entrypoint, catalogue=options.catalogue),
             options=KubeletOptions(
+                address=f"192.0.2.{number % 250 + 1}",
                 labels=self._labels(spec) | dict(labels or {}),
                 pull_seconds=options.pull_seconds,
                 images=options.images,
@@ -82,10 +84,10 @@ class NodeMaker:
                 lease_seconds=options.lease_seconds,
                 **given,
             ),
-            address=f"192.0.2.{number % 250 + 1}",
-            catalogue=options.catalogue,
-            once_ready=self._discovery(),
         )
+        if options.nfd_seconds is not None:
+            node.set_boot_task(self._discovery(options.nfd_seconds))
+        return node
 
     def _labels(self, spec: NodeSpec) -> dict[str, str]:
         if not spec.cards:
@@ -115,9 +117,6 @@ class NodeMaker:
             each.mkdir(parents=True, exist_ok=True)
         return InProcessPlugins(cdi=folder, validations=validations)
 
-    def _discovery(self) -> Callable[[SimulatedNode], Awaitable[None]] | None:
-        seconds = self._options.nfd_seconds
-        if seconds is None:
-            return None
+    def _discovery(self, seconds: float) -> Callable[[SimulatedNode], Awaitable[None]]:
         client = self._client("nfd-master")
         return lambda node: label_node(client, node, seconds)

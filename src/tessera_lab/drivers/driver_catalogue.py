@@ -91,7 +91,7 @@ def image_build(
     """
 
     async def run(context: ProgramContext) -> int:
-        target, architecture = context.env.get("TARGET", ""), context.env.get("ARCHITECTURE", context.architecture)
+        target, architecture = context.env.get("TARGET", ""), context.env.get("ARCHITECTURE", context.host.architecture)
         kernel = _argument(context.argv, "KERNEL_VERSION")
         version = _argument(context.argv, "DRIVER_VERSION") or _argument(context.argv, "DRIVER_BRANCH")
         if not target or not kernel or not version:

@@ -45,8 +45,8 @@ def precompiled_driver(
     async def run(context: ProgramContext) -> int:
         if _is_helper(context):
             return await _run_until_stopped(context)
-        if kernel and kernel != context.kernel:
-            context.log(f"simulated: modprobe nvidia: the modules are for kernel {kernel}, {context.kernel} runs")
+        if kernel and kernel != context.host.kernel:
+            context.log(f"simulated: modprobe nvidia: the modules are for kernel {kernel}, {context.host.kernel} runs")
             return FAILED_EXIT
         steps = {"installs the driver": draw(costs.install_seconds)}
         return await _run_driver(context, version, steps, costs, draw)
@@ -73,7 +73,7 @@ def building_driver(version: str, costs: CostModel, *, draw: Draw = exact_durati
             )
         if _is_helper(context):
             return await _run_until_stopped(context)
-        steps = {f"prepares for kernel {context.kernel}": draw(costs.prepare_seconds)}
+        steps = {f"prepares for kernel {context.host.kernel}": draw(costs.prepare_seconds)}
         if not fails:
             steps["compiles kernel modules"] = draw(costs.compile_seconds)
             steps["installs the driver"] = draw(costs.install_seconds)
@@ -112,7 +112,7 @@ async def _run_until_stopped(context: ProgramContext) -> int:
 async def _run_driver(
     context: ProgramContext, version: str, steps: dict[str, float], costs: CostModel, draw: Draw, *, fails: str = ""
 ) -> int:
-    machine = context.machine
+    machine = context.host.machine
     if machine is None:
         context.log("simulated: modprobe nvidia: no such device")
         return FAILED_EXIT
@@ -130,11 +130,11 @@ async def _run_driver(
             return FAILED_EXIT
         await context.clock.sleep(draw(costs.load_seconds))
         machine.load_driver(version)
-    context.log(f"simulated: driver {version} is loaded on kernel {context.kernel}")
-    if context.markers is None:
+    context.log(f"simulated: driver {version} is loaded on kernel {context.host.kernel}")
+    if context.host.markers is None:
         context.ready()
         return await _until_stopped(context, None, costs, draw)
-    markers = MarkerFiles(context.markers)
+    markers = MarkerFiles(context.host.markers)
     context.when_started(lambda: _report_ready(context, markers))
     context.ready()
     return await _until_stopped(context, markers, costs, draw)
@@ -148,7 +148,7 @@ def _report_ready(context: ProgramContext, markers: MarkerFiles) -> None:
 
 
 async def _until_stopped(context: ProgramContext, markers: MarkerFiles | None, costs: CostModel, draw: Draw) -> int:
-    assert context.machine is not None
+    assert context.host.machine is not None
     try:
         await asyncio.Event().wait()
     finally:
@@ -156,7 +156,7 @@ async def _until_stopped(context: ProgramContext, markers: MarkerFiles | None, c
             markers.remove(DRIVER_CONTAINER_READY)
         await context.clock.sleep(draw(costs.unload_seconds))
         try:
-            context.machine.unload_driver()
+            context.host.machine.unload_driver()
         except InUse as error:
             context.log(f"simulated: {error}; the driver stays loaded")
     raise AssertionError("waits until it is cancelled")

@@ -24,9 +24,9 @@ def driver_manager(costs: CostModel, *, draw: Draw = exact_duration) -> ImagePro
 
     async def run(context: ProgramContext) -> int:
         await context.clock.sleep(draw(costs.manager_seconds))
-        if context.machine is not None and context.machine.loaded_driver is not None:
+        if context.host.machine is not None and context.host.machine.loaded_driver is not None:
             await context.clock.sleep(draw(costs.unload_seconds))
-            context.machine.unload_driver()
+            context.host.machine.unload_driver()
             context.log("simulated: the driver was unloaded")
         return 0
 
@@ -68,10 +68,10 @@ def tessera_image(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProg
 
 
 async def _wait_for(context: ProgramContext, names: Sequence[str]) -> int:
-    if context.markers is None:
+    if context.host.markers is None:
         context.log("simulated: this node keeps no markers")
         return FAILED_EXIT
-    markers = MarkerFiles(context.markers)
+    markers = MarkerFiles(context.host.markers)
     wanted = [each for each in names if not each.startswith("-")]
     async with aclosing(markers.changes()) as changes:
         async for _ in changes:
@@ -81,7 +81,7 @@ async def _wait_for(context: ProgramContext, names: Sequence[str]) -> int:
 
 
 async def _validate(context: ProgramContext, costs: CostModel, draw: Draw) -> int:
-    machine = context.machine
+    machine = context.host.machine
     if machine is None:
         context.log("simulated: no card to validate")
         return FAILED_EXIT
@@ -96,6 +96,6 @@ async def _validate(context: ProgramContext, costs: CostModel, draw: Draw) -> in
 
 
 def _write(context: ProgramContext, name: str) -> None:
-    if context.markers is not None:
-        markers = MarkerFiles(context.markers)
+    if context.host.markers is not None:
+        markers = MarkerFiles(context.host.markers)
         markers.write(name, f"simulated\n{markers.about_driver()}")

@@ -36,7 +36,7 @@ def driver_toolkit(costs: CostModel, *, draw: Callable[[float], float] = lambda 
         while not prepared.exists():
             await context.clock.sleep(float(found[1]) if found else 1.0)
         started.touch()
-        context.log(f"simulated: compiles kernel modules for {context.kernel}")
+        context.log(f"simulated: compiles kernel modules for {context.host.kernel}")
         await context.clock.sleep(draw(costs.compile_seconds))
         built.touch()
         context.ready()
@@ -61,8 +61,8 @@ async def wait_for_build(context: ProgramContext) -> None:
 
 
 def _flags(context: ProgramContext) -> tuple[Path | None, Path | None, Path | None]:
-    if context.markers is None:
+    if context.host.markers is None:
         return None, None, None
     names = ("dir_prepared", "driver_build_started", "driver_built")
-    prepared, started, built = (context.markers / f".{context.pod}.{name}" for name in names)
+    prepared, started, built = (context.host.markers / f".{context.pod.name}.{name}" for name in names)
     return prepared, started, built

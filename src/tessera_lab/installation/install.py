@@ -59,10 +59,10 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
         runs = Counter[str]()
 
         async def run(context: ContainerContext) -> int:
-            runs[context.pod_uid] += 1  # a process that starts again does not draw what its predecessor drew
-            rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}/{runs[context.pod_uid]}")
+            runs[context.pod.uid] += 1  # a process that starts again does not draw what its predecessor drew
+            rng = random.Random(f"{cluster.options.seed}/{context.pod.uid}/{runs[context.pod.uid]}")
             client = await cluster.container_client(context)
-            key = context.namespace, context.pod, context.container
+            key = context.pod.namespace, context.pod.name, context.container
             cluster.commands[key] = partial(_run_command, _record_socket(context))
             try:
                 match context.argv[1]:
@@ -98,7 +98,7 @@ def _in_lab(options: ControllerOptions, context: ContainerContext) -> Controller
 
 def _record_socket(context: ContainerContext) -> str:
     """The name under which a process offers its records; a real container has a network namespace of its own."""
-    return f"tessera-lab-{os.getpid()}-{context.pod_uid}"
+    return f"tessera-lab-{os.getpid()}-{context.pod.uid}"
 
 
 async def _run_command(socket: str, command: Sequence[str]) -> CommandResult:
@@ -115,38 +115,39 @@ async def _agent(
     cluster: "SimulatedCluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
     # Where the host has its driver nobody waits for markers, and a machine has 128 inotify instances for all its nodes.
-    waits = context.machine is not None and context.machine.host_driver is None
-    markers = context.markers if waits else None
+    waits = context.host.machine is not None and context.host.machine.host_driver is None
+    markers = context.host.markers if waits else None
     options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
     options = msgspec.structs.replace(options, record_socket=_record_socket(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
-    driver: DriverBackend = MissingDriver(context.node)
-    if context.machine is not None:
-        driver = SimulatedDriver(context.machine, cluster.hardware_clock)
+    driver: DriverBackend = MissingDriver(context.host.name)
+    if context.host.machine is not None:
+        driver = SimulatedDriver(context.host.machine, cluster.hardware_clock)
     await run_lifecycle(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
 
 
 def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:
     async def reboot() -> None:
-        context.reboot()
+        context.host.reboot()
 
     return reboot
 
 
 def _kubelet(context: ContainerContext) -> Kubelet:
-    if isinstance(context.plugins, InProcessPlugins):
-        return context.plugins.bus
-    folders = context.plugins.directories
+    if isinstance(context.host.plugins, InProcessPlugins):
+        return context.host.plugins.bus
+    folders = context.host.plugins.directories
     return GrpcKubelet(folders.plugins, folders.pod_resources / "kubelet.sock", clock=context.clock)
 
 
 def _folders(context: ContainerContext) -> dict[str, Any]:
     """The lab's folders for the paths that the manifest mounts from the host."""
-    if isinstance(context.plugins, InProcessPlugins):
-        assert context.plugins.cdi is not None, "a node with cards has a CDI folder"
-        return {"cdi_dir": context.plugins.cdi, "state_dir": context.plugins.cdi.parent / f"{context.node}-state"}
-    folders = context.plugins.directories
+    plugins = context.host.plugins
+    if isinstance(plugins, InProcessPlugins):
+        assert plugins.cdi is not None, "a node with cards has a CDI folder"
+        return {"cdi_dir": plugins.cdi, "state_dir": plugins.cdi.parent / f"{context.host.name}-state"}
+    folders = plugins.directories
     return {
         "plugin_dir": folders.plugins,
         "pod_resources_dir": folders.pod_resources,
@@ -158,9 +159,9 @@ def _folders(context: ContainerContext) -> dict[str, Any]:
 async def _webhook(
     cluster: "SimulatedCluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
-    socketless = isinstance(context.plugins, InProcessPlugins)
+    socketless = isinstance(context.host.plugins, InProcessPlugins)
     options = dataclasses.replace(
-        options, address=context.pod_ip, port=None if socketless else options.port, health_port=None
+        options, address=context.pod.ip, port=None if socketless else options.port, health_port=None
     )
     webhook = Webhook(options, client, context.clock, rng=rng)
     if socketless:

@@ -68,6 +68,7 @@ class KubeletOptions:
     """Options of a simulated node; times in seconds.
 
     Attributes:
+        address: the node's internal IP (kubelet's ``--node-ip``).
         labels: added to the Node object's own at registration.
         taints: set at registration.
         cpu: CPU capacity as a quantity; all of it is allocatable.
@@ -90,6 +91,7 @@ class KubeletOptions:
         pod_network: first two or three bytes of pod addresses; three leave room for 253 pods.
     """
 
+    address: str = "192.0.2.1"
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, Any], ...] = ()
     cpu: str = "64"
@@ -112,38 +114,67 @@ class KubeletOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PodIdentity:
+    """The pod of a container.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        uid: its UID.
+        ip: its address.
+        service_account: service account, in ``namespace``, with which its containers call the API server.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    ip: str = ""
+    service_account: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerHost:
+    """The node of a container, as the container reaches it.
+
+    Attributes:
+        name: the node's name.
+        kernel: ``uname -r`` of the kernel that runs when the container starts.
+        architecture: the node's CPU architecture, as registries name it.
+        machine: the node's simulated cards; None for a node without.
+        plugins: how device plugins connect to this node.
+        markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
+        reboot: requests a reboot, like ``systemctl reboot``; the container ends soon after.
+    """
+
+    name: str
+    kernel: str
+    architecture: str
+    machine: SimulatedMachine | None
+    plugins: InProcessPlugins | GrpcPlugins
+    markers: Path | None
+    reboot: Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContainerContext:
     """A container that runs for real.
 
     Attributes:
         argv: command and arguments with ``$(VAR)`` expanded.
         env: its environment, downward API resolved.
-        namespace: the pod's namespace; ``pod``, ``pod_uid``, ``container`` name the pod and the container.
-        service_account: service account, in ``namespace``, with which it calls the API server.
-        node: the node's name.
-        pod_ip: the pod's address.
-        machine: the node's simulated machine.
-        plugins: how device plugins connect to this node.
-        markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
+        pod: its pod.
+        container: its name in the pod.
+        host: its node.
         clock: the node's clock.
-        reboot: asks the node to reboot, like ``systemctl reboot``; the container ends soon after.
         log: adds a line to the container's log.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    namespace: str
-    pod: str
-    pod_uid: str
+    pod: PodIdentity
     container: str
-    service_account: str
-    node: str
-    pod_ip: str
-    machine: SimulatedMachine | None
-    plugins: InProcessPlugins | GrpcPlugins
-    markers: Path | None
+    host: ContainerHost
     clock: Clock
-    reboot: Callable[[], None]
     log: Callable[[str], None]
 
 

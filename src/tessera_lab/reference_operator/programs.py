@@ -36,9 +36,9 @@ def validator_program(
     plugin = device_plugin_program(costs, waits=waits, draw=draw)
 
     async def run(context: ProgramContext) -> int:
-        if context.markers is None:
+        if context.host.markers is None:
             return FAILED_EXIT
-        markers = MarkerFiles(context.markers)
+        markers = MarkerFiles(context.host.markers)
         match context.env.get("COMPONENT"):
             case "driver":
                 await _poll(context, markers, DRIVER_CONTAINER_READY, waits.validator_poll)
@@ -73,9 +73,9 @@ def toolkit_program(
     """The container toolkit under upstream's entry point: poll, sleep, install."""
 
     async def run(context: ProgramContext) -> int:
-        if context.markers is None:
+        if context.host.markers is None:
             return FAILED_EXIT
-        markers = MarkerFiles(context.markers)
+        markers = MarkerFiles(context.host.markers)
         await _poll(context, markers, DRIVER_READY, waits.toolkit_poll)
         await context.clock.sleep(waits.toolkit_sleep)
         await context.clock.sleep(draw(costs.toolkit_seconds))
@@ -91,7 +91,7 @@ def device_plugin_program(
     """The device plugin: registers whole cards once it has started."""
 
     async def run(context: ProgramContext) -> int:
-        machine, plugins = context.machine, context.plugins
+        machine, plugins = context.host.machine, context.host.plugins
         if machine is None or not isinstance(plugins, InProcessPlugins):
             context.log("simulated: the reference's device plugin runs in labs without sockets only")
             return FAILED_EXIT

@@ -113,7 +113,7 @@ def _watched(story: Story) -> Callable[[SimulatedCluster], Entrypoint]:
             try:
                 return await inner(context)
             except Exception:
-                story.problem(f"{context.argv[1]} of {context.node} crashed: {traceback.format_exc()[-3000:]}")
+                story.problem(f"{context.argv[1]} of {context.host.name} crashed: {traceback.format_exc()[-3000:]}")
                 raise
 
         return run

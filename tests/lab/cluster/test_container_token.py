@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
 from tessera_lab.cluster.container_token import ContainerToken
-from tessera_lab.kubelet.context import ContainerContext, InProcessPlugins
+from tessera_lab.kubelet.context import ContainerContext, ContainerHost, InProcessPlugins, PodIdentity
 
 HOUR = 3600.0
 
@@ -17,18 +17,18 @@ async def _token(lab: Any) -> ContainerToken:
     context = ContainerContext(
         argv=("tessera", "agent"),
         env={},
-        namespace="default",
-        pod="p",
-        pod_uid=pod["metadata"]["uid"],
+        pod=PodIdentity(namespace="default", name="p", uid=pod["metadata"]["uid"], service_account="robot"),
         container="main",
-        service_account="robot",
-        node="node-1",
-        pod_ip="10.0.0.1",
-        machine=None,
-        plugins=InProcessPlugins(),
-        markers=None,
+        host=ContainerHost(
+            name="node-1",
+            kernel="6.8.0",
+            architecture="amd64",
+            machine=None,
+            plugins=InProcessPlugins(),
+            markers=None,
+            reboot=lambda: None,
+        ),
         clock=lab.clock,
-        reboot=lambda: None,
         log=lambda _line: None,
     )
     return ContainerToken(lab.client("kubelet"), context, lab.clock)

@@ -9,7 +9,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import InProcessPlugins
+from tessera_lab.kubelet.context import ContainerHost, InProcessPlugins, PodIdentity
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -23,22 +23,18 @@ class Container:
     def __init__(self, program: ImageProgram, folder: Path, machine: SimulatedMachine | None, **given: Any) -> None:
         self.clock = RunClock(LoopClock(0))
         self.log: list[str] = []
-        facts: dict[str, Any] = {
-            "argv": (),
-            "env": {},
-            "image": "image",
-            "namespace": "default",
-            "pod": "p",
-            "node": "n1",
-            "kernel": KERNEL,
-            "architecture": "amd64",
-            "machine": machine,
-            "markers": folder,
-            "plugins": InProcessPlugins(),
-            "clock": self.clock,
-            "log": self.log.append,
-        }
-        self.context = ProgramContext(**{**facts, **given})
+        host = ContainerHost(
+            name="n1",
+            kernel=given.pop("kernel", KERNEL),
+            architecture="amd64",
+            machine=machine,
+            plugins=InProcessPlugins(),
+            markers=given.pop("markers", folder),
+            reboot=lambda: None,
+        )
+        values: dict[str, Any] = {"argv": (), "env": {}, "image": "image"} | given
+        pod = PodIdentity(namespace="default", name=values.pop("pod", "p"))
+        self.context = ProgramContext(pod=pod, host=host, clock=self.clock, log=self.log.append, **values)
         self.task = asyncio.create_task(exit_code(program, self.context))
 
     async def healthy(self) -> float:

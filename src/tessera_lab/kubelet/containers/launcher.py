@@ -3,16 +3,14 @@
 import asyncio
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tessera.clock import Clock
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.containers.runtime import CreatedContainer
-from tessera_lab.kubelet.context import ContainerContext, Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions
-from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
+from tessera_lab.kubelet.context import ContainerContext, ContainerHost, Entrypoint, PodIdentity
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
-from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
@@ -22,29 +20,27 @@ class LauncherNode(Protocol):
     """The node on which a launcher starts containers.
 
     Attributes:
-        name: the node's name.
-        machine: its cards; None for a node without.
-        plugins: how device plugins connect to it.
-        options: its options; the launcher reads the architecture.
-        kernel: ``uname -r`` of the running kernel.
         waits: its clock for waits that virtual time may skip.
     """
 
-    name: str
-    machine: SimulatedMachine | None
-    plugins: InProcessPlugins | GrpcPlugins
-    options: KubeletOptions
-    kernel: str
     waits: CountedClock
 
-    @property
-    def markers(self) -> Path | None:
-        """The node's ``/run/nvidia/validations``; None if it has no folders."""
+    def host(self) -> ContainerHost:
+        """Returns the node as a container that starts now reaches it."""
         ...
 
-    def reboot(self) -> None:
-        """Reboots the node."""
-        ...
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSoftware:
+    """Programs that a node's containers can run.
+
+    Attributes:
+        entrypoint: runs Tessera's own containers; None simulates them like others.
+        catalogue: images of all registries; None for images that have neither size nor program.
+    """
+
+    entrypoint: Entrypoint | None = None
+    catalogue: ImageCatalogue | None = None
 
 
 class Launcher:
@@ -53,14 +49,19 @@ class Launcher:
     Args:
         node: the node.
         entrypoint: runs Tessera's own containers; None leaves them to their image.
-        images: the node's images.
+        runtime: the node's container runtime, which runs all others.
         clock: the node's time.
+
+    Attributes:
+        runtime: the node's container runtime.
     """
 
-    def __init__(self, node: LauncherNode, *, entrypoint: Entrypoint | None, images: NodeImages, clock: Clock) -> None:
+    def __init__(
+        self, node: LauncherNode, *, entrypoint: Entrypoint | None, runtime: ContainerRuntime, clock: Clock
+    ) -> None:
+        self.runtime = runtime
         self._node = node
         self._entrypoint = entrypoint
-        self._images = images
         self._clock = clock
 
     def start_real(
@@ -69,49 +70,42 @@ class Launcher:
         """Starts one of Tessera's own processes; None for any other container."""
         if self._entrypoint is None or not runs_tessera(created.argv):
             return None
-        metadata = pod["metadata"]
         context = ContainerContext(
             argv=created.argv,
             env=created.env,
-            namespace=metadata["namespace"],
-            pod=metadata["name"],
-            pod_uid=metadata["uid"],
+            pod=_identity(pod, pod_ip),
             container=container,
-            service_account=pod["spec"].get("serviceAccountName") or "default",
-            node=self._node.name,
-            pod_ip=pod_ip,
-            machine=self._node.machine,
-            plugins=self._node.plugins,
-            markers=self._node.markers,
+            host=self._node.host(),
             clock=self._clock,
-            reboot=self._node.reboot,
             log=log,
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
 
     def start_program(
-        self, pod: Json, created: CreatedContainer, log: Callable[[str], None]
+        self, pod: Json, pod_ip: str, created: CreatedContainer, log: Callable[[str], None]
     ) -> tuple[ImageProgram, ProgramContext] | None:
         """Returns the program of a container's image and its context; None if the image has none."""
-        image = self._images.image(created.image)
+        image = self.runtime.images.image(created.image)
         if image is None or image.program is None:
             return None
         context = ProgramContext(
             argv=created.argv,
             env=created.env,
             image=created.image,
-            namespace=pod["metadata"]["namespace"],
-            pod=pod["metadata"]["name"],
-            node=self._node.name,
-            kernel=self._node.kernel,
-            architecture=self._node.options.architecture,
-            machine=self._node.machine,
-            markers=self._node.markers,
-            plugins=self._node.plugins,
+            pod=_identity(pod, pod_ip),
+            host=self._node.host(),
             clock=RunClock(self._node.waits),
             log=log,
         )
         return image.program, context
+
+
+def _identity(pod: Json, ip: str) -> PodIdentity:
+    metadata = pod["metadata"]
+    account = pod["spec"].get("serviceAccountName") or "default"
+    return PodIdentity(
+        namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"], ip=ip, service_account=account
+    )
 
 
 #: Tessera's commands that the lab runs as real processes.

@@ -9,11 +9,9 @@ over. A machine that goes down does not wait for programs.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
+from tessera_lab.kubelet.context import ContainerHost, PodIdentity
 from tessera_lab.simulation.virtual_time import CountedClock
 
 #: Exit code of a program that raised an unexpected error.
@@ -69,14 +67,8 @@ class ProgramContext:
         argv: command and arguments, ``$(VAR)`` expanded; empty for the image's own command.
         env: its environment.
         image: the reference that the pod's spec has.
-        namespace: the pod's namespace.
-        pod: the pod's name.
-        node: the node's name.
-        kernel: the kernel that runs on the node.
-        architecture: the node's architecture, as registries name it.
-        machine: the node's cards; None for a node without.
-        markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
-        plugins: how device plugins connect to the node.
+        pod: the pod of the container.
+        host: its node.
         clock: simulated time; a lab on virtual time may skip sleeps on it.
         log: adds a line to the container's log.
         health: see :meth:`ready` and :meth:`when_started`.
@@ -85,14 +77,8 @@ class ProgramContext:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     image: str
-    namespace: str
-    pod: str
-    node: str
-    kernel: str
-    architecture: str
-    machine: SimulatedMachine | None
-    markers: Path | None
-    plugins: InProcessPlugins | GrpcPlugins
+    pod: PodIdentity
+    host: ContainerHost
     clock: RunClock
     log: Callable[[str], None]
     health: ProgramHealth = field(default_factory=ProgramHealth)

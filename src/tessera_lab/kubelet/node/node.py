@@ -20,18 +20,17 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
-from tessera_lab.kubelet.containers.launcher import Launcher
+from tessera_lab.kubelet.containers.launcher import Launcher, NodeSoftware
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime
-from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions
+from tessera_lab.kubelet.context import ContainerHost, GrpcPlugins, InProcessPlugins, KubeletOptions
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.devices.plugin_endpoints import PluginEndpoints
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.kubelet.node.node_object import NodeObject
 from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import NodePods
-from tessera_lab.kubelet.pods.node_services import NodeServices, PodAddresses
+from tessera_lab.kubelet.pods.node_services import NodeNetwork, NodeServices
 from tessera_lab.scheduler.state.node_cache import PodInfo
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
 from tessera_lab.simulation.supervision import LabInformer, supervise
@@ -42,15 +41,14 @@ Json = Mapping[str, Any]
 #: Seconds from the request of a reboot until the machine goes down: systemd ends services first.
 SHUTDOWN = 2.0
 
-
 #: Seconds from a failure of kubelet until systemd starts it again (kubeadm's ``RestartSec``).
 KUBELET_RESTART = 10.0
 
 _log = logging.getLogger(__name__)
 
 
-class _MachineDown(Exception):  # noqa: N818 - no error: the machine was asked to
-    """Raised to end everything that runs on the machine."""
+class _MachineDown(Exception):  # noqa: N818 - not an error: a reboot was requested
+    """Ends everything that runs on the machine."""
 
 
 class SimulatedNode:
@@ -63,11 +61,8 @@ class SimulatedNode:
         plugins: how device plugins connect, :class:`InProcessPlugins` or :class:`GrpcPlugins`.
         clock: the node's time.
         rng: for ids and jitter; seed it for repeatable runs.
-        entrypoint: runs Tessera's own containers; None simulates them like others.
+        software: the programs that its containers can run.
         options: see :class:`KubeletOptions`.
-        address: the node's internal IP.
-        catalogue: images of all registries; None for images that have neither size nor program.
-        once_ready: runs on the node after each boot, once it has a network; may wait on :attr:`waits`.
 
     Attributes:
         name: the node's name.
@@ -86,22 +81,20 @@ class SimulatedNode:
         clock: Clock,
         rng: random.Random,
         machine: SimulatedMachine | None = None,
-        entrypoint: Entrypoint | None = None,
+        software: NodeSoftware | None = None,
         options: KubeletOptions | None = None,
-        address: str = "192.0.2.1",
-        catalogue: ImageCatalogue | None = None,
-        once_ready: Callable[["SimulatedNode"], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.plugins = plugins
         self.machine = machine
         self.options = options or KubeletOptions()
+        self.admission = asyncio.Lock()
         self._client = client
         self._clock = clock
         self._rng = rng
         self._restarting = asyncio.Lock()
         self._reboot_requested = asyncio.Event()
-        self._once_ready = once_ready
+        self._boot_task: Callable[[SimulatedNode], Awaitable[None]] | None = None
         self.waits = CountedClock(clock)
         self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
@@ -121,17 +114,16 @@ class SimulatedNode:
             clock=clock,
             waits=self.waits,
             options=self.options,
-            address=address,
             boot_id=self._new_boot_id(),
-            devices=self._device_counts,
-            current=lambda: self._nodes.cache.get(name),
+            node=self,
         )
         self._nodes.add_handler(lambda _: self._object.notify())
+        software = software or NodeSoftware()
         images = NodeImages(
             self.waits,
             images=self.options.images,
             pull_seconds=self.options.pull_seconds,
-            catalogue=catalogue,
+            catalogue=software.catalogue,
             architecture=self.options.architecture,
             serialised=self.options.serialise_pulls,
         )
@@ -148,12 +140,9 @@ class SimulatedNode:
             rng=rng,
             events=self._events,
             devices=self.devices,
-            runtime=self._runtime,
-            host_ip=address,
-            admission=asyncio.Lock(),
+            launcher=Launcher(self, entrypoint=software.entrypoint, runtime=self._runtime, clock=clock),
+            network=NodeNetwork(self.options.address, self.options.pod_network),
             node=self,
-            launcher=Launcher(self, entrypoint=entrypoint, images=images, clock=clock),
-            addresses=PodAddresses(self.options.pod_network),
         )
         self.pods = NodePods(name, services)
 
@@ -168,6 +157,22 @@ class SimulatedNode:
     def pending(self) -> int:
         """Number of present simulated waits that end by themselves: image pulls, programs with an end, a boot."""
         return self.waits.pending + (self._booting or self._reboot_requested.is_set())
+
+    def set_boot_task(self, task: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
+        """Runs ``task`` on the node after each boot, once it has a network; it may wait on :attr:`waits`."""
+        self._boot_task = task
+
+    def host(self) -> ContainerHost:
+        """See :meth:`.LauncherNode.host`."""
+        return ContainerHost(
+            name=self.name,
+            kernel=self.kernel,
+            architecture=self.options.architecture,
+            machine=self.machine,
+            plugins=self.plugins,
+            markers=self.markers,
+            reboot=self.reboot,
+        )
 
     # Life
 
@@ -197,8 +202,8 @@ class SimulatedNode:
                 group.create_task(
                     supervise(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
                 )
-                if self._once_ready is not None:
-                    group.create_task(self._run_beside(self._once_ready))
+                if self._boot_task is not None:
+                    group.create_task(self._run_boot_task(self._boot_task))
                 await self._go_down()
         except* _MachineDown:
             pass
@@ -231,12 +236,12 @@ class SimulatedNode:
                 await self.devices.restart()
             raise
 
-    async def _run_beside(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
+    async def _run_boot_task(self, task: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
         await self._object.wait_for_network()
         try:
-            await once_ready(self)
-        except Exception:  # noqa: BLE001 - one pod's error, whatever it is, must not end its kubelet
-            _log.exception("what runs beside kubelet on %s", self.name)
+            await task(self)
+        except Exception:  # noqa: BLE001 - an error of the task, whatever it is, must not end the kubelet
+            _log.exception("boot task on %s", self.name)
 
     async def _go_down(self) -> Never:
         await self._reboot_requested.wait()
@@ -322,13 +327,20 @@ class SimulatedNode:
         """Returns once the node has its network."""
         await self._object.wait_for_network()
 
+    # For the Node object (tessera_lab.kubelet.node.node_object.DescribedNode)
+
+    def device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """See :meth:`.DescribedNode.device_counts`."""
+        return self.devices.ledger.counts()
+
+    def current_object(self) -> Json | None:
+        """See :meth:`.DescribedNode.current_object`."""
+        return self._nodes.cache.get(self.name)
+
     # Small parts
 
     def _changed(self) -> None:
         self._object.notify()
-
-    def _device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        return self.devices.ledger.counts()
 
     def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
         return self.pods.running()

@@ -14,7 +14,7 @@ Kubelet publishes capacity at once after a change, or on a fixed period like the
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock, rfc3339, rfc3339_micro
@@ -43,6 +43,18 @@ LEASE_SECONDS = 40
 _AGAIN = 1.0
 
 
+class DescribedNode(Protocol):
+    """The node that a Node object describes."""
+
+    def device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the present capacity and allocatable of device plugins, by resource."""
+        ...
+
+    def current_object(self) -> Json | None:
+        """Returns the Node object as last read, or None."""
+        ...
+
+
 class NodeObject:
     """One node's object in the API.
 
@@ -52,10 +64,8 @@ class NodeObject:
         clock: for times and periods.
         waits: the clock for waits that virtual time may skip.
         options: see :class:`~tessera_lab.kubelet.context.KubeletOptions`.
-        address: the node's internal IP.
         boot_id: changes with every boot.
-        devices: returns the present capacity and allocatable of device plugins.
-        current: the Node object as last seen, or None.
+        node: the node that the object describes.
     """
 
     def __init__(
@@ -66,10 +76,8 @@ class NodeObject:
         clock: Clock,
         waits: Clock,
         options: KubeletOptions,
-        address: str,
         boot_id: str,
-        devices: Callable[[], tuple[dict[str, int], dict[str, int]]],
-        current: Callable[[], Json | None],
+        node: DescribedNode,
     ) -> None:
         self._name = name
         self._client = client
@@ -80,10 +88,8 @@ class NodeObject:
         self._network = asyncio.Event()
         if not options.network_seconds:
             self._network.set()
-        self._address = address
         self.boot_id = boot_id
-        self._devices = devices
-        self._current = current
+        self._node = node
         self._ready_since = ""
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
@@ -189,7 +195,7 @@ class NodeObject:
             await self._retry(self._publish_once)
 
     async def _publish_once(self) -> None:
-        node = self._current()
+        node = self._node.current_object()
         if node is None:
             return
         status = node.get("status") or {}
@@ -211,7 +217,7 @@ class NodeObject:
             "allocatable": allocatable,
             "conditions": self._conditions(),
             "addresses": [
-                {"type": "InternalIP", "address": self._address},
+                {"type": "InternalIP", "address": self._options.address},
                 {"type": "Hostname", "address": self._name},
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
@@ -236,7 +242,7 @@ class NodeObject:
             "ephemeral-storage": "1Ti",
             "pods": str(self._options.max_pods),
         }
-        own, usable = self._devices()
+        own, usable = self._node.device_counts()
         removed = self._seen - own.keys()
         self._seen |= own.keys()
         published = _extended(node)

@@ -1,4 +1,4 @@
-"""Services of a node for the workers of its pods, the node as its workers see it, and its pod addresses."""
+"""Services of a node for the workers of its pods, the node as its workers see it, and its addresses."""
 
 import asyncio
 import random
@@ -10,26 +10,30 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera_lab.kubelet.containers.launcher import Launcher
-from tessera_lab.kubelet.containers.runtime import ContainerRuntime
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
 from tessera_lab.scheduler.state.node_cache import PodInfo
 
 
-class PodAddresses:
-    """Allocates pod addresses; reuses released ones first.
+class NodeNetwork:
+    """Addresses on a node: its own, and those of its pods, released ones first.
 
     Args:
-        network: the first two or three bytes, e.g. ``10.244`` or ``10.244.1``.
+        host_ip: the node's own address.
+        pod_network: the first two or three bytes of pod addresses, e.g. ``10.244`` or ``10.244.1``.
+
+    Attributes:
+        host_ip: the node's own address.
     """
 
-    def __init__(self, network: str) -> None:
+    def __init__(self, host_ip: str, pod_network: str) -> None:
+        self.host_ip = host_ip
         self._free: list[str] = []
-        wide = network.count(".") == 1
+        wide = pod_network.count(".") == 1
         hosts = (f"{number // 256}.{number % 256}" for number in range(2, 65534)) if wide else map(str, range(2, 255))
-        self._fresh: Iterator[str] = (f"{network}.{host}" for host in hosts)
+        self._fresh: Iterator[str] = (f"{pod_network}.{host}" for host in hosts)
 
-    def take(self) -> str:
+    def allocate(self) -> str:
         """Returns an address that no pod of the node has."""
         return self._free.pop(0) if self._free else next(self._fresh)
 
@@ -39,7 +43,13 @@ class PodAddresses:
 
 
 class WorkerNode(Protocol):
-    """The node as the workers of its pods see it."""
+    """The node as the workers of its pods see it.
+
+    Attributes:
+        admission: lock during the admission of a pod; one pod at a time on the whole node.
+    """
+
+    admission: asyncio.Lock
 
     def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
         """Checks the node's rules, devices excepted; None admits the pod."""
@@ -63,10 +73,14 @@ class NodeServices:
     """Services of a node for the workers of its pods.
 
     Attributes:
-        admission: lock during the admission of a pod; one pod at a time on the whole node.
+        client: writes pods as this kubelet.
+        clock: the node's time.
+        rng: for container ids and jitter.
+        events: records events about pods.
+        devices: allocates devices.
+        launcher: starts containers, and has the runtime for those that it does not start.
+        network: the addresses of the node and its pods.
         node: the node itself.
-        launcher: starts containers that run a process or a program.
-        addresses: the node's pod addresses.
     """
 
     client: Client
@@ -74,9 +88,6 @@ class NodeServices:
     rng: random.Random
     events: EventRecorder
     devices: DeviceManager
-    runtime: ContainerRuntime
-    host_ip: str
-    admission: asyncio.Lock
-    node: WorkerNode
     launcher: Launcher
-    addresses: PodAddresses
+    network: NodeNetwork
+    node: WorkerNode

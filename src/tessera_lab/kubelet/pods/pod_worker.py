@@ -131,7 +131,7 @@ class PodWorker:
             mark_after_reboot(self.pod["spec"], self.records, self._services.clock.now())
             if self._deleted.is_set():
                 return
-        async with self._services.admission:
+        async with self._services.node.admission:
             if not self._deleted.is_set():
                 self._rejected = await self._admit()
         if self._rejected is not None:
@@ -141,15 +141,15 @@ class PodWorker:
             await self._write()
             return
         self._started_monotonic = self._services.clock.monotonic()
-        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._services.addresses.take()
-        self._pod_ip = self._own_address or self._services.host_ip
+        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._services.network.allocate()
+        self._pod_ip = self._own_address or self._services.network.host_ip
         if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
             self.record_event("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
         containers = PodContainers(
             self.pod,
             self.records,
             host=self,
-            runtime=self._services.runtime,
+            runtime=self._services.launcher.runtime,
             clock=self._services.clock,
             rng=self._services.rng,
         )
@@ -210,7 +210,7 @@ class PodWorker:
         """Releases the node's resources that the pod holds, its address too."""
         self._release_devices()
         if self._own_address is not None:
-            self._services.addresses.release(self._own_address)
+            self._services.network.release(self._own_address)
             self._own_address = None
 
     def _release_devices(self) -> None:
@@ -238,7 +238,10 @@ class PodWorker:
     async def environment(self, container: Json) -> dict[str, str]:
         """The variables of the container's spec."""
         facts = PodFieldValues(
-            self.pod, pod_ip=self._pod_ip, host_ip=self._services.host_ip, allocatable=self._services.node.allocatable()
+            self.pod,
+            pod_ip=self._pod_ip,
+            host_ip=self._services.network.host_ip,
+            allocatable=self._services.node.allocatable(),
         )
         own = {"HOSTNAME": str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])}
         return own | await environment(container, facts, self._services.node.read_data)
@@ -259,7 +262,7 @@ class PodWorker:
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of the image's program, with the container's probes."""
-        given = self._services.launcher.start_program(self.pod, created, record.log.append)
+        given = self._services.launcher.start_program(self.pod, self._pod_ip, created, record.log.append)
         if given is None:
             return None
         program, context = given
@@ -323,6 +326,6 @@ class PodWorker:
             self.records,
             now=self._services.clock.now(),
             started=self.started,
-            host_ip=self._services.host_ip,
+            host_ip=self._services.network.host_ip,
             pod_ip=self._pod_ip,
         )

@@ -142,7 +142,7 @@ def test_a_startup_probe_that_fails_too_often_restarts_the_container(in_lab: InL
 
 def test_a_program_s_end_is_the_container_s(in_lab: InLab) -> None:
     async def program(context: ProgramContext) -> int:
-        context.log(f"on {context.node} with {context.kernel}")
+        context.log(f"on {context.host.name} with {context.host.kernel}")
         raise ValueError("no such file")
 
     async def story(lab: Any) -> None:

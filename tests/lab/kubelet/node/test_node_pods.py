@@ -208,7 +208,7 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
         await bound(lab, "p", container("c", *command, env=env), serviceAccountName="agent", restartPolicy="OnFailure")
         await lab.clock.sleep(1)
         assert [context.argv for context in seen] == [("tessera", "agent", "--node=n1")] * 2
-        assert seen[0].service_account == "agent"
+        assert seen[0].pod.service_account == "agent"
         assert (await state(lab, "p"))["restartCount"] == 1
         assert node.pods.logs("default", "p", "c")[-1] == "RuntimeError: lost the API server"
         await lab.clock.sleep(10)
