@@ -393,7 +393,7 @@ async def _delete_agents(lab: Any) -> None:
 
 
 async def _let_agents_evict(lab: Any) -> None:
-    """What ``tessera install --evict`` does: the right, and the argument."""
+    """What ``tessera install --mig-evict`` does: the right, and the argument."""
     await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
     found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]

@@ -76,14 +76,14 @@ def test_an_installation_takes_the_operators_settings_over_and_gives_them_back(c
 
 def test_a_trial_changes_nothing(cluster: Any, values: str) -> None:
     before = arguments(cluster)
-    said = cluster.tessera("install", "--values", values, "-n", "kube-system", "--evict", "--dry-run")
+    said = cluster.tessera("install", "--values", values, "-n", "kube-system", "--mig-evict", "--dry-run")
     assert "clusterrole.rbac.authorization.k8s.io/tessera-agent-evict created (dry run)" in said
     assert arguments(cluster) == before
     assert not may(cluster, "create", "pods/eviction", "-A")
 
 
 def test_the_right_to_evict_comes_and_goes_with_the_option(cluster: Any) -> None:
-    cluster.tessera("install", "--evict")
+    cluster.tessera("install", "--mig-evict")
     assert "--mig-evict" in arguments(cluster)
     assert may(cluster, "create", "pods", "--subresource=eviction", "-A")
     cluster.tessera("install")
@@ -159,7 +159,7 @@ def test_a_cluster_policy_of_somebody_else_is_left_alone(cluster: Any, values: s
     theirs = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
     cluster.kubectl("create", "-f", "-", manifest={**theirs, "spec": {"driver": {"enabled": False}}})
     said = cluster.tessera("install", "--values", values, "-n", "kube-system")
-    assert "clusterpolicy.nvidia.com/cluster-policy is somebody else's, and left as it is" in said
+    assert "clusterpolicy.nvidia.com/cluster-policy skipped, it has another owner" in said
     assert cluster.get("clusterpolicy", "cluster-policy")["spec"] == {"driver": {"enabled": False}}
     cluster.kubectl("delete", "clusterpolicy", "cluster-policy")
     cluster.tessera("install")

@@ -178,7 +178,7 @@ def test_a_node_without_mig_loses_its_label() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (("GpuMigLayoutApplied", "Unknown", "CardsInUse", "held"), "again as before, with --evict"),
+        (("GpuMigLayoutApplied", "Unknown", "CardsInUse", "held"), "again as before, with --mig-evict"),
         (("GpuMigLayoutApplied", "False", "ResetRequired", "reset"), "and run tessera install again as before"),
         (("GpuSharingApplied", "False", "ProfilesUnreadable", "no"), "again as before, with --values FILE"),
     ],

@@ -82,7 +82,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (LAYOUT, "CardsInUse"): (
         "wait, or delete the pods that hold the devices; the agent continues by itself",
         _PODS,
-        f"to have the agent evict them: {_REINSTALL}, with --evict",
+        f"to have the agent evict them: {_REINSTALL}, with --mig-evict",
     ),
     (LAYOUT, "ResetRequired"): (
         "end the processes that use the card, or reboot the node: kubectl drain {node} --ignore-daemonsets",

@@ -314,7 +314,7 @@ def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
         await namespace(client, "gpu")
         await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}}, "gpu")
         (told,) = [each async for each in warnings(client, choices(ARTICLE, namespace="gpu"))]
-        assert told.startswith("ConfigMap gpu/layouts is not there; only the generated layouts are known")
+        assert told.startswith("ConfigMap gpu/layouts does not exist; until it does, only the generated")
 
     asyncio.run(scenario())
 

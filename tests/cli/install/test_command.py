@@ -73,7 +73,7 @@ def test_mistakes_are_told_with_their_paths_and_nothing_is_printed(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
-        f"error: {file} has mistakes, nothing was changed:",
+        f"error: {file} has mistakes; nothing was changed:",
         "  migManger: unknown; did you mean migManager?",
         '  mig.strategy: must be none, single or mixed, not "two"',
     ]
@@ -107,9 +107,9 @@ def test_cards_that_nobody_can_simulate_are_refused(arguments_: list[str], capsy
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("192.0.2.1", "is one address; write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32"),
-        ("192.0.2.1/24", '"192.0.2.1/24" is no network; write a CIDR'),
-        ("the-api-server", '"the-api-server" is no network; write a CIDR'),
+        ("192.0.2.1", "is a single address; write a CIDR, as in 192.0.2.0/28"),
+        ("192.0.2.1/24", '"192.0.2.1/24" is not a network; write a CIDR'),
+        ("the-api-server", '"the-api-server" is not a network; write a CIDR'),
     ],
 )
 def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys
 def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "keeps no option of the run before" in told
+    assert "each run sets all options again" in told
     assert "repeat all the others" in told
 
 

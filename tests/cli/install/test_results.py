@@ -7,9 +7,9 @@ from tessera.cli.install.apply import AppliedObject, next_steps, result_line, su
 AGENT = "daemonset.apps/tessera-agent in tessera-system"
 CONTROLLER = "deployment.apps/tessera-controller in tessera-system"
 POLICY = "clusterpolicy.nvidia.com/cluster-policy"
-ROLLOUT = "See it start: kubectl rollout status -n tessera-system"
-COMING = "See drivers come: tessera driver status"
-GOING = "See drivers go, from each node when its pods with cards have ended: tessera driver status -v"
+ROLLOUT = "Watch it start: kubectl rollout status -n tessera-system"
+COMING = "Watch the drivers: tessera driver status"
+GOING = "Tessera removes the driver from each node when its pods with cards have ended: tessera driver status -v"
 
 
 def done(**counts: int) -> list[AppliedObject]:
@@ -24,7 +24,7 @@ def done(**counts: int) -> list[AppliedObject]:
         ({"unchanged": 39, "created": 1}, "1 object created, 39 unchanged"),
         ({"unchanged": 9, "created": 2, "deleted": 2}, "2 objects created, 2 deleted, 9 unchanged"),
         ({"deleted": 1, "configured": 4}, "4 objects configured, 1 deleted"),
-        ({"left": 3, "unchanged": 36}, "3 objects left alone, 36 unchanged"),
+        ({"left": 3, "unchanged": 36}, "3 objects skipped (other owner), 36 unchanged"),
     ],
     ids=str,
 )
@@ -37,7 +37,7 @@ def test_every_object_is_counted_once_as_what_became_of_it(counts: dict[str, int
     ("result", "told"),
     [
         ("created", f"{AGENT} created"),
-        ("left", f"{AGENT} is somebody else's, and left as it is"),
+        ("left", f"{AGENT} skipped, it has another owner"),
         ("unchanged", ""),
     ],
 )

@@ -1,18 +1,21 @@
-"""Brings the objects of an installation into a cluster: server-side apply, one after the other, in their order.
+"""Applies the objects of an installation one after the other, by server-side apply.
 
 Rules:
 
-- a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
-- fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
-  installation (:mod:`tessera.cli.install.apply`). A trial changes no owner, and so does not tell of an object
-  of which nothing changes but that a field goes which kubectl set;
-- definitions are waited for until the API server serves them;
-- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.install.apply`);
-- objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, the policy of pods that use GPUs without a request, the authorities of registries unless builds are
-  told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
-  away, they go where the user says so, or where others come in their place;
-- a trial (``dry``) asks the API server the same and writes nothing.
+- A field that an earlier installation set and this one does not set is removed, since both have one field manager.
+- Fields that others set become ours. Fields that kubectl applied count as those of an earlier installation: server-side
+  apply removes a field only if nobody else set it, so without this rule a field of ``tessera install -o yaml | kubectl
+  apply -f -`` would stay forever. kubectl does the same when a user turns to ``--server-side``. Fields set in another
+  way (``kubectl edit``, a controller) keep their owners. (Kubernetes API, ``ObjectMeta.managedFields``; ``FieldsV1``
+  writes a set of fields as a tree.)
+- After a definition, the installer waits until the API server serves it.
+- Definitions and objects of NVIDIA's kinds that others made are not changed, see :func:`is_left_alone`.
+- Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
+  right to evict, the policy about pods that use GPUs without a request, and the authorities of registries unless builds
+  still trust them. The ClusterPolicy and NVIDIADriver are different: a forgotten option must remove no driver, so they
+  are deleted only if the user says so or if others replace them.
+- A dry run sends the same requests as a dry run of the API server and writes nothing. It changes no owner, so it does
+  not report an object whose only change is that a field set by kubectl would be removed.
 """
 
 from collections import Counter
@@ -38,23 +41,24 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import Resource, resource_for
+from tessera.phrasing import count_noun
 
 #: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
 _KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
 
-#: In which ``kubectl apply`` keeps what it applied; gone once that is ours.
+#: The annotation in which ``kubectl apply`` records its manifest; removed when the fields become ours.
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 Entry = Mapping[str, Any]
 
 
 def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
-    """The owners once what kubectl applied is ours; ``None`` if kubectl applied nothing.
+    """The owners after the fields that kubectl applied have become ours; ``None`` if kubectl applied nothing.
 
     Args:
-        entries: the owners as they are, ``metadata.managedFields``.
+        entries: the present owners, ``metadata.managedFields``.
         manager: our name.
-        api_version: the version that the fields are named in; owners in another one stay.
+        api_version: the version in which the fields are named; entries of another version stay.
     """
     theirs = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
     if not theirs:
@@ -82,13 +86,13 @@ _DEFINITION = "CustomResourceDefinition"
 
 
 def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None, manager: str, *, over: bool) -> bool:
-    """Whether an object stays as it is.
+    """Returns True if another owner made the object and it must not be changed.
 
     Args:
-        manifest: what would be applied.
-        before: the object as it is; None if there is none.
-        manager: under which name Tessera applies.
-        over: whether the user takes over what others made.
+        manifest: the object to apply.
+        before: the object in the cluster; None if there is none.
+        manager: Tessera's name as field manager.
+        over: True if the user takes over objects of others.
     """
     if before is None or is_ours(before, manager):
         return False
@@ -98,7 +102,7 @@ def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None,
 
 
 def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
-    """Whether Tessera made an object: it says so in a label, or Tessera applied some of it."""
+    """Returns True if Tessera made an object: it has Tessera's label, or Tessera applied some of its fields."""
     metadata = obj.get("metadata") or {}
     if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
         return True
@@ -108,7 +112,7 @@ def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
 
 FIELD_MANAGER = "tessera-install"
 
-#: Seconds that a definition may take to be served, and between two looks.
+#: Seconds that a definition may take to be served, and seconds between two requests.
 _PATIENCE = 60.0
 _PAUSE = 0.2
 
@@ -120,11 +124,11 @@ _VERSIONS = dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissio
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
-    """What became of one object.
+    """The result for one object.
 
     Attributes:
-        name: as kubectl prints it, and its namespace: ``daemonset.apps/tessera-agent in tessera-system``.
-        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``left`` if it is somebody else's.
+        name: the name as kubectl prints it, with the namespace: ``daemonset.apps/tessera-agent in tessera-system``.
+        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``left`` if it has another owner.
     """
 
     name: str
@@ -134,18 +138,18 @@ class AppliedObject(msgspec.Struct, frozen=True):
 async def apply_all(
     client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False, drivers: bool | None = None
 ) -> AsyncIterator[AppliedObject]:
-    """Applies all objects, and deletes what only an earlier installation needed.
+    """Applies all objects, and deletes the objects that only an earlier installation needed.
 
     Args:
-        client: who installs.
-        clock: what is waited by.
-        objects: in their order.
-        dry: ask the server, write nothing.
-        drivers: the user wants Tessera's drivers, whoever made the ClusterPolicy that is there; or wants none, so that
-            Tessera's goes. None does neither.
+        client: the cluster.
+        clock: the clock for waits.
+        objects: the objects in their order.
+        dry: send dry-run requests, write nothing.
+        drivers: True takes over a ClusterPolicy of another owner; False deletes Tessera's ClusterPolicy; None does
+            neither.
 
     Raises:
-        ApiError: the server refused one; those before it are applied.
+        ApiError: the server refused an object; the objects before it are applied.
         TimeoutError: a definition is not served in time.
     """
     for each in objects:
@@ -172,7 +176,7 @@ async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[st
 
 
 async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
-    """The objects of Tessera's by which nodes have their drivers."""
+    """The ClusterPolicies and NVIDIADrivers that Tessera made."""
     for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
         for item in await list_objects(client, resource):
             if is_ours(item, FIELD_MANAGER):
@@ -205,14 +209,14 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
         )
         after = msgspec.json.decode(answer.body)
     except NotFound:
-        if not dry:  # a trial does not make the namespaces that later objects lie in
+        if not dry:  # a dry run does not create the namespaces of later objects
             raise
     result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
     return AppliedObject(_printed(resource, metadata), result)
 
 
 async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
-    """Makes what kubectl applied ours, whoever else writes the object meanwhile."""
+    """Makes the fields that kubectl applied ours; tries again if another client writes the object meanwhile."""
     name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
     while True:
         metadata = item["metadata"]
@@ -230,7 +234,7 @@ async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: d
 
 
 def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a user means by an object: without its state, and the notes of the server and of kubectl."""
+    """The part of an object that a user sets: without its status, and without metadata of the server and of kubectl."""
     if item is None:
         return {}
     annotations = {
@@ -250,8 +254,8 @@ async def _established(client: Client, clock: Clock, name: str) -> None:
         if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
             return
         if clock.monotonic() >= deadline:
-            told = "; ".join(each.get("message", "") for each in conditions) or "the API server has not looked at it"
-            raise TimeoutError(f"definition {name} is not served after {_PATIENCE:.0f} seconds: {told}")
+            reason = "; ".join(each.get("message", "") for each in conditions) or "it has no condition yet"
+            raise TimeoutError(f"the API server does not serve {name} after {_PATIENCE:.0f} seconds: {reason}")
         await clock.sleep(_PAUSE)
 
 
@@ -299,40 +303,41 @@ def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
     return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"
 
 
-TRIAL = " (dry run)"
-#: What became of objects, in the order in which they are counted.
+DRY_RUN = " (dry run)"
+#: The results in the order in which they are counted.
 _RESULTS = ("created", "configured", "deleted", "left", "unchanged")
-#: Where one word is not enough.
-_OF_ONE = {"left": "is somebody else's, and left as it is"}
-_OF_MANY = {"left": "left alone"}
-#: Processes of which one is named as what starts: the first that is new or different.
-_STARTED = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "tessera-webhook"))
+#: Longer texts of a result, for one object and for several.
+_OF_ONE = {"left": "skipped, it has another owner"}
+_OF_MANY = {"left": "skipped (other owner)"}
+#: Workloads whose rollout the next steps may name: the first that is new or different.
+_WORKLOADS = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "tessera-webhook"))
 _DRIVERS = ("clusterpolicy.nvidia.com/", "nvidiadriver.nvidia.com/")
 
 
 def result_line(done: AppliedObject, *, dry: bool) -> str:
-    """What is said of one object; empty if it stays as it is."""
+    """The line for one object; empty if it is unchanged."""
     if done.result == "unchanged":
         return ""
-    return f"{done.name} {_OF_ONE.get(done.result, done.result)}{TRIAL if dry else ''}"
+    return f"{done.name} {_OF_ONE.get(done.result, done.result)}{DRY_RUN if dry else ''}"
 
 
 def summary_line(all_done: Sequence[AppliedObject], *, dry: bool) -> str:
-    """How many objects came to what: ``1 object created, 38 unchanged``."""
+    """The number of objects of each result: ``1 object created, 38 unchanged``."""
     counts = Counter(each.result for each in all_done)
-    parts = [f"{counts[each]} {_OF_MANY.get(each, each)}" for each in _RESULTS if counts[each]]
-    number, _, rest = ", ".join(parts).partition(" ")
-    return f"{number} object{'s' if number != '1' else ''} {rest}{TRIAL if dry else ''}"
+    (first, number), *others = ((each, counts[each]) for each in _RESULTS if counts[each])
+    parts = [f"{count_noun(number, 'object')} {_OF_MANY.get(first, first)}"]
+    parts += [f"{count} {_OF_MANY.get(each, each)}" for each, count in others]
+    return f"{', '.join(parts)}{DRY_RUN if dry else ''}"
 
 
 def next_steps(all_done: Sequence[AppliedObject]) -> Iterator[str]:
-    """Where to see what was begun; nothing if nothing was."""
+    """The commands that show the progress of the changes; nothing without changes."""
     new = {each.name for each in all_done if each.result in {"created", "configured"}}
-    for kind, name in _STARTED:
+    for kind, name in _WORKLOADS:
         if f"{kind}.apps/{name} in tessera-system" in new:
-            yield f"See it start: kubectl rollout status -n tessera-system {kind}/{name}"
+            yield f"Watch it start: kubectl rollout status -n tessera-system {kind}/{name}"
             break
     if any(each.startswith(_DRIVERS) for each in new):
-        yield "See drivers come: tessera driver status"
+        yield "Watch the drivers: tessera driver status"
     elif any(each.name.startswith(_DRIVERS) and each.result == "deleted" for each in all_done):
-        yield "See drivers go, from each node when its pods with cards have ended: tessera driver status -v"
+        yield "Tessera removes the driver from each node when its pods with cards have ended: tessera driver status -v"

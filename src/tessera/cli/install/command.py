@@ -1,4 +1,4 @@
-"""``tessera install``: the manifests of ``deploy/`` in a cluster, set up as NVIDIA's operator was."""
+"""``tessera install``: applies the manifests of ``deploy/``, with the settings of NVIDIA's operator if it is given."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
 
 
 def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The networks as they are.
+    """Returns the networks unchanged.
 
     Raises:
-        click.BadParameter: one is of another form, or names one address of a network.
+        click.BadParameter: one has another form, or is an address without the length of its network.
     """
     import ipaddress
 
@@ -42,9 +42,9 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
         try:
             ipaddress.ip_network(each)
         except ValueError as error:
-            raise click.BadParameter(f'"{one_line(each, 100)}" is no network; {_NETWORK}') from error
+            raise click.BadParameter(f'"{one_line(each, 100)}" is not a network; {_NETWORK}') from error
         if "/" not in each:
-            raise click.BadParameter(f'"{each}" is one address; {_NETWORK}')
+            raise click.BadParameter(f'"{each}" is a single address; {_NETWORK}')
     return texts
 
 
@@ -53,7 +53,7 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     "--values",
     type=_FILE,
     metavar="FILE",
-    help="Values of NVIDIA's gpu-operator, or its ClusterPolicy, to take the settings from; - reads standard input.",
+    help="Take over the settings in this values file or ClusterPolicy of NVIDIA's gpu-operator; - is standard input.",
 )
 @click.option(
     "-n",
@@ -62,19 +62,28 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     help="Namespace of the ConfigMaps that FILE names, as in helm --namespace.  [default: tessera-system, or the"
     " namespace in the status of a ClusterPolicy]",
 )
-@click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
-@click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
-@click.option("--memory-limits", type=click.Choice(_LIMITS), help="The agents' --memory-limits; see tessera agent -h.")
+@click.option("--image", metavar="IMAGE", help="Image of Tessera's pods.  [default: the image of the manifests]")
+@click.option(
+    "--mig-evict",
+    "evict",
+    is_flag=True,
+    help="Evict pods that use devices which a new layout removes, instead of waiting.",
+)
+@click.option(
+    "--memory-limits",
+    type=click.Choice(_LIMITS),
+    help="Action on pods that use more than their share of a card's memory.  [default: observe]",
+)
 @click.option(
     "--simulate",
     metavar="CARDS",
     callback=check_cards,
-    help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.",
+    help="Simulate these cards on every node with an agent, e.g. 4xA100-40GB.",
 )
 @click.option(
     "--drivers/--no-drivers",
     default=None,
-    help="Have Tessera install drivers, or leave them to the hosts.  [default: drivers if FILE names one]",
+    help="Let Tessera install the drivers, or use the drivers of the hosts.  [default: --drivers if FILE names one]",
 )
 @click.option(
     "--replace-failed",
@@ -88,22 +97,22 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     type=click.Choice(["deny", "warn", "off"]),
     default="deny",
     show_default=True,
-    help="What to do with pods that use GPUs without a request: NVIDIA_VISIBLE_DEVICES, device folders, privileged.",
+    help="Refuse, warn about or admit pods that use GPUs without requesting them: by NVIDIA_VISIBLE_DEVICES, by"
+    " mounting device folders, or as privileged pods.",
 )
 @click.option(
     "--device-access-namespace",
     "device_namespaces",
     multiple=True,
     metavar="NAME",
-    help="A namespace whose pods may do so, besides the system's. Repeatable.",
+    help="Admit such pods in this namespace, besides the system's namespaces; repeatable.",
 )
 @click.option(
     "--pull-secret",
     "pull_secrets",
     multiple=True,
     metavar="NAME",
-    help="An image pull secret in tessera-system that the controller may read, besides those that FILE names."
-    " Repeatable.",
+    help="Let the controller read this image pull secret in tessera-system, besides those that FILE names; repeatable.",
 )
 @click.option(
     "--api-server",
@@ -111,13 +120,13 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     multiple=True,
     callback=_networks,
     metavar="CIDR",
-    help="Addresses from which API servers ask the webhook; a NetworkPolicy refuses all others. Pods with slices are"
-    " refused if one is missing. Repeatable.  [default: everybody]",
+    help="Let only these addresses reach the webhook, by a NetworkPolicy; repeatable. List all API servers: if one is"
+    " missing, pods with slices cannot be created through it.  [default: all addresses]",
 )
 @site_options
 @build_options
-@click.option("--dry-run", is_flag=True, help="Print what would happen to each object; write nothing.")
-@click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
+@click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
+@click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and contact no cluster.")
 @cluster_options
 @report_errors
 def command(
@@ -140,34 +149,36 @@ def command(
     context: str | None,
     **controllers: Any,
 ) -> None:
-    """Install Tessera, or set an installation up anew.
+    """Install Tessera, or change the options of an installation.
 
-    Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
-    NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
-    environment of its device plugin. Settings without effect are listed (tessera config check FILE lists them before).
+    Without options, the command applies deploy/ as kubectl apply --server-side -k deploy/ does. With --values, the
+    agents take over settings of NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts
+    with their defaults, and the environment of its device plugin. The command lists settings that have no effect;
+    tessera config check FILE lists them without a change.
 
-    Where FILE names a driver (driver.version, repository, image or usePrecompiled, and driver.enabled is not false) it
-    becomes a ClusterPolicy as NVIDIA's chart renders it, and Tessera installs that driver; a ClusterPolicy is applied
-    unchanged. --drivers does so with the chart's driver where FILE names none, or without FILE. Objects that
-    somebody else made (a ClusterPolicy, definitions) stay unchanged; --drivers takes the ClusterPolicy over.
+    Drivers: if FILE names a driver (driver.version, repository, image or usePrecompiled, without driver.enabled:
+    false), the command creates the ClusterPolicy that NVIDIA's chart would create, and Tessera installs that driver. If
+    FILE is a ClusterPolicy, it is applied unchanged. With --drivers and no driver in FILE, or no FILE, Tessera installs
+    the chart's default driver. A ClusterPolicy or definition of another owner stays unchanged; --drivers takes the
+    ClusterPolicy over.
 
-    The certificates in the file of --registry-ca become a ConfigMap that the controller mounts. Builds trust them too,
-    unless --build-ca-config-map names another ConfigMap. To change them, run tessera install again.
+    Options: each run sets all options again. An option that is left out returns to its default, also --values and the
+    names of the ConfigMaps. To change one option, repeat all the others. Only drivers stay, until --no-drivers removes
+    Tessera's ClusterPolicy.
 
-    Each run sets everything again and keeps no option of the run before: an option that is left out returns to its
-    default, also --values and the names of the ConfigMaps. To change one option, repeat all the others. Only drivers
-    stay, until --no-drivers removes Tessera's ClusterPolicy.
+    Certificates: the file of --registry-ca becomes a ConfigMap that the controller mounts. Builds trust it too, unless
+    --build-ca-config-map names another ConfigMap. To change the certificates, run tessera install again.
 
-    Pods outside the system's namespaces may not use GPUs that they do not request. The API server refuses those that
-    set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount folders of devices, or are privileged.
-    With --device-access warn it admits them with a warning. --device-access-namespace exempts a namespace, as does its
-    label tessera.dev/device-access=allowed.
+    Device access: pods outside the system's namespaces may not use GPUs that they do not request. The API server
+    refuses pods that set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount device folders, or are
+    privileged. With --device-access warn it admits them with a warning. --device-access-namespace exempts a namespace,
+    as does its label tessera.dev/device-access=allowed.
 
     \b
     Examples:
       tessera install
       tessera install --values values.yaml --namespace kube-system
-      tessera install --values values.yaml --namespace kube-system --evict
+      tessera install --values values.yaml --namespace kube-system --mig-evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
       tessera install --values examples/drivers/cluster-policy.yaml
@@ -187,7 +198,7 @@ def command(
         device_namespaces=device_namespaces,
         pull_secrets=pull_secrets,
         api_servers=api_servers,
-        **_of_controller(controllers),
+        **_controller_choices(controllers),
     )
     objects = _manifests(choices)
     for notice in notices:
@@ -213,18 +224,18 @@ def _choices(
     return choices, notices
 
 
-def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
-    """What the controller is told. Builds trust the same authorities, unless a ConfigMap is named for them."""
+def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
+    """The choices about the controller. Builds trust the same authorities, unless they have their own ConfigMap."""
     import msgspec
 
     from tessera.cli.install.manifests import CONFIG_MAP
     from tessera.driver.registry.authorities import read_authorities
 
-    said, builds = pop_site(values), pop_build_settings(values)
-    authorities = read_authorities(said.registry_ca) if said.registry_ca else ""
+    site, builds = pop_site(values), pop_build_settings(values)
+    authorities = read_authorities(site.registry_ca) if site.registry_ca else ""
     if authorities and not builds.ca_config_map:
         builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
-    return {"site": (*site_arguments(said), *build_arguments(builds)), "authorities": authorities}
+    return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": authorities}
 
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
@@ -236,11 +247,11 @@ def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
         return read_settings(_single(load_document(read_text(file))), drivers)
     except FileRefused as refused:
         wrong = [f"  {problem}" for problem in refused.problems]
-        raise CommandError(f"error: {display_name(file)} has mistakes, nothing was changed:", *wrong) from refused
+        raise CommandError(f"error: {display_name(file)} has mistakes; nothing was changed:", *wrong) from refused
 
 
 def _single(document: Any) -> Any:
-    """The only item of a list, as ``kubectl get clusterpolicy -o yaml`` prints one without a name."""
+    """The only item of a List, which ``kubectl get clusterpolicy -o yaml`` prints; other documents unchanged."""
     items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
     return items[0] if isinstance(items, list) and len(items) == 1 else document
 
@@ -276,7 +287,7 @@ async def _install(
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
             raise CommandError(
-                f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n'
+                f'error: there is no namespace "{missing}" for the ConfigMaps; create it, or name another with -n'
             )
         all_done = []
         async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
@@ -286,6 +297,6 @@ async def _install(
         say(summary_line(all_done, dry=dry))
         async for warning in warnings(client, choices):
             say(f"warning: {warning}", err=True)
-    told = [] if dry else list(next_steps(all_done))
-    if told:
-        say("", *told)
+    steps = [] if dry else list(next_steps(all_done))
+    if steps:
+        say("", *steps)

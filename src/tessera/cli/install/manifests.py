@@ -1,21 +1,21 @@
-"""The objects of an installation: those of ``deploy/``, changed by what the user chose.
+"""The objects of an installation: those of ``deploy/``, changed by the user's choices.
 
 Rules:
 
-- without choices they are the very objects of ``kubectl apply -k deploy/``;
-- what the agents follow (ConfigMaps, defaults, strategies) becomes arguments of their container, the choice of errors
-  that count as ill health its environment, as NVIDIA's device plugin has it;
+- without choices they are exactly the objects of ``kubectl apply -k deploy/``;
+- settings of the agents (ConfigMaps, defaults, strategies) become arguments of their container; the choice of errors
+  that make a card unhealthy becomes its environment, as in NVIDIA's device plugin;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
-- they may ask for evictions only where that is chosen;
-- pods that use GPUs without a request are refused, or warned about, or neither; namespaces may be left out of that;
-- the webhook's port is open to everybody, or to the addresses of the API servers alone;
+- they may evict pods only if the user chose so;
+- pods that use GPUs without a request are refused, admitted with a warning, or admitted; namespaces may be exempt;
+- the webhook's port is open to all addresses, or only to those of the API servers;
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
   the pod holds the certificates' hash (as Helm charts do): other certificates start another pod;
-- the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
-  for drivers they say that Tessera is in charge, whoever wrote their status before.
+- the ClusterPolicy and NVIDIADriver come last, when the processes that follow them exist. If the user asked for
+  drivers, an annotation of the ClusterPolicy makes Tessera responsible, even if another operator wrote its status.
 
-Nothing here reads a file or a cluster.
+This module reads no file and no cluster.
 """
 
 import copy
@@ -30,7 +30,7 @@ from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.names import DEVICE_ACCESS_POLICY
 
-#: The ConfigMap and its key. Builds mount the same one, and trust what is called ``*.crt`` in it.
+#: The ConfigMap of authorities and its key. Builds mount it too, and trust its keys ``*.crt``.
 CONFIG_MAP = "tessera-registry-ca"
 KEY = "ca.crt"
 
@@ -47,7 +47,7 @@ def config_map(authorities: str) -> dict[str, Any]:
 
 
 def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
-    """Whether this is the controller, and it is told that builds trust registries by the ConfigMap."""
+    """Returns True for the controller's Deployment if its arguments let builds trust this ConfigMap."""
     if manifest["kind"] != "Deployment":
         return False
     containers = manifest["spec"]["template"]["spec"]["containers"]
@@ -55,7 +55,7 @@ def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
 
 
 def trust_authorities(template: Mapping[str, Any], authorities: str) -> dict[str, Any]:
-    """A pod template whose only container has the certificates, and is told where."""
+    """A pod template whose only container mounts the certificates and has their path as an argument."""
     changed = copy.deepcopy(dict(template))
     pod = changed["spec"]
     (container,) = pod["containers"]
@@ -77,39 +77,39 @@ WEBHOOK = "tessera-webhook"
 CONFIG_ROLE = "tessera-agent-config"
 #: The Role that lets the controller read image pull secrets, by name.
 PULL_SECRETS_ROLE = "tessera-controller-pull-secrets"
-#: Volumes of the agents' pods. Those of MPS have paths of their own in the container; the other has the host's.
+#: Volumes of the agents' pods. Those of MPS have other paths in the container than on the host; the last has the same.
 MPS_VOLUME = "mps"
 MPS_MEMORY_VOLUME = "mps-shm"
 POD_RESOURCES_VOLUME = "pod-resources"
-#: Where a driver container shows its files; host and container have the same path.
+#: Volume with the driver container's files; host and container have the same path.
 DRIVER_VOLUME = "driver"
 
 BINDING_KIND = "ValidatingAdmissionPolicyBinding"
-#: What bindings do where a pod is to be warned about only.
+#: Actions of a binding that only warns.
 WARNING = ("Warn", "Audit")
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app.kubernetes.io/part-of": "tessera"}
 
 
 class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user chose.
+    """The user's choices.
 
     Attributes:
-        settings: taken from an installation of NVIDIA's operator; None leaves the agents as ``deploy/`` has them.
-        namespace: where the ConfigMaps that the settings name lie.
-        image: of all processes; empty for that of ``deploy/``.
-        evict: pods that stand in the way of a layout are evicted instead of waited for.
-        memory_limits: the agents' ``--memory-limits``; empty for theirs.
-        simulate: cards that each agent simulates; empty for the node's own.
-        drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
-        ask_for_drivers: whether the user asked for them, or for none; None if for neither.
-        replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
+        settings: settings of NVIDIA's operator; None leaves the agents as in ``deploy/``.
+        namespace: namespace of the ConfigMaps that the settings name.
+        image: image of all pods; empty for the image of ``deploy/``.
+        evict: True if the agents evict pods that a layout has to wait for.
+        memory_limits: the agents' ``--memory-limits``; empty for their default.
+        simulate: cards that each agent simulates; empty for the node's own cards.
+        drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
+        ask_for_drivers: True for ``--drivers``, False for ``--no-drivers``, None without either.
+        replace_failed: the most nodes of a group that the controller replaces in an hour; 0 for none.
         site: the controller's options about registries, new nodes and builds of driver images.
-        authorities: certificates that registries are trusted by, PEM; empty for the system's alone.
-        device_access: what becomes of pods that use GPUs without a request: ``deny``, ``warn`` or ``off``.
-        device_namespaces: namespaces in which pods may, besides those of ``deploy/``.
-        pull_secrets: image pull secrets that the controller may read besides those that ``drivers`` name.
-        api_servers: addresses from which reviews come, as CIDRs; none leaves the webhook's port open to everybody.
+        authorities: certificate authorities of registries, PEM; empty for the system's only.
+        device_access: ``deny``, ``warn`` or ``off``, for pods that use GPUs without a request.
+        device_namespaces: namespaces that are exempt, besides those of ``deploy/``.
+        pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
+        api_servers: addresses of the API servers as CIDRs; empty leaves the webhook's port open to all addresses.
     """
 
     settings: OperatorSettings | None = None
@@ -130,11 +130,11 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_evict(self) -> bool:
-        """Whether the agents need the right to."""
+        """True if the agents need the right to evict pods."""
         return self.evict or self.memory_limits == "evict"
 
     def place(self, config: NamedConfig, own: str) -> tuple[str, str]:
-        """Namespace and name of a ConfigMap; ``own`` is Tessera's, for where the settings name none."""
+        """Namespace and name of a ConfigMap; ``own`` is the name of Tessera's, used if the settings name none."""
         return (self.namespace, config.name) if config.name else (SYSTEM_NAMESPACE, own)
 
     @property
@@ -151,10 +151,10 @@ def manifests(
     """All objects in the order in which they are applied.
 
     Args:
-        base: those of ``deploy/``; left as they are.
-        eviction: those of ``deploy/options/evict.yaml``.
-        choices: what the user chose.
-        replacing: those of ``deploy/options/replace.yaml``.
+        base: the objects of ``deploy/``; not changed.
+        eviction: the objects of ``deploy/options/evict.yaml``.
+        choices: the user's choices.
+        replacing: the objects of ``deploy/options/replace.yaml``.
     """
     objects = copy.deepcopy(list(base))
     objects = [
@@ -193,7 +193,7 @@ def manifests(
 
 
 def _pull_secrets(choices: InstallChoices) -> Iterator[str]:
-    """Names of the image pull secrets that the user and the objects by which nodes have their drivers name."""
+    """Names of the image pull secrets that the user, the ClusterPolicy and the NVIDIADriver name."""
     yield from choices.pull_secrets
     waiting: list[Any] = [each.get("spec") for each in choices.drivers]
     while waiting:
@@ -216,7 +216,7 @@ def _set_device_binding(spec: Manifest, choices: InstallChoices) -> None:
 
 
 def _open_to(spec: Manifest, addresses: Sequence[str]) -> None:
-    """Narrows the rule for reviews, the first one; the other is for kubelet's probes."""
+    """Narrows the policy's first rule, for reviews; the second is for kubelet's probes."""
     spec["ingress"][0]["from"] = [{"ipBlock": {"cidr": each}} for each in addresses]
 
 
@@ -259,12 +259,12 @@ def _set_agent(pod: Manifest, choices: InstallChoices) -> None:
         _move(pod, MPS_VOLUME, root)
         _move(pod, MPS_MEMORY_VOLUME, f"{root}/shm")
     if settings.kubelet_root:
-        # Kubelet keeps the sockets of device plugins in one place, whatever its root.
+        # Kubelet has the sockets of device plugins at one fixed path, not below its root.
         _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
 
 
 def _move(pod: Manifest, name: str, path: str, container: Manifest | None = None) -> None:
-    """Takes a folder of the host from another path; with ``container`` it is there too under that path."""
+    """Mounts a folder of the host from another path; with ``container``, its mount gets the same path."""
     for volume in pod.get("volumes", ()):
         if volume["name"] == name:
             volume["hostPath"]["path"] = path
@@ -313,7 +313,7 @@ def _followed(choices: InstallChoices, settings: OperatorSettings) -> Iterator[s
         yield f"--driver-root={settings.driver_root}"
 
 
-# What the agents follow
+# The ConfigMaps that the agents follow
 
 
 def _readers(followed: Sequence[tuple[str, str]]) -> Iterator[Manifest]:
