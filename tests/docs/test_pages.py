@@ -24,6 +24,7 @@ from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.startup.deadline import BLOCKING
+from tessera.webhook.base.metrics import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -118,6 +119,13 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
 
 def _is_key(name: str) -> bool:
     return name.endswith(("_ANNOTATION", "_LABEL", "_CONDITION"))
+
+
+def test_the_user_guide_has_every_metric_of_the_webhook() -> None:
+    shown = set(re.findall(r"^# TYPE (\w+)", WebhookMetrics().text().decode(), re.MULTILINE))
+    names = {name for name in shown if not name.endswith("_created")}
+    assert names
+    assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
 
 
 def test_the_user_guide_has_every_metric_of_the_controller() -> None:
