@@ -26,9 +26,9 @@ from tessera.kube.resources import (
 )
 from tessera.manifests import install_manifests
 from tessera.nvml.errors import UnknownNvmlError
+from tessera_lab.cluster.options import SYSTEMS
 from tessera_lab.drivers.driver_catalogue import driver_image
 from tessera_lab.drivers.driver_containers import broken_driver
-from tessera_lab.simulation.operating_systems import SYSTEMS
 
 PREFIX = "system:serviceaccount:tessera-system:"
 ACCOUNTS = ("tessera-controller", "tessera-webhook", "tessera-agent")

@@ -16,8 +16,7 @@ from tessera.kubelet.interfaces import (
     PodResources,
     PreferredRequest,
 )
-from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
-from tessera_lab.kubelet.device_plugins.registration import RegistrationError
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient, RegistrationError
 
 RESOURCE = "nvidia.com/mig-3g.20gb"
 

@@ -133,9 +133,8 @@ def up(folder: Path | None, **options: Any) -> None:
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
     from tessera_lab.cloud.autoscaled_groups import parse_groups
-    from tessera_lab.cluster.options import parse_nodes
+    from tessera_lab.cluster.options import parse_nodes, parse_system
     from tessera_lab.daemon import lab_folder
-    from tessera_lab.simulation.operating_systems import parse_system
 
     parse_nodes(options["nodes"])
     parse_system(options["system"], options["kernel"])

@@ -22,15 +22,17 @@ from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import CAPI_MACHINES, CRDS, NAMESPACES
 from tessera.kube.resources import Machine as MachineObject
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera_lab.cloud.machine_objects import (
+from tessera_lab.cloud.node_groups import (
     NAMESPACE,
+    CloudInstance,
+    InstanceState,
+    NodeGroup,
     build_machine,
     machine_definition,
     node_annotations,
     provider_patch,
     status_patch,
 )
-from tessera_lab.cloud.node_groups import CloudInstance, InstanceState, NodeGroup
 from tessera_lab.cluster.cluster import SimulatedCluster
 
 

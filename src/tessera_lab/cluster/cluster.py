@@ -5,6 +5,9 @@ They call it without sockets, also if it listens for kubectl.
 
 Nodes are registered, and those with cards are labelled with a MIG layout, as by a cluster administrator; it is
 ``dynamic`` unless the options say otherwise. Callers may add and remove nodes while the cluster runs.
+
+A container that runs for real has a service account token (:class:`ContainerToken`), requested and renewed as kubelet
+does: once 80 % of its lifetime are over, or at once if the server refuses it. The lab omits the file with the token.
 """
 
 import asyncio
@@ -15,11 +18,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tessera.clock import Clock
+import msgspec
+
+from tessera.clock import Clock, parse_rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import NODES
-from tessera.kube.transport.credentials import Credentials
+from tessera.kube.resources import NODES, SERVICE_ACCOUNTS
+from tessera.kube.transport.credentials import Credential, Credentials
 from tessera.kube.transport.interface import Transport
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
@@ -27,7 +32,6 @@ from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, s
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.cluster.container_token import ContainerToken
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
@@ -36,6 +40,61 @@ from tessera_lab.scheduler.scheduler import Scheduler
 from tessera_lab.simulation.supervision import supervise
 from tessera_lab.simulation.virtual_time import CountedClock
 from tessera_lab.workloads.suite import WorkloadControllers
+
+#: Part of a token's life after which kubelet renews it.
+RENEW_AT = 0.8
+
+
+class ContainerToken:
+    """The credentials of one container.
+
+    Args:
+        kubelet: the client that requests tokens.
+        context: the container; its tokens are bound to its pod.
+        clock: says when to renew.
+    """
+
+    def __init__(self, kubelet: Client, context: ContainerContext, clock: Clock) -> None:
+        self._kubelet = kubelet
+        self._context = context
+        self._clock = clock
+        self._credential: Credential | None = None
+        self._renew = 0.0
+        self._asking = asyncio.Lock()
+
+    async def current(self) -> Credential:
+        """Returns the token, renewed if it is due.
+
+        Raises:
+            ApiError: the server issues none, for example since the pod is gone.
+        """
+        async with self._asking:
+            if self._credential is None or self._clock.now() >= self._renew:
+                self._credential = await self._ask()
+            return self._credential
+
+    def reject(self, credential: Credential) -> bool:
+        """Drops a token that the server refused, so that the next call requests another."""
+        if credential is self._credential:
+            self._credential = None
+        return True
+
+    async def _ask(self) -> Credential:
+        context, asked = self._context, self._clock.now()
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": context.pod.name, "uid": context.pod.uid}
+        answer = await self._kubelet.request(
+            "POST",
+            SERVICE_ACCOUNTS.path(context.pod.namespace, context.pod.service_account, "token"),
+            body={
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"boundObjectRef": bound},
+            },
+        )
+        status = msgspec.json.decode(answer.body)["status"]
+        self._renew = asked + RENEW_AT * (parse_rfc3339(status["expirationTimestamp"]) - asked)
+        return Credential(authorization=f"Bearer {status['token']}")
+
 
 ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
 

@@ -1,10 +1,20 @@
-"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until a signal ends it."""
+"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until a signal ends it.
+
+So that several labs run side by side, each takes one block ``127.N`` of 65,536 addresses for as long as it runs; every
+address of 127.0.0.0/8 is this machine's on Linux. Pods that run for real listen there. A socket on the block's first
+address shows that the block is in use.
+"""
 
 import asyncio
 import base64
+import errno
 import os
+import random
 import signal
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +40,42 @@ from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.daemon.addresses import reserve_address_block
-from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
+from tessera_lab.cluster.options import parse_nodes, parse_system
+from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
-from tessera_lab.daemon.nvidia_smi_list import format_gpu_list
 from tessera_lab.experiments.scenarios import article_registries
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
-from tessera_lab.simulation.operating_systems import parse_system
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
+
+#: Port of that socket. Nothing else of a lab listens on a block's first address.
+MARK_PORT = 47_806
+#: Blocks that a lab may take; 127.0 and 127.1 are what other programs use.
+BLOCKS = range(2, 256)
+
+
+@contextmanager
+def reserve_address_block() -> Iterator[str]:
+    """Takes a free block and gives its first two bytes, ``127.N``.
+
+    Raises:
+        OSError: none is free, or this system has no such addresses.
+    """
+    for number in random.sample(BLOCKS, len(BLOCKS)):
+        block = f"127.{number}"
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as mark:
+            try:
+                mark.bind((f"{block}.0.1", MARK_PORT))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise
+            yield block
+            return
+    raise OSError(errno.EADDRINUSE, f"all {len(BLOCKS)} blocks of 127.0.0.0/8 are taken by other labs")
+
 
 #: How often kubelets renew their Leases, seconds, as real ones do.
 LEASE_SECONDS = 10.0

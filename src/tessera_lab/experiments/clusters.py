@@ -21,11 +21,10 @@ from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.node_feature_discovery import feature_labels
+from tessera_lab.cluster.node_maker import feature_labels
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
-from tessera_lab.drivers.driver_containers import Draw
-from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.drivers.driver_containers import Draw, driver_toolkit
 from tessera_lab.experiments.scenarios import (
     DRIVER_TOOLKIT,
     KERNEL,

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
-from tessera_lab.drivers.driver_containers import broken_driver
-from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.drivers.driver_containers import broken_driver, driver_toolkit
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 

@@ -19,8 +19,7 @@ from tessera_lab.scheduler.filters.node_placement import (
     selector_matches,
     untolerated,
 )
-from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
-from tessera_lab.scheduler.filters.topology_spread import spread_filter
+from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.filters.volumes import VolumePlan, volume_filter
 from tessera_lab.scheduler.state.node_cache import HOSTNAME, CachedNode, NodeCache, PodInfo
 

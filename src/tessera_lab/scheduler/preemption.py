@@ -1,19 +1,31 @@
-"""Preemption: chooses less important pods to end so that a pod finds room, as kube-scheduler's DefaultPreemption.
+"""Preemption: ends less important pods so that a pod finds room, as kube-scheduler's DefaultPreemption.
 
-On each node whose reason could go away if other pods ended, it removes all less important pods. If the pod fits then,
-it puts back as many as possible, most important first, those whose disruption budget would be violated before the rest.
-The best node has the fewest violations, then the least important highest victim, then the smallest sum of priorities,
-the fewest victims, the youngest highest victim. It undoes its changes of the cache before it returns.
+:func:`preempt` chooses. On each node whose reason could go away if other pods ended, it removes all less important
+pods. If the pod fits then, it puts back as many as possible, most important first, those whose disruption budget would
+be violated before the rest. The best node has the fewest violations, then the least important highest victim, then the
+smallest sum of priorities, the fewest victims, the youngest highest victim. It undoes its changes of the cache before
+it returns.
+
+:class:`Victims` ends the chosen pods: a condition with the reason, the deletion, an event.
 """
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from tessera.clock import Clock, rfc3339
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from tessera.kube.resources.meta import split_key
+from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.decision import PodFilters, Unschedulable
 from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
+from tessera_lab.simulation.supervision import LabInformer
 
 Json = Mapping[str, Any]
 
@@ -116,3 +128,56 @@ def _by_budget(pods: Iterable[PodInfo], budgets: Sequence[Json]) -> tuple[list[P
             violates |= allowed[index] < 0
         (violating if violates else rest).append(pod)
     return violating, rest
+
+
+Object = dict[str, Any]
+
+
+class Victims:
+    """Carries out preemption's decisions.
+
+    Args:
+        client: deletes the pods.
+        events: records events about the victims.
+        clock: for the condition's time.
+        rng: for the mirror's jitter.
+        name: the scheduler's name.
+    """
+
+    def __init__(self, client: Client, events: EventRecorder, *, clock: Clock, rng: random.Random, name: str) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._name = name
+        self._budgets = LabInformer(client, POD_DISRUPTION_BUDGETS.untyped(), clock=clock, rng=rng)
+
+    @property
+    def informers(self) -> Sequence[Informer[Object]]:
+        """Informers that must run and be synced first."""
+        return (self._budgets,)
+
+    @property
+    def budgets(self) -> Sequence[Object]:
+        """PodDisruptionBudgets of the whole cluster."""
+        return list(self._budgets.cache.values())
+
+    async def end(self, victim: PodInfo, preemptor: PodInfo, node: str) -> None:
+        """Ends one pod. If that fails, the preemptor's next decision tries again."""
+        namespace, name = split_key(victim.key)
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        try:
+            pod = await self._client.get(PODS.untyped(), name, namespace)
+            conditions = (pod.get("status") or {}).get("conditions") or []
+            patch = {"status": {"conditions": [*conditions, condition]}}
+            await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=victim.uid)
+            await self._client.delete(PODS, name, namespace, uid=victim.uid)
+        except (ApiError, ConnectionError, TimeoutError):
+            return
+        about = make_reference(PODS, name, namespace, victim.uid)
+        self._events.record(about, "Preempted", f"Preempted by pod {preemptor.uid} on node {node}", action="Preempting")

@@ -22,10 +22,9 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
-from tessera_lab.scheduler.preemption import Preemption, preempt
+from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
 from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
-from tessera_lab.scheduler.victims import Victims
 from tessera_lab.scheduler.volume_binding import VolumeBinder
 from tessera_lab.simulation.supervision import LabInformer, describe_error
 

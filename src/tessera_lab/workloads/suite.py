@@ -12,8 +12,7 @@ from tessera_lab.workloads.apps.job import JobController
 from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
-from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints
-from tessera_lab.workloads.nodes.pod_garbage import PodGarbageCollector
+from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints, PodGarbageCollector
 from tessera_lab.workloads.objects.endpoints import EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
 from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror

@@ -12,7 +12,7 @@ from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NotSupported
-from tessera_lab.kubelet.device_plugins.registration import RegistrationError
+from tessera_lab.kubelet.device_plugins.plugin_client import RegistrationError
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
 from tessera_lab.kubelet.devices.device_manager import STOP_GRACE
 

@@ -13,7 +13,7 @@ from tessera.clock import LoopClock
 from tessera.driver.resolution import Outcome
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
-from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.drivers.driver_containers import driver_toolkit
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 BOTH = ("amd64", "arm64")

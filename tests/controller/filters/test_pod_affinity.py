@@ -16,8 +16,7 @@ from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 from tessera.placement.step_budget import StepBudget
 from tessera_lab.scheduler.decision import collect_refusals
-from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
-from tessera_lab.scheduler.filters.topology_spread import spread_filter
+from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.state.node_cache import NodeCache, build_pod_info
 from tessera_lab.scheduler.state.node_cache import PodInfo as ScheduledPodInfo
 

@@ -11,8 +11,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
 from tessera.provisioning.tracking.machines import read_machine
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.machine_objects import NAMESPACE
-from tessera_lab.cloud.node_groups import InstanceState, NodeGroup, RandomDelay
+from tessera_lab.cloud.node_groups import NAMESPACE, InstanceState, NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.simulation.virtual_time import run_virtual

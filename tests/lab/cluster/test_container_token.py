@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
-from tessera_lab.cluster.container_token import ContainerToken
+from tessera_lab.cluster.cluster import ContainerToken
 from tessera_lab.kubelet.context import ContainerContext, ContainerHost, InProcessPlugins, PodIdentity
 
 HOUR = 3600.0

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.simulation.operating_systems import SYSTEMS
+from tessera_lab.cluster.options import SYSTEMS, parse_nodes
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import socket
 
-from tessera_lab.daemon.addresses import reserve_address_block
+from tessera_lab.daemon.serve import reserve_address_block
 
 
 def test_two_labs_never_share_a_block() -> None:

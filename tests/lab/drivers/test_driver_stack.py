@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.drivers.driver_stack import container_toolkit, driver_manager, tessera_image
+from tessera_lab.drivers.driver_catalogue import container_toolkit, driver_manager, tessera_image
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(manager_seconds=2, unload_seconds=3, toolkit_seconds=4, nvml_seconds=1, cuda_seconds=2)

@@ -48,12 +48,11 @@ from tessera.nvml.interface import (
     MigUuid,
 )
 from tessera.nvml.real.cards import CardReader
-from tessera.nvml.real.device_files import card_device_files, mig_device_files
+from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
 from tessera.nvml.real.events import decode_text, instance_id
 from tessera.nvml.real.library import load, unload
 from tessera.nvml.real.mig import MigReader
-from tessera.nvml.real.reset import reset_card
-from tessera.nvml.real.session import NvmlSession
+from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
 

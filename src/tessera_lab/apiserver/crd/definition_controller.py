@@ -14,7 +14,7 @@ from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 from tessera_lab.apiserver.schemas.merge_topology import crd_topology
 from tessera_lab.apiserver.storage.store import Change, deep_copy
-from tessera_lab.apiserver.tables.other_columns import CustomColumns
+from tessera_lab.apiserver.tables.table import CustomColumns
 
 CRDS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 #: Finalizer that keeps a definition until its objects are gone.

@@ -6,14 +6,19 @@ stored object changes meanwhile, the write starts again from the new state; if t
 gets 409 instead.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from tessera_lab.apiserver.admission.chain import AdmissionChain
-from tessera_lab.apiserver.handlers.preconditions import check_deletion, check_state
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
+from tessera_lab.apiserver.handlers.write_rules import (
+    check_deletion,
+    check_state,
+    restore_protected_fields,
+    select_applied_fields,
+    starts_without_status,
+)
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, QuotaUpdate, StatusCause
 from tessera_lab.apiserver.kinds.metadata import (
     SUFFIX_LETTERS,
@@ -21,14 +26,12 @@ from tessera_lab.apiserver.kinds.metadata import (
     changes_generation,
     decide_deletion,
     is_deletion_complete,
-    restore_immutable_metadata,
     set_creation_metadata,
 )
 from tessera_lab.apiserver.patch.managed_fields import FieldWriter, update_managed_fields
 from tessera_lab.apiserver.patch.server_side_apply import apply_configuration
 from tessera_lab.apiserver.request.negotiation import to_version
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
-from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import (
     MODIFIED,
     StatusError,
@@ -94,7 +97,7 @@ class WriteHandler:
     async def _create_once(self, ask: ResourceRequest, obj: Obj, *, by_apply: bool) -> StoredObject:
         strategy = find_strategy(ask.resource)
         conform_to_schema(ask, obj, None)
-        if _starts_without_status(ask.resource):
+        if starts_without_status(ask.resource):
             obj.pop("status", None)
         if not by_apply:
             update_managed_fields(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
@@ -107,7 +110,7 @@ class WriteHandler:
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
             meta["name"] = build_generated_name(meta["generateName"], suffix)
-        if _starts_without_status(ask.resource):
+        if starts_without_status(ask.resource):
             obj.pop("status", None)
         set_creation_metadata(
             obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation
@@ -155,14 +158,14 @@ class WriteHandler:
         check_type(obj, ask.resource.api_version, ask.resource.kind)
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
         check_state(ask, obj, old, put=put)
-        obj = self._restore_protected_fields(ask, obj, old)
+        obj = restore_protected_fields(ask, obj, old)
         conform_to_schema(ask, obj, old)
         if not by_apply:
             update_managed_fields(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
         ask.warnings.extend(admitted.warnings)
         if admitted.obj is not None and admitted.obj is not obj:
-            obj = self._restore_protected_fields(ask, admitted.obj, old)
+            obj = restore_protected_fields(ask, admitted.obj, old)
             conform_to_schema(ask, obj, old, quiet=True)
         raise_invalid(ask, obj, validate_update(ask, obj, old))
         request = self._admission_request(ask, "UPDATE", obj, old)
@@ -192,7 +195,7 @@ class WriteHandler:
         writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
 
         def transform(live: Obj) -> Obj:
-            wanted = self._select_applied_fields(ask, config)
+            wanted = select_applied_fields(ask, config)
             settle = find_strategy(ask.resource).default if live.get("kind") else _set_no_defaults
             return apply_configuration(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
 
@@ -207,14 +210,6 @@ class WriteHandler:
         }
         return await self.create(ask, transform(start), by_apply=True), True
 
-    def _select_applied_fields(self, ask: ResourceRequest, config: Obj) -> Obj:
-        """Returns the part of a configuration that this subresource may change."""
-        if not ask.resource.status_subresource:
-            return config
-        if ask.route.subresource == "status":
-            return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
-        return {key: value for key, value in config.items() if key != "status"}
-
     def _writer(self, ask: ResourceRequest, operation: str) -> FieldWriter:
         return FieldWriter(
             manager=ask.manager,
@@ -222,27 +217,6 @@ class WriteHandler:
             api_version=ask.resource.api_version,
             subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
         )
-
-    def _restore_protected_fields(self, ask: ResourceRequest, obj: Obj, old: Obj) -> Obj:
-        """Returns the object with every field restored that this subresource may not change."""
-        obj.setdefault("metadata", {})
-        if ask.route.subresource == "status":
-            # managedFields, by far the largest part, are replaced whole and never changed in place.
-            meta = {
-                key: value if key == "managedFields" else deep_copy(value) for key, value in old["metadata"].items()
-            }
-            restored = {**old, "metadata": meta}
-            _copy_field(restored, obj, "status")
-            if ask.resource.storage in _STATUS_WRITES_METADATA:
-                for key in ("labels", "annotations"):
-                    _copy_field(restored["metadata"], obj["metadata"], key)
-            _copy_field(restored["metadata"], obj["metadata"], "managedFields")
-            return restored
-        restore_immutable_metadata(obj, old)
-        if ask.resource.status_subresource and ask.route.subresource == "":
-            _copy_field(obj, old, "status")
-            find_strategy(ask.resource).prepare_update(obj, old)
-        return obj
 
     # -- delete ---------------------------------------------------------------------------------------------------
 
@@ -323,24 +297,8 @@ class WriteHandler:
 _MANAGER_REQUIRED = "Required value: is required for apply patch"
 
 
-def _starts_without_status(resource: ResourceType) -> bool:
-    """True if a create drops ``status``; a node brings its own, as kubelet registers it."""
-    return resource.status_subresource and resource.storage != GroupResource("", "nodes")
-
-
 def _set_no_defaults(obj: Obj) -> None:
     del obj
-
-
-#: Kinds whose status subresource writes labels and annotations too.
-_STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
-
-
-def _copy_field(to: Obj, source: Mapping[str, Any], key: str) -> None:
-    if key in source:
-        to[key] = source[key]
-    else:
-        to.pop(key, None)
 
 
 def _use_quota(store: Store, update: QuotaUpdate) -> None:

@@ -22,7 +22,7 @@ from tessera_lab.apiserver.audit import AuditEntry, AuditLog
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
 from tessera_lab.apiserver.authz.rbac import RbacAuthorizer
 from tessera_lab.apiserver.crd.definition_controller import DefinitionController
-from tessera_lab.apiserver.discovery import openapi_v2
+from tessera_lab.apiserver.discovery import openapi
 from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
@@ -202,10 +202,10 @@ class ApiServer:
         if path == "/openapi/v3" and parts.openapi:
             return _document(parts.openapi.index())
         if path == "/openapi/v2" and parts.openapi:
-            whole = openapi_v2.build_document(parts.openapi.documents())
-            if openapi_v2.PROTOBUF in request.headers.get("accept", ""):
-                media = {"content-type": openapi_v2.PROTOBUF_ANSWER}
-                return Response(status=200, headers=media, body=openapi_v2.encode_document(whole))
+            whole = openapi.build_document(parts.openapi.documents())
+            if openapi.PROTOBUF in request.headers.get("accept", ""):
+                media = {"content-type": openapi.PROTOBUF_ANSWER}
+                return Response(status=200, headers=media, body=openapi.encode_document(whole))
             return _document(whole)
         if path.startswith("/openapi/v3/") and parts.openapi:
             document = parts.openapi.document(path.removeprefix("/openapi/v3/"))

@@ -1,14 +1,9 @@
-"""Columns of leases, RBAC, admission, CRDs, priority classes, endpoint slices and network policies; and a CRD's own."""
+"""Columns of storage, leases, RBAC, admission, CRDs, priority classes, endpoint slices and network policies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.tables.ages import format_age
 from tessera_lab.apiserver.tables.core_columns import age_of, event_cells, name_of
-from tessera_lab.apiserver.tables.jsonpath import find_values, parse_path
 from tessera_lab.apiserver.tables.workload_columns import selector
 
 Part = Mapping[str, Any]
@@ -85,12 +80,111 @@ def _new_event(obj: Part, now: float) -> Sequence[Any]:
     return event_cells(old, now)
 
 
+_UNSET = "<unset>"
+_SHORT_MODES = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
+
+
+def _modes(modes: Sequence[str] | None) -> str:
+    return ",".join(short for mode, short in _SHORT_MODES.items() if mode in (modes or ()))
+
+
+def _claim(obj: Part, now: float) -> Sequence[Any]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    bound = bool(spec.get("volumeName"))
+    return [
+        name_of(obj),
+        "Terminating" if obj["metadata"].get("deletionTimestamp") else status.get("phase", ""),
+        spec.get("volumeName", ""),
+        (status.get("capacity") or {}).get("storage", "") if bound else "",
+        _modes(status.get("accessModes")) if bound else "",
+        spec.get("storageClassName", ""),
+        spec.get("volumeAttributesClassName") or _UNSET,
+        age_of(obj, now),
+        spec.get("volumeMode") or _UNSET,
+    ]
+
+
+def _volume(obj: Part, now: float) -> Sequence[Any]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    claim = spec.get("claimRef")
+    return [
+        name_of(obj),
+        (spec.get("capacity") or {}).get("storage", ""),
+        _modes(spec.get("accessModes")),
+        spec.get("persistentVolumeReclaimPolicy", ""),
+        "Terminating" if obj["metadata"].get("deletionTimestamp") else status.get("phase", ""),
+        f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
+        spec.get("storageClassName", ""),
+        spec.get("volumeAttributesClassName") or _UNSET,
+        status.get("reason", ""),
+        age_of(obj, now),
+        spec.get("volumeMode") or _UNSET,
+    ]
+
+
+def _class(obj: Part, now: float) -> Sequence[Any]:
+    default = (obj["metadata"].get("annotations") or {}).get("storageclass.kubernetes.io/is-default-class") == "true"
+    return [
+        name_of(obj) + (" (default)" if default else ""),
+        obj.get("provisioner", ""),
+        obj.get("reclaimPolicy", ""),
+        obj.get("volumeBindingMode", ""),
+        "true" if obj.get("allowVolumeExpansion") else "false",
+        age_of(obj, now),
+    ]
+
+
+def _csi_node(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), len((obj.get("spec") or {}).get("drivers") or ()), age_of(obj, now)]
+
+
+_ATTRIBUTES = "VolumeAttributesClass"
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _BINDING = (("Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"), _binding)
 _WEBHOOKS = (("Name", "Webhooks:integer", "Age"), _webhooks)
 _NAME_CREATED = (("Name", "Created At"), _created)
 
-COLUMNS = {
+COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
+    ("", "PersistentVolumeClaim"): (
+        (
+            "Name",
+            "Status",
+            "Volume",
+            "Capacity",
+            "Access Modes",
+            "StorageClass",
+            _ATTRIBUTES,
+            "Age",
+            "+VolumeMode",
+        ),
+        _claim,
+    ),
+    ("", "PersistentVolume"): (
+        (
+            "Name",
+            "Capacity",
+            "Access Modes",
+            "Reclaim Policy",
+            "Status",
+            "Claim",
+            "StorageClass",
+            _ATTRIBUTES,
+            "Reason",
+            "Age",
+            "+VolumeMode",
+        ),
+        _volume,
+    ),
+    ("storage.k8s.io", "StorageClass"): (
+        ("Name", "Provisioner", "ReclaimPolicy", "VolumeBindingMode", "AllowVolumeExpansion", "Age"),
+        _class,
+    ),
+    ("storage.k8s.io", "CSINode"): (("Name", "Drivers:integer", "Age"), _csi_node),
     ("coordination.k8s.io", "Lease"): (("Name", "Holder", "Age"), _lease),
     (_RBAC, "Role"): _NAME_CREATED,
     (_RBAC, "ClusterRole"): _NAME_CREATED,
@@ -113,50 +207,3 @@ COLUMNS = {
         _new_event,
     ),
 }
-
-_AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
-_NAME: Obj = {"name": "Name", "type": "string", "format": "name", "description": "Name of the object", "priority": 0}
-
-
-class CustomColumns:
-    """Implements :class:`tessera_lab.apiserver.interfaces.Columns` from a CRD's ``additionalPrinterColumns``.
-
-    Args:
-        columns: as in the CRD, with paths that :mod:`jsonpath` parses; an empty list means age only.
-    """
-
-    def __init__(self, columns: Sequence[Part]) -> None:
-        self._columns = [(each, parse_path(each["jsonPath"])) for each in columns or [_AGE]]
-
-    def definitions(self) -> Sequence[Obj]:
-        """``Table.columnDefinitions``, the name first."""
-        return [_NAME, *(_definition(each) for each, _ in self._columns)]
-
-    def cells(self, obj: Part, now: float) -> Sequence[Any]:
-        """Returns one row; a cell whose path has no value is empty."""
-        found = ((each["type"], find_values(steps, obj)) for each, steps in self._columns)
-        return [name_of(obj), *(_cell(kind, values[0], now) if values else None for kind, values in found)]
-
-
-def _definition(column: Part) -> Obj:
-    default = f"Custom resource definition column (in JSONPath format): {column['jsonPath']}"
-    return {
-        "name": column["name"],
-        "type": column["type"],
-        "format": column.get("format", ""),
-        "description": column.get("description") or default,
-        "priority": column.get("priority", 0),
-    }
-
-
-def _cell(kind: str, value: Any, now: float) -> Any:
-    """Converts a value to its column's type; None if it does not fit."""
-    if kind == "date":
-        return format_age(value, now) if isinstance(value, str) else None
-    if kind == "string":
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    if kind == "boolean":
-        return value if isinstance(value, bool) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return int(value) if kind == "integer" else value

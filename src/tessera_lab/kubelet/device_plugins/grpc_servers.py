@@ -12,8 +12,8 @@ from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import KUBELET_SOCKET
 from tessera.kubelet.wire import VERSION, container_devices_to_wire, pod_to_wire
-from tessera_lab.kubelet.device_plugins.plugin_client import GrpcPluginClient
-from tessera_lab.kubelet.device_plugins.registration import (
+from tessera_lab.kubelet.device_plugins.plugin_client import (
+    GrpcPluginClient,
     PodResourcesSource,
     RegistrationError,
     RegistrationHandler,

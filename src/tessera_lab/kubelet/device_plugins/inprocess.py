@@ -23,7 +23,7 @@ from tessera.kubelet.interfaces import (
     PodResources,
     PreferredRequest,
 )
-from tessera_lab.kubelet.device_plugins.registration import PodResourcesSource, RegistrationError, RegistrationHandler
+from tessera_lab.kubelet.device_plugins.plugin_client import PodResourcesSource, RegistrationError, RegistrationHandler
 
 T = TypeVar("T")
 

@@ -1,11 +1,13 @@
-"""Calls device plugins as kubelet does.
+"""Kubelet's side of the device-plugin protocol, in plain values: its calls, and the calls that it serves.
 
 The simulated kubelet and tests call plugins through :class:`PluginClient`. :class:`GrpcPluginClient` reaches a plugin
-over its unix socket; ``InProcessPluginClient`` (in ``inprocess``) reaches one in the same process. Both answer alike,
-so the simulated kubelet has one code path.
+over its unix socket; ``InProcessPluginClient`` (in ``inprocess``) reaches one in the same process. Both return the same
+values, so the simulated kubelet has one code path. The socket servers (``grpc_servers``) and the in-process bus
+(``inprocess``) call :class:`RegistrationHandler` and :class:`PodResourcesSource`.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,9 +18,11 @@ import grpc.aio
 from tessera.kubelet.interfaces import (
     PRE_START_TIMEOUT,
     ContainerAllocateResponse,
+    ContainerDevices,
     Device,
     PluginError,
     PluginOptions,
+    PodResources,
     PreferredRequest,
 )
 from tessera.kubelet.methods import (
@@ -167,3 +171,51 @@ class GrpcPluginClient:
 
     def _gone(self, call: str, reason: str | None) -> ConnectionError:
         return ConnectionResetError(f"device plugin at {self._socket} does not answer {call}: {reason}")
+
+
+_QUALIFIED_NAME = re.compile(
+    r"(?=.{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+class RegistrationError(Exception):
+    """Kubelet refuses a registration; the text goes back to the plugin."""
+
+
+class RegistrationHandler(Protocol):
+    """Called for every registration. The newest client of a resource replaces the older one, which it may close."""
+
+    async def __call__(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
+        """Accepts the plugin; returns before it reads the device list.
+
+        Raises:
+            RegistrationError: refused.
+        """
+        ...
+
+
+class PodResourcesSource(Protocol):
+    """Answers the calls of the pod-resources API."""
+
+    async def list(self) -> Sequence[PodResources]:
+        """Every pod of the node with the devices of its containers."""
+        ...
+
+    async def allocatable(self) -> Sequence[ContainerDevices]:
+        """Every device that can be allocated, free or not."""
+        ...
+
+    async def get(self, name: str, namespace: str) -> PodResources | None:
+        """Returns one pod; ``None`` if the node has none of that name."""
+        ...
+
+
+def is_extended_resource_name(name: str) -> bool:
+    """True if kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
+
+    As Kubernetes' ``IsExtendedResourceName``: its quota form ``requests.<name>`` must be a qualified name too.
+    """
+    if _QUALIFIED_NAME.fullmatch(f"requests.{name}") is None or _QUALIFIED_NAME.fullmatch(name) is None:
+        return False
+    domain = name.split("/", 1)[0]
+    return not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io") or name.startswith("requests."))

@@ -20,8 +20,7 @@ from tessera.kubelet.interfaces import (
     PodResources,
     PreferredRequest,
 )
-from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
-from tessera_lab.kubelet.device_plugins.registration import RegistrationError, is_extended_resource_name
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient, RegistrationError, is_extended_resource_name
 from tessera_lab.kubelet.devices.checkpoint import Checkpoint
 from tessera_lab.kubelet.devices.device_ledger import (
     DeviceChoice,
@@ -84,7 +83,7 @@ class DeviceManager:
     # Plugins
 
     async def registered(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
-        """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.registration.Registered`.
+        """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.plugin_client.Registered`.
 
         Raises:
             RegistrationError: the name is not that of an extended resource.
@@ -242,7 +241,7 @@ class DeviceManager:
             if pod.uid not in uids:
                 self.release(pod.uid)
 
-    # Pod-resources (tessera_lab.kubelet.device_plugins.registration.PodResourcesSource)
+    # Pod-resources (tessera_lab.kubelet.device_plugins.plugin_client.PodResourcesSource)
 
     async def list(self) -> Sequence[PodResources]:
         """Every pod that is not finished, with its devices."""

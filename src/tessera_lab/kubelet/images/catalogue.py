@@ -37,7 +37,7 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size_mib: size of its layers as transferred, MiB.
         program: runs in each of its containers; None: the container's command is simulated
-            (:mod:`tessera_lab.kubelet.containers.simulated_command`).
+            (:mod:`tessera_lab.kubelet.containers.runtime`).
         shared_mib: part of the size in layers that all images of its repository share; a node that has one of these
             images does not pull these layers again.
         architectures: the architectures that it exists for, as registries name them.

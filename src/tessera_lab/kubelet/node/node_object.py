@@ -22,7 +22,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import LEASES, NODES
 from tessera_lab.kubelet.context import KubeletOptions
-from tessera_lab.kubelet.device_plugins.registration import is_extended_resource_name
+from tessera_lab.kubelet.device_plugins.plugin_client import is_extended_resource_name
 
 Json = Mapping[str, Any]
 

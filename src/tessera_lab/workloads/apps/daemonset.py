@@ -13,7 +13,6 @@ from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.kube.resources.meta import key_of
 from tessera_lab.scheduler.filters.node_placement import pinned_names, selector_matches, untolerated
 from tessera_lab.workloads.apps.rollout import template_hash
-from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
     Json,
@@ -24,7 +23,7 @@ from tessera_lab.workloads.base.ownership import (
     queue_itself,
 )
 from tessera_lab.workloads.base.pods import PodMaker, available_in, created_at, from_template, is_ready, phase
-from tessera_lab.workloads.base.work_queue import WorkQueue
+from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"

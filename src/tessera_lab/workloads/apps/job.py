@@ -11,7 +11,6 @@ from typing import Any
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
-from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, OwnershipClaims, is_being_deleted, queue_controller, queue_itself
 from tessera_lab.workloads.base.pods import (
@@ -23,7 +22,7 @@ from tessera_lab.workloads.base.pods import (
     is_ready,
     phase,
 )
-from tessera_lab.workloads.base.work_queue import WorkQueue
+from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 #: Seconds: first and longest pause before failed pods are replaced (``DefaultJobPodFailureBackOff``, ``Max...``).
 FIRST_PAUSE = 10.0

@@ -9,7 +9,6 @@ from typing import Any
 from tessera.clock import rfc3339
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
-from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
     Json,
@@ -20,7 +19,7 @@ from tessera_lab.workloads.base.ownership import (
     queue_itself,
 )
 from tessera_lab.workloads.base.pods import PodMaker, available_in, deletion_rank, from_template, is_active, is_ready
-from tessera_lab.workloads.base.work_queue import WorkQueue
+from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 #: Most pods created or deleted in one round (``BurstReplicas``).
 BURST = 500

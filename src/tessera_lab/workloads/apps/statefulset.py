@@ -13,7 +13,6 @@ from typing import Any
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera_lab.workloads.apps.rollout import replicas, template_hash
-from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
     Json,
@@ -25,7 +24,7 @@ from tessera_lab.workloads.base.ownership import (
     queue_itself,
 )
 from tessera_lab.workloads.base.pods import PodMaker, available_in, from_template, is_ready, phase
-from tessera_lab.workloads.base.work_queue import WorkQueue
+from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 NAME_LABEL = "statefulset.kubernetes.io/pod-name"

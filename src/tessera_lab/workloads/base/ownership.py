@@ -16,8 +16,7 @@ from tessera.kube.resources import LabelSelector
 from tessera.kube.resources.meta import Resource, key_of
 from tessera.kube.selectors import Selector, make_selector
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera_lab.workloads.base.expectations import Expectations
-from tessera_lab.workloads.base.work_queue import WorkQueue
+from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 Json = Mapping[str, Any]
 

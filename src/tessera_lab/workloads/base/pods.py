@@ -8,9 +8,9 @@ from tessera.clock import parse_rfc3339
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import Resource
-from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted, owner_reference
+from tessera_lab.workloads.base.work_queue import Expectations
 
 #: Pods created first, then twice as many each time: a quota that refuses one refuses all (``slowStartBatch``).
 _FIRST_BATCH = 1

@@ -1,16 +1,22 @@
-"""A work queue of keys: one worker per key at a time, each key queued at most once, failures retried after a pause.
+"""A work queue of keys, and expectations: the machinery by which a controller never repeats its own writes.
 
-A handler learns only *that* something about a key changed and reads the newest state itself. So the queue does not
-queue a key twice, and it handles a key once more that was added while a worker handled it.
-Timers are the event loop's, so they follow virtual time where the loop does.
+The queue has one worker per key at a time and each key at most once; it retries failures after a pause. A handler
+learns only *that* something about a key changed and reads the newest state itself. A key that was added while a worker
+handled it is handled once more. Timers are the event loop's, so they follow virtual time where the loop does.
+
+A controller decides from its mirror, and the mirror is always a little behind its own writes. So before it creates or
+deletes, it records the change as an expectation (:class:`Expectations`); while an expectation is open, it does not
+count again. An expectation that is not met expires after five minutes (``pkg/controller/controller_utils.go``).
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tessera.clock import Clock
 from tessera.kube.backoff import LONGEST, SHORTEST, Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -134,3 +140,58 @@ class WorkQueue(Generic[K]):
     def _new_backoff(self) -> Backoff:
         shortest, longest = self._bounds
         return Backoff(self._rng, shortest=shortest, longest=longest)
+
+
+#: Lifetime of an expectation, seconds.
+GIVE_UP_AFTER = 300.0
+
+
+@dataclass
+class _Expected:
+    creations: int = 0
+    deletions: set[str] = field(default_factory=set)
+    since: float = 0.0
+
+
+class Expectations:
+    """Expectations of one controller, by the key of the reconciled object.
+
+    Args:
+        clock: for the expiry.
+        look_again: queues a key whose expectation has expired.
+    """
+
+    def __init__(self, clock: Clock, look_again: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._look_again = look_again
+        self._expected: dict[str, _Expected] = {}
+
+    def are_met(self, key: str) -> bool:
+        """True if nothing is expected (any more)."""
+        expected = self._expected.get(key)
+        if expected is None:
+            return True
+        if expected.creations > 0 or expected.deletions:
+            return self._clock.monotonic() - expected.since >= GIVE_UP_AFTER
+        return True
+
+    def expect(self, key: str, *, creations: int = 0, deletions: Iterable[str] = ()) -> None:
+        """Records creations and deletions (UIDs) before their requests. Replaces an expired expectation."""
+        self._expected[key] = _Expected(creations, set(deletions), self._clock.monotonic())
+        asyncio.get_running_loop().call_later(GIVE_UP_AFTER, self._look_again, key)
+
+    def created(self, key: str, number: int = 1) -> None:
+        """Counts creations that were seen, or failed."""
+        expected = self._expected.get(key)
+        if expected is not None:
+            expected.creations -= number
+
+    def deleted(self, key: str, uid: str) -> None:
+        """Removes the expected deletion of a UID: the object is gone, is being deleted, or could not be deleted."""
+        expected = self._expected.get(key)
+        if expected is not None:
+            expected.deletions.discard(uid)
+
+    def forget(self, key: str) -> None:
+        """Drops the expectations of a removed object."""
+        self._expected.pop(key, None)

@@ -8,9 +8,8 @@ from tessera.clock import parse_rfc3339
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.schemas import schema_library
 from tessera_lab.apiserver.tables.ages import format_duration
-from tessera_lab.apiserver.tables.other_columns import CustomColumns
 from tessera_lab.apiserver.tables.pod_columns import summarize_pod
-from tessera_lab.apiserver.tables.table import builtin_columns
+from tessera_lab.apiserver.tables.table import CustomColumns, builtin_columns
 
 CREATED = "2026-01-31T12:00:00Z"
 NOW = parse_rfc3339(CREATED) + 300

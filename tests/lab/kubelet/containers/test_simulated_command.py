@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera_lab.kubelet.containers.simulated_command import parse_command
+from tessera_lab.kubelet.containers.runtime import parse_command
 
 
 @pytest.mark.parametrize(

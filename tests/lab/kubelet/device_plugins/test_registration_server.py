@@ -10,7 +10,7 @@ import pytest
 from tessera.kubelet.methods import REGISTER
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera_lab.kubelet.device_plugins.grpc_servers import RegistrationServer
-from tessera_lab.kubelet.device_plugins.registration import is_extended_resource_name
+from tessera_lab.kubelet.device_plugins.plugin_client import is_extended_resource_name
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from tessera.driver.nodes.os_image import parse_os_image
+from tessera_lab.cluster.options import SYSTEMS, OperatingSystem, find_system, parse_system
 from tessera_lab.experiments import scenarios
-from tessera_lab.simulation.operating_systems import SYSTEMS, OperatingSystem, find_system, parse_system
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -1,15 +1,21 @@
-"""Checks that a write is about the stored object, by resourceVersion and by uid.
+"""Rules of a write: it must be about the stored object, and it changes only the fields that its path may change.
 
-A PUT with another uid is a conflict. A patch with another uid is invalid, since a uid cannot change. A patch of a
-custom resource's status may have another uid: the server ignores the metadata in it.
+Preconditions are resourceVersion and uid. A PUT with another uid is a conflict. A patch with another uid is invalid,
+since a uid cannot change. A patch of a custom resource's status may have another uid: the server ignores the metadata
+in it.
+
+A write to a resource with a status subresource leaves the status as it is; a write to the status changes nothing else.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
+from tessera_lab.apiserver.kinds.metadata import restore_immutable_metadata
 from tessera_lab.apiserver.request.server_state import ResourceRequest
+from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict, invalid
+from tessera_lab.apiserver.storage.store import deep_copy
 from tessera_lab.apiserver.validation.strategies import find_strategy
 
 Read = Mapping[str, Any]
@@ -61,6 +67,40 @@ def check_deletion(ask: ResourceRequest, stored: Read, name: str) -> None:
             raise conflict(ask.resource.group, ask.resource.kind, name, why)
 
 
+def select_applied_fields(ask: ResourceRequest, config: Obj) -> Obj:
+    """Returns the part of a configuration that this subresource may change."""
+    if not ask.resource.status_subresource:
+        return config
+    if ask.route.subresource == "status":
+        return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
+    return {key: value for key, value in config.items() if key != "status"}
+
+
+def restore_protected_fields(ask: ResourceRequest, obj: Obj, old: Obj) -> Obj:
+    """Returns the object with every field restored that this subresource may not change."""
+    obj.setdefault("metadata", {})
+    if ask.route.subresource == "status":
+        # managedFields, by far the largest part, are replaced whole and never changed in place.
+        meta = {key: value if key == "managedFields" else deep_copy(value) for key, value in old["metadata"].items()}
+        restored = {**old, "metadata": meta}
+        _copy_field(restored, obj, "status")
+        if ask.resource.storage in _STATUS_WRITES_METADATA:
+            for key in ("labels", "annotations"):
+                _copy_field(restored["metadata"], obj["metadata"], key)
+        _copy_field(restored["metadata"], obj["metadata"], "managedFields")
+        return restored
+    restore_immutable_metadata(obj, old)
+    if ask.resource.status_subresource and ask.route.subresource == "":
+        _copy_field(obj, old, "status")
+        find_strategy(ask.resource).prepare_update(obj, old)
+    return obj
+
+
+def starts_without_status(resource: ResourceType) -> bool:
+    """True if a create drops ``status``; a node brings its own, as kubelet registers it."""
+    return resource.status_subresource and resource.storage != GroupResource("", "nodes")
+
+
 def _is_other_uid(ask: ResourceRequest, wanted: str, is_now: str) -> StatusError:
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {is_now}"
     return conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
@@ -73,3 +113,14 @@ def _conflict_error(ask: ResourceRequest, field: str, text: str) -> StatusError:
 
 def _takes_status_only(ask: ResourceRequest) -> bool:
     return ask.route.subresource == "status" and bool(ask.resource.served_crd)
+
+
+#: Kinds whose status subresource writes labels and annotations too.
+_STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
+
+
+def _copy_field(to: Obj, source: Mapping[str, Any], key: str) -> None:
+    if key in source:
+        to[key] = source[key]
+    else:
+        to.pop(key, None)
