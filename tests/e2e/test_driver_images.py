@@ -128,11 +128,11 @@ def test_a_site_gets_what_its_nodes_and_their_next_kernels_need(
         "toolkit:v1.20.0",
         "manager:v0.12.0",
     }
-    assert mirror().count("there already: ") == 5
+    assert mirror().count("exists already: ") == 5
 
 
 def test_without_a_policy_the_command_says_what_to_give_instead(cluster: Any, policy: str) -> None:
     cluster.kubectl("patch", "clusterpolicy", policy, "--type=merge", "-p", '{"spec":{"driver":{"enabled":false}}}')
     told = cluster.tessera("driver", "images", "--cluster", fails=True)
-    assert "nobody asks for drivers in this cluster" in told
+    assert "no policy of this cluster installs drivers" in told
     assert "Give --kernel and --os instead" in told

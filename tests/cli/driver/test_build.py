@@ -111,7 +111,7 @@ def test_what_is_given_reaches_the_order(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_version_of_rhcos_finds_the_toolkit(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = told(capsys, *RHCOS, "--rhcos", "415.92.202403191241-0", "--local")
+    shown = told(capsys, *RHCOS, "--rhcos-version", "415.92.202403191241-0", "--local")
     assert "openshift/driver-toolkit:415.92.202403191241-0" in shown
 
 
@@ -201,7 +201,7 @@ def test_a_second_command_follows_the_same_job(capsys: pytest.CaptureFixture[str
     async def story(world: World) -> None:
         await asyncio.gather(world.build(), world.build())
         await world.build()
-        assert "delete it to build again" in capsys.readouterr().out
+        assert "delete the Job to build again" in capsys.readouterr().out
         assert await world.jobs() == [f"{ORDER.name}-1"]
 
     in_world(story)

@@ -87,7 +87,7 @@ def test_the_newest_kernel_of_an_archive_is_what_is_to_come(
 def test_a_file_of_kernels_is_a_source_too(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "kernels"
     file.write_text(f"# next week\n{K} amd64\n")
-    assert asked(host, "--list", str(file)) == 0
+    assert asked(host, "--kernel-list", str(file)) == 0
     assert "1/1 covered" in capsys.readouterr().out
 
 
@@ -113,13 +113,13 @@ def test_the_kernel_with_large_pages_is_asked_for_too_where_nodes_run_it(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--kernels", K, "--os", "ubuntu22.04"], "which driver? Give --version, or --cluster"),
-        (["--version", "535"], "which kernels? Give --kernels, --list, --apt-index or --toolkit-release, or --cluster"),
-        (["--kernels", K, "--version", "535"], "--os is needed with --kernels"),
+        (["--kernels", K, "--os", "ubuntu22.04"], "give the driver's --version, or --cluster"),
+        (["--version", "535"], "give kernels by --kernels, --kernel-list, --apt-index or"),
+        (["--kernels", K, "--version", "535"], "--apt-index need --os"),
         (["--kernels", "latest", "--os", "ubuntu22.04", "--version", "535"], "write what uname -r says"),
         (
             ["--kernels", K, "--os", "ubuntu22.04", "--version", "535", "--announce"],
-            "--announce writes into the cluster: give --cluster",
+            "--announce writes into the cluster: add --cluster",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_an_archive_without_the_flavour_is_told(tmp_path: Path, capsys: pytest.C
     index = tmp_path / "Packages"
     index.write_text(f"Package: linux-image-{K}\n")
     assert asked("r.local", "--apt-index", str(index), "--flavour", "aws") == 1
-    assert "no kernel of flavour 'aws' in it" in capsys.readouterr().err
+    assert "no kernel of flavour 'aws'; try another --flavour" in capsys.readouterr().err
 
 
 def test_nothing_known_to_come_blocks_no_reboot_unless_that_is_asked_for(
@@ -144,11 +144,11 @@ def test_nothing_known_to_come_blocks_no_reboot_unless_that_is_asked_for(
 ) -> None:
     empty = tmp_path / "kernels"
     empty.write_text("# none yet\n")
-    assert asked("r.local", "--list", str(empty)) == 0
+    assert asked("r.local", "--kernel-list", str(empty)) == 0
     told = capsys.readouterr()
-    assert told.out == "No kernel is known to come.\n"
-    assert told.err == "warning: nobody has said which kernel comes, so nothing was looked for there\n"
-    assert asked("r.local", "--list", str(empty), "--fail-if-unknown") == NOT_KNOWN == 4
+    assert told.out == "No next kernel is known.\n"
+    assert told.err == "warning: the next kernel is unknown, so its driver image was not checked\n"
+    assert asked("r.local", "--kernel-list", str(empty), "--fail-if-unknown") == NOT_KNOWN == 4
 
 
 def test_a_kernel_that_is_known_needs_no_warning(host: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_a_kernel_that_is_known_needs_no_warning(host: str, capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("option", ["--list", "--apt-index", "--toolkit-release"])
+@pytest.mark.parametrize("option", ["--kernel-list", "--apt-index", "--toolkit-release"])
 def test_a_file_that_cannot_be_read_is_named(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").write_bytes(b"5.15\xff")
     assert asked("r.local", option, str(tmp_path / "x")) == 1
@@ -212,10 +212,10 @@ async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) 
     report = await report_for_cluster(cluster, PLAIN, [])
     assert (report.open, report.known, report.unknown) == (True, False, ("ubuntu22.04 amd64",))
     assert list(report_table(report)) == [
-        "ubuntu22.04 amd64: not known which kernel comes",
-        "No kernel is known to come.",
+        "ubuntu22.04 amd64: next kernel unknown",
+        "No next kernel is known.",
     ]
-    assert "nobody has said which kernel comes for ubuntu22.04 amd64" in describe_unknown(report, cluster=True)
+    assert "the next kernel of ubuntu22.04 amd64 is unknown" in describe_unknown(report, cluster=True)
     assert "ConfigMap tessera-system/driver-next-kernels" in describe_unknown(report, cluster=True)
     assert json.loads(report_json(report))["unknown"] == ["ubuntu22.04 amd64"]
 
@@ -225,7 +225,7 @@ async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await report_for_cluster(cluster, PLAIN, [])
     assert (report.open, report.known) == (True, False)
-    assert describe_unknown(report, cluster=True).startswith("warning: lines of the lists cannot be read")
+    assert describe_unknown(report, cluster=True).startswith("warning: some lines of the lists cannot be read")
 
 
 async def test_in_a_lab_it_is_said_that_its_registries_are_elsewhere(

@@ -58,7 +58,7 @@ def test_a_kernels_images_are_listed_with_what_they_are(capsys: pytest.CaptureFi
     assert all(each["digest"].startswith("sha256:") and each["sizeBytes"] for each in said.json["tags"])
     table = images(capsys, origin, *NODES)
     assert table.out.splitlines()[0].split() == ["TAG", "ANSWER", "SIZE", "DIGEST"]
-    assert "give --version" in table.out
+    assert "Give the driver's --version" in table.out
 
 
 def test_the_image_that_is_taken_is_marked_and_the_others_have_a_reason(
@@ -80,7 +80,7 @@ def test_the_image_that_is_taken_is_marked_and_the_others_have_a_reason(
 
     table = images(capsys, origin, *NODES, "--version", "525.125.06")
     assert table.code == 0
-    assert f"Taken: {answer['image']}" in table.out
+    assert f"Tessera uses: {answer['image']}" in table.out
     (marked,) = [line for line in table.out.splitlines() if line.startswith("*")]
     assert marked.split()[1:4] == ["precompiled-branch", "525-5.15.0-69-generic-ubuntu22.04", "found"]
 
@@ -126,7 +126,7 @@ def test_a_refusal_while_asking_for_a_kernel_is_told_with_its_name(
     said = images(capsys, locked, *NODES, "--version", "525.125.06")
     assert said.code == 1
     assert "unauthorized" in said.out
-    assert "The tags could not be listed: " in said.out
+    assert "The registry did not list the tags: " in said.out
 
 
 def test_a_registry_without_tls_is_not_asked_unless_told_to(capsys: pytest.CaptureFixture[str], origin: str) -> None:
@@ -145,7 +145,7 @@ def test_a_registry_without_tls_is_not_asked_unless_told_to(capsys: pytest.Captu
         ([*NODES[:3], "Ubuntu 22.04"], "write ID and VERSION_ID of os-release, for example ubuntu22.04"),
         (["--kernel", "x", "--os", "ubuntu22.04"], "write what uname -r says"),
         (["--repository", "nvcr.io/Nvidia"], "its repository 'Nvidia/driver' is not lower-case"),
-        (["--ca", __file__], "has no certificate in PEM"),
+        (["--registry-ca", __file__], "has no certificate in PEM"),
         (["--auth", __file__], "is no JSON of the form"),
     ],
 )

@@ -44,7 +44,7 @@ def test_what_a_kernel_needs_is_copied_once(mirror: Mirror, capsys: pytest.Captu
         f"copied: {mirror.origin}/nvidia/{name} to {mirror.site}/copies/{name}" for name in (BRANCH, BUILDER)
     ]
     assert sorted(mirror.there(capsys)) == [BRANCH.partition(":")[2], BUILDER.partition(":")[2]]
-    assert mirror(*NODES) == [f"there already: {mirror.site}/copies/{name}" for name in (BRANCH, BUILDER)]
+    assert mirror(*NODES) == [f"exists already: {mirror.site}/copies/{name}" for name in (BRANCH, BUILDER)]
 
 
 def test_nodes_find_in_the_mirror_what_they_find_at_the_origin(
@@ -54,7 +54,7 @@ def test_nodes_find_in_the_mirror_what_they_find_at_the_origin(
     digests = []
     for repository in (f"{mirror.origin}/nvidia", f"{mirror.site}/copies"):
         assert main(["driver", "images", "--repository", repository, "--plain-http", *NODES]) == 0
-        (taken,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Taken: ")]
+        (taken,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Tessera uses: ")]
         digests.append(taken.partition("@")[2])
     assert digests[0] == digests[1]
 
@@ -65,7 +65,7 @@ def test_the_commands_of_a_dry_run_do_the_same(mirror: Mirror) -> None:
     for line in commands:
         subprocess.run(shlex.split(line), check=True, capture_output=True)
     assert mirror(*NODES, "--dry-run") == [
-        f"# there already: {mirror.site}/copies/{name}" for name in (BRANCH, BUILDER)
+        f"# exists already: {mirror.site}/copies/{name}" for name in (BRANCH, BUILDER)
     ]
 
 
@@ -81,11 +81,11 @@ def test_the_seeds_fork_comes_over_under_the_name_that_nvidias_operator_asks_for
 def test_several_architectures_and_kernels_to_come(mirror: Mirror, tmp_path: Path) -> None:
     kernels = tmp_path / "kernels"
     kernels.write_text("# soon\n5.15.0-119-generic\nubuntu22.04 5.15.0-69-generic arm64\n")
-    copied = mirror("--next-kernels", str(kernels), "--os", "ubuntu22.04", "--version", "525.125.06")
+    copied = mirror("--kernel-list", str(kernels), "--os", "ubuntu22.04", "--version", "525.125.06")
     assert [line.split()[3] for line in copied] == [f"{mirror.site}/copies/{BUILDER}"]
-    again = mirror(*NODES, "--arch", "amd64", "--arch", "arm64", "--all")
+    again = mirror(*NODES, "--arch", "amd64", "--arch", "arm64", "--all-platforms")
     assert [line.split(" (")[0].rpartition("/")[2] for line in again] == [BRANCH, BUILDER]
-    assert again[1].startswith("there already: ")
+    assert again[1].startswith("exists already: ")
 
 
 def test_without_the_builder_every_kernel_needs_its_own_image(mirror: Mirror) -> None:
@@ -124,7 +124,7 @@ def test_credentials_reach_skopeo_by_file_only(
 
 
 def test_a_file_of_kernels_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    named = ["--from", "a.local/x", "--to", "b.local/x", "--version", "525", "--os", "ubuntu22.04", "--next-kernels"]
+    named = ["--from", "a.local/x", "--to", "b.local/x", "--version", "525", "--os", "ubuntu22.04", "--kernel-list"]
     for content, says in (
         (b"\xff", "not UTF-8: byte 0 is 0xff"),
         (b"5.15.0-69-generic sparc\n", "only amd64 or arm64"),
@@ -139,10 +139,10 @@ def test_a_file_of_kernels_that_cannot_be_read_is_named(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--to", "r.local/x"], "give --from, --version, and --kernel with --os or --next-kernels"),
+        (["--to", "r.local/x"], "give --from, --version, and --kernel with --os or --kernel-list"),
         (["--from", "a.io/b"], "Missing option '--to'"),
         (["--to", "r.local/x", "--from", "a.io/b", "--version", "1", "--kernel", "6.1"], "--kernel needs --os"),
-        (["--to", "r.local/x", "--cluster", "--from", "a.io/b"], "leave out what names others"),
+        (["--to", "r.local/x", "--cluster", "--from", "a.io/b"], "leave --from, --kernel and --version out"),
     ],
 )
 def test_what_is_wrong_with_a_command_is_one_line(

@@ -116,7 +116,7 @@ def test_a_status_that_cannot_be_read_is_none() -> None:
 
 
 def test_nothing_to_tell_is_told() -> None:
-    assert shown() == ["No node has a card, as far as its labels say."]
+    assert shown() == ["No node has a card according to its labels."]
 
 
 def test_what_failed_or_is_blocked_makes_the_exit_code() -> None:

@@ -1,19 +1,19 @@
-"""``tessera driver``: which driver image a node gets, whether it is there, and how it comes to where it is needed."""
+"""``tessera driver``: shows the nodes' drivers, and finds, builds and mirrors driver images."""
 
 import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
 
-#: A command a file.
+#: Each command is one file.
 COMMANDS: Table = {
-    "status": ("tessera.cli.driver.status", "Show how each node comes to its driver, how far it is, and why."),
-    "images": ("tessera.cli.driver.images", "Say which driver images a registry has for a kernel, and which is taken."),
-    "build": ("tessera.cli.driver.build", "Build a driver image with finished modules for one kernel, in the cluster."),
-    "coverage": ("tessera.cli.driver.coverage", "Say whether kernels that are to come have a driver image; a gate."),
+    "status": ("tessera.cli.driver.status", "Show each node's driver, how it is installed, and its progress."),
+    "images": ("tessera.cli.driver.images", "List a registry's driver images for a kernel, and the one Tessera uses."),
+    "build": ("tessera.cli.driver.build", "Build a driver image with precompiled modules for one kernel."),
+    "coverage": ("tessera.cli.driver.coverage", "Check that the next kernels have a driver image, before a reboot."),
     "mirror": ("tessera.cli.driver.mirror", "Copy the driver images that kernels need into another registry."),
 }
 
 
 @click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
 def command() -> None:
-    """Look after drivers and their images."""
+    """Show the nodes' drivers; find, build and mirror driver images."""

@@ -1,4 +1,4 @@
-"""``tessera driver build``: an image with finished kernel modules for one kernel, built by a Job of the cluster."""
+"""``tessera driver build``: builds an image with precompiled modules for one kernel, by a Job in the cluster."""
 
 import asyncio
 from pathlib import Path
@@ -16,35 +16,51 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--kernel", required=True, metavar="NAME", help="What uname -r says on the nodes.")
+@click.option("--kernel", required=True, metavar="NAME", help="The nodes' kernel, uname -r.")
 @click.option(
-    "--os", "system", required=True, metavar="NAME", help="ID and VERSION_ID: ubuntu22.04, rhcos4.15, rhel9.4."
+    "--os", "system", required=True, metavar="NAME", help="The nodes' ID and VERSION_ID: ubuntu22.04, rhcos4.15."
 )
-@click.option("--version", "driver", required=True, metavar="NAME", help="Driver version, 550.54.14; on Ubuntu or 550.")
-@click.option("--to", "repository", required=True, metavar="REPO", help="registry/path/image to push to; no tag.")
-@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: what the kernel's name says, or amd64]")
-@click.option("--open/--proprietary", "open_modules", default=None, help="Kernel modules.  [default: by the branch]")
-@click.option("--rhcos", metavar="NAME", default="", help="Version of RHCOS, 415.92.202402201450-0: finds its toolkit.")
-@click.option("--dtk-image", metavar="IMAGE", default="", help="The Driver Toolkit, or what else has the headers.")
-@click.option("--base-image", metavar="IMAGE", default="", help="What the image stands on.  [default: Ubuntu's or UBI]")
-@click.option("--buildah-image", metavar="IMAGE", help="What the Job runs.")
-@click.option("--downloads", metavar="URL", help="Where NVIDIA's .run files are found.")
-@click.option("--nvswitch/--no-nvswitch", default=True, help="Put fabric manager in, for nodes with NVSwitches.")
 @click.option(
-    "--push-secret", metavar="NAME", default="", help="Secret (dockerconfigjson) in tessera-system to push with."
+    "--version",
+    "driver",
+    required=True,
+    metavar="NAME",
+    help="Driver version, 550.54.14; on Ubuntu also a branch, 550.",
 )
-@click.option("--ca-config-map", metavar="NAME", default="", help="ConfigMap of *.crt that signed the registries.")
+@click.option("--to", "repository", required=True, metavar="REPO", help="Push to registry/path/image, without a tag.")
+@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: from the kernel's name, or amd64]")
+@click.option(
+    "--open/--proprietary", "open_modules", default=None, help="Kind of kernel modules.  [default: by the branch]"
+)
+@click.option(
+    "--rhcos-version",
+    "rhcos",
+    metavar="NAME",
+    default="",
+    help="RHCOS version, 415.92.202402201450-0, to find its Driver Toolkit.",
+)
+@click.option("--dtk-image", metavar="IMAGE", default="", help="Driver Toolkit, or another image with kernel headers.")
+@click.option("--base-image", metavar="IMAGE", default="", help="Base of the built image.  [default: Ubuntu's or UBI]")
+@click.option("--buildah-image", metavar="IMAGE", help="Image of the Job.")
+@click.option("--downloads", metavar="URL", help="Download NVIDIA's .run files from here.")
+@click.option("--nvswitch/--no-nvswitch", default=True, help="Put in the fabric manager, for nodes with NVSwitches.")
+@click.option(
+    "--push-secret", metavar="NAME", default="", help="Secret (dockerconfigjson) in tessera-system for the push."
+)
+@click.option(
+    "--ca-config-map", metavar="NAME", default="", help="ConfigMap with certificate authorities of registries (*.crt)."
+)
 @click.option("--tls-verify/--no-tls-verify", default=True, help="Check the registries' certificates.")
-@click.option("--dry-run", is_flag=True, help="Print what would run, as YAML that kubectl takes, and do nothing.")
-@click.option("--local", is_flag=True, help="Print only the commands that do the same without a cluster.")
-@click.option("--tool", type=click.Choice(["buildah", "podman"]), default="buildah", help="For --local.")
+@click.option("--dry-run", is_flag=True, help="Print the objects as YAML for kubectl, and create nothing.")
+@click.option("--local", is_flag=True, help="Print commands that build the image on your machine, and run nothing.")
+@click.option("--tool", type=click.Choice(["buildah", "podman"]), default="buildah", help="Tool of --local.")
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the Containerfile and its scripts there; for --local.",
+    help="Write the Containerfile and its scripts into DIR; for --local.",
 )
-@click.option("--wait", is_flag=True, help="Follow the build to its end.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the build.")
 @cluster_options
 @report_errors
 def command(
@@ -72,21 +88,23 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Build a driver image with finished modules for one kernel, and push it under the tag that nodes look for.
+    """Build a driver image with precompiled modules for one kernel, and push it under the tag that nodes need.
 
-    On Ubuntu nothing is compiled: Canonical's signed modules are put in. On RHEL, RHCOS and their relatives the modules
-    are compiled in the Driver Toolkit of that kernel. The build runs as a Job in namespace tessera-system, on a node of
-    the image's architecture, without root. One that runs already is followed and not begun a second time.
+    On Ubuntu, the image gets Canonical's signed modules; nothing is compiled. On RHEL, RHCOS and their relatives, the
+    modules are compiled in the Driver Toolkit of that kernel. The build runs as a Job in namespace tessera-system, on a
+    node of the image's architecture, without root. If such a Job runs already, the command follows it and creates no
+    second one.
 
-    Secrets in tessera-system that are used if they are there: driver-build-pull (dockerconfigjson: base images, Driver
-    Toolkit), driver-build-rhsm (org, activationkey), driver-build-signing-key (private_key.priv, public_key.der).
+    The build uses these Secrets in tessera-system if they exist: driver-build-pull (dockerconfigjson, for base images
+    and Driver Toolkit), driver-build-rhsm (org, activationkey), driver-build-signing-key (private_key.priv,
+    public_key.der).
 
     \b
     Examples:
       tessera driver build --kernel 5.15.0-119-generic --os ubuntu22.04 --version 535 \\
         --to registry.local/nvidia/driver --dry-run
       tessera driver build --kernel 5.14.0-284.55.1.el9_2.x86_64 --os rhcos4.15 --version 550.54.14 \\
-        --rhcos 415.92.202403191241-0 --to quay.io/me/driver --push-secret quay --wait
+        --rhcos-version 415.92.202403191241-0 --to quay.io/me/driver --push-secret quay --wait
       tessera driver build ... --local --tool podman --files driver-build
     """
     import msgspec
@@ -97,7 +115,7 @@ def command(
 
     nodes = msgspec.structs.replace(pool_of(kernel, system, arch), ostree=rhcos)
     if ":" in repository.rpartition("/")[2]:
-        raise click.UsageError(f"--to {repository}: leave the tag out; it follows from version, kernel and system")
+        raise click.UsageError(f"--to {repository}: leave the tag out; it is made from version, kernel and system")
     chosen = BuildSettings(
         nvswitch=nvswitch, push_secret=push_secret, ca_config_map=ca_config_map, tls_verify=tls_verify
     )
@@ -130,20 +148,20 @@ def _write(order: "BuildOrder", folder: Path) -> None:
         for name, text in build_context(order.family).items():
             (folder / name).write_text(text)
     except OSError as error:
-        told = f"{error.filename or folder} cannot be written: {error.strerror or error}"
-        raise CommandError(f"error: --files {folder}: {told}; name a folder that you may write into") from error
+        text = f"{error.filename or folder} cannot be written: {error.strerror or error}"
+        raise CommandError(f"error: --files {folder}: {text}; name a folder that you may write into") from error
 
 
 def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:
     from tessera.driver.build.containerfiles import local_commands
 
     commands = local_commands(order, tool=tool, folder=str(files or "driver-build"))
-    hint = "" if files else "# Add --files driver-build to have the Containerfile and its scripts written there.\n"
+    hint = "" if files else "# Add --files driver-build to write the Containerfile and its scripts there.\n"
     return f"# On a machine of architecture {order.pool.architecture}:\n{hint}{commands}"
 
 
 def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
-    """The ConfigMap with the Containerfile, and the Job, as kubectl takes them; the local commands as a remark."""
+    """The ConfigMap with the Containerfile and the Job as YAML; the local commands as comments."""
     import yaml
 
     from tessera.driver.build.builds import NAMESPACE
@@ -151,7 +169,7 @@ def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
     from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
     class Dumper(yaml.SafeDumper):
-        """Texts of several lines as they are."""
+        """Writes texts of several lines as blocks."""
 
     Dumper.add_representer(
         str,
@@ -184,13 +202,13 @@ async def _build(order: "BuildOrder", kubeconfig: Path | None, context: str | No
     from tessera.driver.build.states import BuildRetries
 
     async with connect("tessera-driver", kubeconfig, context) as client:
-        # Who asks by hand does not wait for a pause after somebody's failure.
+        # A user's command does not wait for the pause after an earlier failure.
         builds = BuildJobs(client, SystemClock(), rng=random.Random(), retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, order, wait=wait)
 
 
 async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> None:
-    """Has the Job made, or finds the one that there is, and follows it if asked to.
+    """Creates the Job, or finds the one that exists, and with ``wait`` follows it to its end.
 
     Raises:
         CommandError: the API server refuses the Job, or the build failed.
@@ -222,13 +240,13 @@ async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio
     name = f"Job tessera-system/{job_name(order, found.attempts)}"
     say(f"{name}: {order.target} for {order.pool.text}")
     if before.phase is BuildPhase.DONE:
-        say("This Job has built it before; delete it to build again.")
-    builds.set_wanted([])  # a failure is the user's to judge
-    told = ""
+        say("This Job has built the image before; delete the Job to build again.")
+    builds.set_wanted([])  # no second attempt after a failure; the user decides
+    printed = ""
     while wait and found.phase is BuildPhase.RUNNING:
-        if found.text and found.text != told:
+        if found.text and found.text != printed:
             say(found.text)
-            told = found.text
+            printed = found.text
         changed.clear()
         await changed.wait()
         found = builds.state(order)
@@ -238,7 +256,7 @@ async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio
 async def _wait_for_attempt(
     builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, failures: int
 ) -> "BuildState":
-    """The state once there is an attempt that has not failed before.
+    """Waits for a new attempt and returns the state.
 
     Raises:
         CommandError: the API server refuses the Job.

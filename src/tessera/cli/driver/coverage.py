@@ -1,4 +1,4 @@
-"""``tessera driver coverage``: whether kernels that are to come have a driver image, as a gate for reboots."""
+"""``tessera driver coverage``: checks that the next kernels have a driver image, before nodes reboot into them."""
 
 import asyncio
 from pathlib import Path
@@ -9,39 +9,52 @@ from tessera.cli.base.connection import cluster_options, report_errors
 from tessera.cli.base.console import say, say_json_text
 from tessera.cli.driver.registry_access import IMAGE, REPOSITORY, Access, output_option, registry_options
 
-#: Exit codes: a kernel has no image; it is not known which kernel comes, and that was asked for.
+#: Exit codes: a kernel has no image; the next kernel is unknown, with ``--fail-if-unknown``.
 NOT_COVERED, NOT_KNOWN = 3, 4
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command()
-@click.option("--kernels", "named", metavar="NAME[,NAME]", multiple=True, help="Kernels that are to come; with --os.")
-@click.option("--list", "lists", type=_FILE, multiple=True, help="A file of kernels, one a line; with --os.")
+@click.option("--kernels", "named", metavar="NAME[,NAME]", multiple=True, help="Next kernels; with --os.")
 @click.option(
-    "--apt-index", "indexes", type=_FILE, multiple=True, help="Packages, .gz or .xz of an archive; with --os."
+    "--kernel-list", "lists", type=_FILE, multiple=True, help="File of next kernels, one on a line; with --os."
 )
-@click.option("--flavour", default="generic", show_default=True, help="Of Ubuntu's kernels, for --apt-index.")
-@click.option("--newer-than", metavar="NAME", help="All newer kernels of --apt-index instead of its newest.")
 @click.option(
-    "--toolkit-release", type=_FILE, multiple=True, help="/etc/driver-toolkit-release.json of a Driver Toolkit."
+    "--apt-index",
+    "indexes",
+    type=_FILE,
+    multiple=True,
+    help="Package index of an apt archive (Packages, .gz, .xz): its newest kernel is the next one; with --os.",
 )
-@click.option("--release-info", type=_FILE, help="What oc adm release info -o json says of that toolkit's release.")
+@click.option("--flavour", default="generic", show_default=True, help="Flavour of Ubuntu's kernels in --apt-index.")
 @click.option(
-    "--large-pages", is_flag=True, help="Also an arm64 toolkit's kernel with pages of 64 KiB, which nodes may run."
+    "--newer-than", metavar="NAME", help="Take all kernels of --apt-index that are newer than this, not its newest."
 )
-@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID: ubuntu22.04, rhel9.4.")
+@click.option(
+    "--toolkit-release",
+    type=_FILE,
+    multiple=True,
+    help="/etc/driver-toolkit-release.json of an OpenShift Driver Toolkit: its kernel is the next one.",
+)
+@click.option("--release-info", type=_FILE, help="Output of oc adm release info -o json for that toolkit's release.")
+@click.option(
+    "--large-pages", is_flag=True, help="Also check the arm64 toolkit's kernel with 64 KiB pages, which nodes may run."
+)
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes: ubuntu22.04, rhel9.4.")
 @click.option("--arch", metavar="NAME", default="", help="amd64 or arm64.  [default: the nodes', else amd64]")
 @click.option(
-    "--cluster", is_flag=True, help="For the cluster's nodes and policies, and what driver-next-kernels lists."
+    "--cluster",
+    is_flag=True,
+    help="Check for the cluster's nodes and policies, and also the kernels in ConfigMap driver-next-kernels.",
 )
-@click.option("--version", "driver", metavar="NAME", default="", help="Without --cluster: driver version or branch.")
-@click.option("--repository", default=REPOSITORY, show_default=True, help="Without --cluster: of the image.")
-@click.option("--image", default=IMAGE, show_default=True, help="Without --cluster: its name.")
+@click.option("--version", "driver", metavar="NAME", default="", help="Driver version or branch, without --cluster.")
 @click.option(
-    "--fail-if-unknown", is_flag=True, help="Exit with 4 where nobody has said which kernel comes, instead of 0."
+    "--repository", default=REPOSITORY, show_default=True, help="Repository of driver images, without --cluster."
 )
-@click.option("--announce", is_flag=True, help="With --cluster: add the kernels to driver-next-kernels.")
+@click.option("--image", default=IMAGE, show_default=True, help="Name of driver images, without --cluster.")
+@click.option("--fail-if-unknown", is_flag=True, help="Exit with 4 instead of 0 if the next kernel is unknown.")
+@click.option("--announce", is_flag=True, help="Add the kernels to ConfigMap driver-next-kernels; with --cluster.")
 @output_option
 @registry_options
 @cluster_options
@@ -69,15 +82,16 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
-    """Say whether kernels that are to come have a driver image.
+    """Check that the next kernels of nodes have a driver image, before nodes reboot into them.
 
-    The exit code is 0 if all are covered, 3 if one is not or its registry does not answer, 1 if the question could not
-    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. Where nobody has said which kernel comes,
-    or a list has a line that is none, it is 0, or nodes whose kernels nobody lists would never reboot; standard error
-    says so, and with --fail-if-unknown it is 4. With --cluster the policies of the cluster
-    say which image is wanted, and the kernels listed in ConfigMap tessera-system/driver-next-kernels count too. The
-    controller follows that list, has images built for what is missing where a build repository is set, and shows the
-    same gate as the metric tessera_driver_next_kernel_covered.
+    A program that reboots nodes (kured, or a hook before a reboot) can use the exit code: 0 if all kernels have an
+    image; 3 if a kernel has none, or its registry does not answer; 1 after an error. If the next kernel of some nodes
+    is unknown, or a line of a list cannot be read, the command prints a warning and the exit code is 0, since otherwise
+    nodes without a list would never reboot; with --fail-if-unknown it is 4.
+
+    With --cluster, the cluster's policies name the driver images, and the kernels in ConfigMap
+    tessera-system/driver-next-kernels are checked too. The controller also follows that ConfigMap: it builds missing
+    images if a build repository is set, and exports the result as the metric tessera_driver_next_kernel_covered.
 
     \b
     Examples:
@@ -87,15 +101,16 @@ def command(
       tessera driver coverage --toolkit-release driver-toolkit-release.json --release-info next.json --cluster
     """
     if not cluster and not driver:
-        raise click.UsageError("which driver? Give --version, or --cluster for what the cluster's policies ask for")
+        raise click.UsageError("give the driver's --version, or --cluster to use the cluster's policies")
     if not cluster and not (named or lists or indexes or toolkit_release):
         raise click.UsageError(
-            "which kernels? Give --kernels, --list, --apt-index or --toolkit-release, or --cluster for what it lists"
+            "give kernels by --kernels, --kernel-list, --apt-index or --toolkit-release, or use the cluster's list"
+            " with --cluster"
         )
     if announce and not cluster:
-        raise click.UsageError("--announce writes into the cluster: give --cluster")
+        raise click.UsageError("--announce writes into the cluster: add --cluster")
     if (named or lists or indexes) and not system:
-        raise click.UsageError("--os is needed with --kernels, --list and --apt-index, for example ubuntu22.04")
+        raise click.UsageError("--kernels, --kernel-list and --apt-index need --os, for example ubuntu22.04")
     from tessera.cli.driver.kernel_coverage import (
         KernelSources,
         describe_unknown,

@@ -1,4 +1,4 @@
-"""Has images copied one after the other, and says of each what became of it."""
+"""Copies driver images one after the other, and prints the result of each copy."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,14 +29,14 @@ from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted.
+    """The options of a copy.
 
     Attributes:
-        skopeo: how it is run.
-        target: the repository that images are copied into.
-        builder: also images that build drivers.
-        whole: all platforms of each image.
-        dry_run: only say what would be done.
+        skopeo: skopeo with its options.
+        target: the repository into which images are copied.
+        builder: copy also the images that compile drivers on nodes.
+        whole: copy all platforms of each image.
+        dry_run: only print the commands.
     """
 
     skopeo: Skopeo
@@ -47,13 +47,13 @@ class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def copy_images(there: Registries, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:
-    """Finds, plans, and copies.
+    """Finds the images that nodes need, and copies those that the target lacks.
 
     Returns:
         The exit code: 1 if an image is missing or was not copied.
 
     Raises:
-        CommandError: nothing can be copied, since skopeo is missing.
+        CommandError: skopeo is not installed.
     """
     if not order.dry_run:
         try:
@@ -62,18 +62,18 @@ async def copy_images(there: Registries, order: CopyOrder, subjects: Sequence[Im
             raise CommandError(f"error: {error}") from error
     found = await find_needs(there, subjects, builder=order.builder)
     copies = plan_copies(found.needed, order.target, whole=order.whole)
-    done = [await _one(there, order, each) for each in copies]
+    done = [await _copy(there, order, each) for each in copies]
     for each in found.missing:
         say(f"no image: {each}", err=True)
     return 0 if all(done) and not found.missing else 1
 
 
-async def _one(there: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
-    """One image. Whether it is where it should be, or would be."""
+async def _copy(there: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
+    """Copies one image. Returns True if the target has it now, or would have it without ``dry_run``."""
     try:
         todo = required_copy(copy, await read_target_state(there.client, copy, there.keyring))
         if todo is None:
-            say(f"{'# ' if order.dry_run else ''}there already: {copy.target.text}")
+            say(f"{'# ' if order.dry_run else ''}exists already: {copy.target.text}")
         elif order.dry_run:
             say(order.skopeo.command_line(todo))
         else:
@@ -85,26 +85,31 @@ async def _one(there: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
     return True
 
 
-_READY_MADE = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VERBATIM)
+_PRECOMPILED = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VERBATIM)
 
 
 class ImageNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and a sentence for each pool or part for which nothing was."""
+    """The images that nodes need.
+
+    Attributes:
+        needed: the images that registries have.
+        missing: a sentence for each pool or program without an image.
+    """
 
     needed: tuple[NeededImage, ...]
     missing: tuple[str, ...]
 
 
 async def find_needs(there: Registries, subjects: Sequence[ImageSubject], *, builder: bool) -> ImageNeeds:
-    """The images that nodes need.
+    """Looks up the images that nodes need.
 
     Args:
-        there: what asks registries.
+        there: the registries.
         subjects: the nodes.
-        builder: also the image that builds drivers, where one with finished modules was found.
+        builder: look up the image that compiles drivers also if there is one with precompiled modules.
     """
-    groups = [_wanted(each, builder=builder) for each in subjects]
-    groups.extend([query] for query in dict.fromkeys(query for each in subjects for query in _beside(each)))
+    groups = [_driver_queries(each, builder=builder) for each in subjects]
+    groups.extend([query] for query in dict.fromkeys(query for each in subjects for query in _operand_queries(each)))
     answers = await asyncio.gather(*(_first(there, group) for group in groups))
     needed: dict[tuple[str, str], NeededImage] = {}
     missing = []
@@ -115,29 +120,29 @@ async def find_needs(there: Registries, subjects: Sequence[ImageSubject], *, bui
     return ImageNeeds(needed=tuple(needed.values()), missing=tuple(dict.fromkeys(missing)))
 
 
-def _wanted(subject: ImageSubject, *, builder: bool) -> list[ImageQuery]:
-    """What may serve, best first; only from the policy's own repository, since that is what is copied."""
+def _driver_queries(subject: ImageSubject, *, builder: bool) -> list[ImageQuery]:
+    """Queries for driver images, best first; only in the policy's own repository, the source of the copy."""
     policy = msgspec.structs.replace(subject.policy, mirrors=(), build_repository="")
-    asked = image_queries(policy, subject.pool)
-    ready = [each for each in asked if each.kind in _READY_MADE]
+    queries = image_queries(policy, subject.pool)
+    precompiled = [each for each in queries if each.kind in _PRECOMPILED]
     if not policy.use_precompiled:
-        return [each for each in asked if each.kind is ImageKind.BUILDER] or ready
-    return asked if builder else ready or asked
+        return [each for each in queries if each.kind is ImageKind.BUILDER] or precompiled
+    return queries if builder else precompiled or queries
 
 
-def _beside(subject: ImageSubject) -> Iterator[ImageQuery]:
-    """What else runs for the driver: the toolkit and the driver manager, where the policy names their images."""
+def _operand_queries(subject: ImageSubject) -> Iterator[ImageQuery]:
+    """Queries for the toolkit and the driver manager, if the policy names their images."""
     for part in (subject.policy.toolkit, subject.policy.manager):
         if part.enabled and part.source != ImageSource() and part.source.image:
             yield ImageQuery(source=part.source, pool=subject.pool, kind=ImageKind.VERBATIM)
 
 
-async def _first(there: Registries, asked: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
-    """The best image with finished modules and the best that builds, as far as either was asked for."""
-    answers = dict(zip(asked, await asyncio.gather(*map(there.resolver.resolve, asked)), strict=True))
+async def _first(there: Registries, queries: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
+    """The best image with precompiled modules and the best that compiles, as far as the queries have both kinds."""
+    answers = dict(zip(queries, await asyncio.gather(*map(there.resolver.resolve, queries)), strict=True))
     found = []
-    for kinds in (_READY_MADE, (ImageKind.BUILDER,)):
-        query = next((each for each in asked if each.kind in kinds and answers[each].outcome is Outcome.FOUND), None)
+    for kinds in (_PRECOMPILED, (ImageKind.BUILDER,)):
+        query = next((each for each in queries if each.kind in kinds and answers[each].outcome is Outcome.FOUND), None)
         if query is not None:
             try:
                 found.append(await _whole(there, query, answers[query]))

@@ -1,4 +1,4 @@
-"""The tags of a repository, as far as they are for a version, a system or a kernel."""
+"""Lists the tags of a repository for a version, a system or a kernel."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
     """All tags of a source's repository.
 
     Raises:
-        RegistryError: the registry does not give them.
-        ReferenceFormatError: the repository has no possible name.
+        RegistryError: the registry does not list them.
+        ReferenceFormatError: the repository's name is not valid.
     """
     return await there.client.list_tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
 
@@ -31,12 +31,12 @@ async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
 async def print_tags(
     access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: str
 ) -> int:
-    """Prints the tags; with a kernel, what each of them is.
+    """Prints the tags; with a kernel, also each tag's digest and size.
 
     Args:
-        access: how registries are reached.
+        access: the options for registries.
         source: the repository; its version may be empty.
-        node: kernel, system and architecture, as far as they were given.
+        node: kernel, system and architecture; None for those that were not given.
         output: table or json.
 
     Returns:
@@ -50,19 +50,19 @@ async def print_tags(
         except RegistryError as error:
             raise CommandError(f"error: {error.outcome.value}: {error}") from error
         if nodes is None:
-            return _names(source, _of(tags, source.version, system), output)
+            return _print_names(source, _filter_tags(tags, source.version, system), output)
         found = matching_tags(tags, source.version, nodes)[:IMAGES_LISTED]
-        answers = await asyncio.gather(*(_look(there, source, nodes, tag) for tag in found))
-    return _images(source, nodes, dict(zip(found, answers, strict=True)), output)
+        answers = await asyncio.gather(*(_resolve_tag(there, source, nodes, tag) for tag in found))
+    return _print_images(source, nodes, dict(zip(found, answers, strict=True)), output)
 
 
-async def _look(there: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
+async def _resolve_tag(there: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
     exact = msgspec.structs.replace(source, version=tag)
     return await there.resolver.resolve(ImageQuery(source=exact, pool=nodes, kind=ImageKind.VERBATIM))
 
 
-def _of(tags: Sequence[str], version: str, system: str | None) -> list[str]:
-    """What ``grep`` is used for, without hits in the middle of a number."""
+def _filter_tags(tags: Sequence[str], version: str, system: str | None) -> list[str]:
+    """The tags of a version and a system, in order; unlike ``grep``, without hits in the middle of a number."""
     return sorted(
         (
             tag
@@ -73,7 +73,7 @@ def _of(tags: Sequence[str], version: str, system: str | None) -> list[str]:
     )
 
 
-def _names(source: ImageSource, found: list[str], output: str) -> int:
+def _print_names(source: ImageSource, found: list[str], output: str) -> int:
     if output == "json":
         say_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
     elif found:
@@ -81,16 +81,16 @@ def _names(source: ImageSource, found: list[str], output: str) -> int:
     return 0 if found else 1
 
 
-def _images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
+def _print_images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
     name = f"{source.repository}/{source.image}"
     if output == "json":
         say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
     elif found:
         rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
         say(*align_columns([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
-        say("", "The driver's version decides which of them is taken: give --version.")
+        say("", "Give the driver's --version to see which of them Tessera uses.")
     else:
-        say(f"{name} has no image with modules for {nodes.text}; give --version to see which builds them.")
+        say(f"{name} has no image with modules for {nodes.text}; give --version to see the image that compiles them.")
     return 0 if found else 1
 
 

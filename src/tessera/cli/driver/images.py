@@ -1,4 +1,7 @@
-"""``tessera driver images``: what ``skopeo list-tags … | grep`` is asked for, and which image Tessera would take."""
+"""``tessera driver images``: lists a registry's driver images for a kernel, and the one that Tessera would use.
+
+It replaces ``skopeo list-tags … | grep``.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,13 +30,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--kernel", metavar="NAME", help="What uname -r says on the nodes.")
-@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of their os-release: ubuntu22.04, rhcos4.15.")
-@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: what the kernel's name says, or amd64]")
+@click.option("--kernel", metavar="NAME", help="The nodes' kernel, uname -r.")
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes: ubuntu22.04, rhcos4.15.")
+@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: from the kernel's name, or amd64]")
 @version_option
-@click.option("--repository", default=REPOSITORY, show_default=True, help="As in the ClusterPolicy.")
+@click.option(
+    "--repository", default=REPOSITORY, show_default=True, help="Repository of driver images, as in the ClusterPolicy."
+)
 @image_option
-@click.option("--cluster", is_flag=True, help="For the nodes and the policy of the cluster instead.")
+@click.option("--cluster", is_flag=True, help="Use the nodes and the policy of the cluster.")
 @output_option
 @registry_options
 @cluster_options
@@ -52,12 +57,12 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
-    """Say which driver images a registry has for a kernel, and which one Tessera would take.
+    """List a registry's driver images for a kernel, and the image that Tessera would use.
 
-    With --kernel, --os and --version: every name that is tried, what the registry answers to it, the image that is
-    taken, its digest and size. Without --version: all images for that kernel. With neither: the repository's tags.
-    With --cluster: for every kind of node and the policy that is there; of a lab started with --drivers, its
-    simulated registries are asked.
+    With --kernel, --os and --version, the command shows each image name that Tessera tries, the registry's answer, and
+    the image it uses with digest and size. Without --version, it lists all images for that kernel. Without --kernel, it
+    lists the repository's tags. With --cluster, it shows the images for each kind of node under the cluster's policy;
+    for a lab started with --drivers, it queries the lab's simulated registries.
 
     The exit code is 1 if there is no image.
 
@@ -76,15 +81,17 @@ def command(
     if cluster:
         if kernel or system:
             raise click.UsageError("--cluster takes kernels and systems from the nodes; leave --kernel and --os out")
-        return asyncio.run(_of_cluster(access, output, kubeconfig, context))
+        return asyncio.run(_list_for_cluster(access, output, kubeconfig, context))
     if kernel and not system:
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
     if kernel and system and driver:
-        return asyncio.run(_of_kernel(access, source, (kernel, system, arch), output))
+        return asyncio.run(_list_for_kernel(access, source, (kernel, system, arch), output))
     return asyncio.run(print_tags(access, source, (kernel, system, arch), output))
 
 
-async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str) -> int:
+async def _list_for_kernel(
+    access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str
+) -> int:
     from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject, policy_of_command_line, pool_of
 
     subject = ImageSubject(policy=policy_of_command_line(source), pool=pool_of(*node))
@@ -92,7 +99,7 @@ async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str
         return _print_images([await _look_up(there, subject)], ClusterSubjects(subjects=(subject,)), output)
 
 
-async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
+async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
     from tessera.cli.base.simulated_cluster import lab_registries
     from tessera.cli.driver.subjects import NAMESPACE, subjects_in_cluster
     from tessera.driver.registry.pull_secrets import PullSecrets
@@ -108,21 +115,21 @@ async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, cont
 
 
 async def _look_up(there: Registries, subject: "ImageSubject") -> "PoolImages":
-    """All names of one pool, asked at once."""
+    """The images of one pool; all names are looked up at the same time."""
     from tessera.cli.driver.image_tags import tags_of
-    from tessera.cli.driver.pool_images import judge_images, questions
+    from tessera.cli.driver.pool_images import candidate_queries, describe_images
     from tessera.driver.registry.errors import RegistryError
 
-    asked = questions(subject)
-    answers = dict(zip(asked, await asyncio.gather(*map(there.resolver.resolve, asked)), strict=True))
+    queries = candidate_queries(subject)
+    answers = dict(zip(queries, await asyncio.gather(*map(there.resolver.resolve, queries)), strict=True))
     tags: Sequence[str] = ()
     notes = []
     if not subject.policy.source.verbatim and not subject.nodes:
         try:
             tags = await tags_of(there, subject.policy.source)
         except RegistryError as error:
-            notes.append(f"The tags could not be listed: {error}")
-    return judge_images(subject, answers, tags, notes)
+            notes.append(f"The registry did not list the tags: {error}")
+    return describe_images(subject, answers, tags, notes)
 
 
 def _print_images(found: Sequence["PoolImages"], seen: "ClusterSubjects", output: str) -> int:
@@ -137,5 +144,5 @@ def _print_images(found: Sequence["PoolImages"], seen: "ClusterSubjects", output
             name = source.image if source.verbatim else f"{source.repository}/{source.image}"
             say(*image_table(each, name), *([""] if each is not found[-1] or seen.others else []))
         for node, why in seen.others:
-            say(f"{node}: needs no image: {why}" if why else f"{node}: no policy is for it")
+            say(f"{node}: needs no image: {why}" if why else f"{node}: no policy selects this node")
     return 0 if all(each.image for each in found) else 1

@@ -1,7 +1,7 @@
-"""Coverage of kernels that are to come: reads which kernels, asks whether each has a driver image, shows the report.
+"""Coverage of next kernels: reads the kernels, looks up a driver image for each, and shows the report.
 
-Kernels come from the command line and, for a cluster, from its ConfigMap ``driver-next-kernels``. What an image is
-looked for by, and whether the gate is open, is decided in :mod:`tessera.driver.coverage`.
+Kernels come from the command line and, for a cluster, from its ConfigMap ``driver-next-kernels``.
+:mod:`tessera.driver.coverage` decides which images to look up and if nodes may reboot.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ from tessera.kube.resources import CONFIGMAPS
 
 
 def policy_for(repository: str, image: str, version: str) -> DriverPolicy:
-    """A policy that asks for one driver version from one repository."""
+    """A policy for one driver version from one repository."""
     return policy_of_command_line(ImageSource(repository=repository, image=image, version=version))
 
 
 class KernelSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the command line says which kernels are to come.
+    """The options of the command line that name next kernels.
 
     Attributes:
         names: kernels by name.
-        lists: files of kernels, one a line.
+        lists: files of kernels, one on a line.
         indexes: package indexes of an apt archive.
         flavour: the flavour of Ubuntu's kernels in the indexes.
-        newer_than: all newer kernels of the indexes instead of the newest.
+        newer_than: take all kernels of the indexes that are newer than this one; None for the newest only.
         toolkit_releases: release files of OpenShift's Driver Toolkits.
-        release_info: what ``oc adm release info -o json`` says of the toolkits' release.
-        large_pages: also the arm64 kernels with pages of 64 KiB.
+        release_info: output of ``oc adm release info -o json`` for the toolkits' release.
+        large_pages: add the arm64 kernels with pages of 64 KiB.
         system: ID and VERSION_ID of names, lists and indexes.
         arch: their architecture; empty for the nodes' own.
     """
@@ -78,10 +78,10 @@ class KernelSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_kernels(sources: KernelSources) -> list[NextKernel]:
-    """The kernels that the command line names, in all the ways it can.
+    """The kernels of all these options.
 
     Raises:
-        ValueError: a file or a name is not of its form.
+        ValueError: a file or a name has a wrong form.
     """
     indexed = _kernels_of_indexes(sources.indexes, sources.system, sources.arch, sources.flavour, sources.newer_than)
     return [
@@ -110,7 +110,7 @@ def _kernels_of_indexes(
         with name_file(path):
             images |= set(apt_kernels(path.read_bytes(), flavour))
     if indexes and not images:
-        raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
+        raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r}; try another --flavour")
     for name in newer_kernels(images, [newer_than]) if newer_than else newest_kernels(images):
         yield parse_kernel(system, f"{name} {arch}")
 
@@ -129,8 +129,8 @@ def _kernels_of_toolkits(releases: Sequence[Path], info: Path | None, *, large_p
 
 async def report_for_policy(access: Access, kernels: Sequence[NextKernel], policy: DriverPolicy) -> CoverageReport:
     """The report for one policy without a cluster."""
-    awaited, idle = expected_kernels(kernels, (), [policy])
-    return await _report(access, awaited, idle)
+    expected, idle = expected_kernels(kernels, (), [policy])
+    return await _report(access, expected, idle)
 
 
 async def report_for_context(
@@ -150,25 +150,25 @@ async def report_for_cluster(
     announce: bool = False,
     lab: Resolver | None = None,
 ) -> CoverageReport:
-    """The report for a cluster's nodes and policies, on these kernels and those that it lists.
+    """The report for a cluster's nodes and policies: these kernels, and those in its ConfigMap.
 
-    In a lab, ``lab`` is asked instead of real registries.
+    With ``lab``, images are looked up in the lab's simulated registries.
 
     Raises:
         CommandError: no policy of the cluster manages drivers.
     """
-    seen = await subjects_in_cluster(client, lab=lab)
+    found = await subjects_in_cluster(client, lab=lab)
     if announce:
         await announce_kernels(client, kernels)
     known, problems = parse_kernel_lists(await _read_list(client))
-    in_use = [(each.pool, each.policy) for each in seen.subjects]
-    awaited, idle = expected_kernels(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
-    report = await _report(access, awaited, idle, problems=problems, client=client, lab=lab)
+    in_use = [(each.pool, each.policy) for each in found.subjects]
+    expected, idle = expected_kernels(dict.fromkeys([*kernels, *known]), in_use, found.everywhere)
+    report = await _report(access, expected, idle, problems=problems, client=client, lab=lab)
     return msgspec.structs.replace(report, unknown=unlisted_groups((pool for pool, _ in in_use), report.rows))
 
 
 async def _read_list(client: Client) -> dict[str, str]:
-    """The data of the ConfigMap; nothing if there is none."""
+    """The data of the ConfigMap; empty if it does not exist."""
     try:
         return dict((await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data)
     except NotFound:
@@ -176,7 +176,7 @@ async def _read_list(client: Client) -> dict[str, str]:
 
 
 async def announce_kernels(client: Client, kernels: Sequence[NextKernel]) -> None:
-    """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
+    """Adds kernels to the ConfigMap, and keeps its present lines and comments."""
     data = await _read_list(client)
     known = set(parse_kernel_lists(data)[0])
     changed = add_kernels(data, [each for each in kernels if each not in known])
@@ -190,7 +190,7 @@ async def announce_kernels(client: Client, kernels: Sequence[NextKernel]) -> Non
 
 async def _report(
     access: Access,
-    awaited: Sequence[ExpectedKernel],
+    expected: Sequence[ExpectedKernel],
     idle: tuple[NextKernel, ...],
     *,
     problems: tuple[str, ...] = (),
@@ -198,39 +198,40 @@ async def _report(
     lab: Resolver | None = None,
 ) -> CoverageReport:
     async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
-        rows = await asyncio.gather(*(look_up_coverage(each, there.resolver) for each in awaited))
+        rows = await asyncio.gather(*(look_up_coverage(each, there.resolver) for each in expected))
     return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)
 
 
 def report_table(report: CoverageReport) -> Iterator[str]:
-    """The answer for people."""
+    """The report as a table."""
     if report.rows:
-        rows = [("KERNEL", "NODES", "COVERED", "IMAGE, OR WHY NOT")]
+        rows = [("KERNEL", "NODES", "COVERED", "IMAGE OR REASON")]
         rows += [_cells(row) for row in sorted(report.rows, key=lambda row: row.pool)]
         yield from align_columns(rows)
         yield ""
     for group, is_open in sorted(report.gates.items()):
         yield f"{group}: gate {'open' if is_open else 'closed'}"
     for group in report.unknown:
-        yield f"{group}: not known which kernel comes"
+        yield f"{group}: next kernel unknown"
     for each in report.idle:
-        yield f"{each.kernel}: no node runs {each.os_id}{each.os_version}, and no policy is for it"
+        yield f"{each.kernel}: no node runs {each.os_id}{each.os_version}, and no policy selects such nodes"
     yield from report.problems
-    yield report.summary if report.rows else "No kernel is known to come."
+    yield report.summary if report.rows else "No next kernel is known."
 
 
 def describe_unknown(report: CoverageReport, *, cluster: bool) -> str:
-    """What is to be said where it is not known of all nodes which kernel comes.
+    """The warning for nodes whose next kernel is unknown, or for lines that could not be read.
 
     Args:
-        report: a report that does not know every kernel that comes.
-        cluster: it is of a cluster, whose list can be added to.
+        report: a report without some next kernels.
+        cluster: True for the report of a cluster, which has a list of next kernels.
     """
     if not report.unknown and report.rows:
-        return "warning: lines of the lists cannot be read; what they mean is not looked for"
-    whose = f" for {', '.join(report.unknown)}" if report.unknown else ""
-    text = f"warning: nobody has said which kernel comes{whose}, so nothing was looked for there"
-    return text + ("; list them in ConfigMap tessera-system/driver-next-kernels, or by --announce" if cluster else "")
+        return "warning: some lines of the lists cannot be read; their kernels were not checked"
+    whose = f" of {', '.join(report.unknown)}" if report.unknown else ""
+    text = f"warning: the next kernel{whose} is unknown, so its driver image was not checked"
+    hint = "; list it in ConfigMap tessera-system/driver-next-kernels, or use --announce"
+    return text + (hint if cluster else "")
 
 
 def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
@@ -238,7 +239,7 @@ def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
 
 
 def report_json(report: CoverageReport) -> str:
-    """The answer for programs."""
+    """The report as JSON."""
     document = {
         "summary": report.summary,
         "covered": report.covered,

@@ -1,4 +1,4 @@
-"""``tessera driver mirror``: brings the driver images that kernels need to where nodes can pull them."""
+"""``tessera driver mirror``: copies the driver images that kernels need into a registry that nodes can reach."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--from", "origin", metavar="REPOSITORY", help="Where images are: nvcr.io/nvidia. Not with --cluster.")
-@click.option("--to", "target", metavar="REPOSITORY", required=True, help="Where they shall be: registry.local/nvidia.")
+@click.option("--from", "origin", metavar="REPOSITORY", help="Copy from this: nvcr.io/nvidia. Not with --cluster.")
+@click.option("--to", "target", metavar="REPOSITORY", required=True, help="Copy into this: registry.local/nvidia.")
 @image_option
 @version_option
-@click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="What uname -r says; may be repeated.")
-@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes' os-release: ubuntu22.04.")
-@click.option("--arch", metavar="NAME", multiple=True, help="amd64 or arm64; may be repeated.")
+@click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="A kernel of nodes, uname -r; repeatable.")
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes: ubuntu22.04.")
+@click.option("--arch", metavar="NAME", multiple=True, help="amd64 or arm64; repeatable.")
 @click.option(
-    "--next-kernels",
+    "--kernel-list",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Kernels that are to come, one a line: [SYSTEM] KERNEL [ARCHITECTURE].",
+    help="File of kernels, one on a line: [SYSTEM] KERNEL [ARCHITECTURE].",
 )
-@click.option("--cluster", is_flag=True, help="For the cluster's nodes, policy and next kernels.")
-@click.option("--builder/--no-builder", default=True, help="Also the image that builds drivers on nodes.")
-@click.option("--all", "whole", is_flag=True, help="Copy all platforms of each image.")
+@click.option("--cluster", is_flag=True, help="Copy for the cluster's nodes, policy and next kernels.")
+@click.option(
+    "--builder/--no-builder", default=True, help="Also copy the image that compiles drivers on nodes.  [default: copy]"
+)
+@click.option("--all-platforms", "whole", is_flag=True, help="Copy all platforms of each image.")
 @click.option("--dry-run", is_flag=True, help="Print the skopeo commands instead of running them.")
 @registry_options
 @cluster_options
@@ -45,7 +47,7 @@ def command(
     kernels: tuple[str, ...],
     system: str | None,
     arch: tuple[str, ...],
-    next_kernels: Path | None,
+    kernel_list: Path | None,
     cluster: bool,
     builder: bool,
     whole: bool,
@@ -54,14 +56,15 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
-    """Copy the driver images that kernels need into another registry, under the names that are looked for.
+    """Copy the driver images that kernels need into another registry, under the names that nodes use.
 
-    For each kernel the image with finished modules, of the version or its branch, and the image that builds drivers.
-    With --cluster: what the nodes need under their policy, what the kernels listed in ConfigMap driver-next-kernels
-    will need, and the images of toolkit and driver manager. Images are copied by digest with skopeo; what is there
-    already is left alone. Credentials come from --auth, or from the file of docker and skopeo.
+    For each kernel, the command copies the image with precompiled modules of the version or its branch, and the image
+    that compiles drivers. With --cluster, it copies the images that the nodes need under their policy, those for the
+    kernels in ConfigMap driver-next-kernels, and the images of toolkit and driver manager. skopeo copies the images by
+    digest; images that the target has already are not copied again. Credentials come from --auth, or from the file of
+    docker and skopeo.
 
-    Afterwards name the target in the policy: as spec.driver.repository, or beside it in the annotation
+    Afterwards, name the target in the policy: as spec.driver.repository, or as a mirror in the annotation
     tessera.dev/driver-mirrors.
 
     The exit code is 1 if an image is missing or was not copied.
@@ -70,7 +73,7 @@ def command(
     Examples:
       tessera driver mirror --from nvcr.io/nvidia --to registry.local/nvidia --version 525 \\
         --kernel 5.15.0-69-generic --os ubuntu22.04
-      tessera driver mirror --cluster --to registry.local/nvidia --next-kernels kernels.txt --dry-run
+      tessera driver mirror --cluster --to registry.local/nvidia --kernel-list kernels.txt --dry-run
     """
     from tessera.cli.driver.image_copies import CopyOrder
     from tessera.driver.registry.copying import Skopeo
@@ -79,17 +82,19 @@ def command(
     order = CopyOrder(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)
     if cluster:
         if origin or kernels or driver:
-            raise click.UsageError("--cluster takes images and kernels from the cluster; leave out what names others")
-        return asyncio.run(_cluster(access, order, (next_kernels, system), (kubeconfig, context)))
-    if not origin or not driver or not (kernels or next_kernels):
-        raise click.UsageError("give --from, --version, and --kernel with --os or --next-kernels; or --cluster alone")
+            raise click.UsageError(
+                "--cluster takes images and kernels from the cluster; leave --from, --kernel and --version out"
+            )
+        return asyncio.run(_copy_for_cluster(access, order, (kernel_list, system), (kubeconfig, context)))
+    if not origin or not driver or not (kernels or kernel_list):
+        raise click.UsageError("give --from, --version, and --kernel with --os or --kernel-list; or --cluster alone")
     if kernels and not system:
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
-    subjects = _named((origin, image, driver), (kernels, system, arch), next_kernels)
-    return asyncio.run(_outside(access, order, subjects))
+    subjects = _subjects_of_options((origin, image, driver), (kernels, system, arch), kernel_list)
+    return asyncio.run(_copy_without_cluster(access, order, subjects))
 
 
-def _named(
+def _subjects_of_options(
     source: tuple[str, str, str], nodes: tuple[Sequence[str], str | None, Sequence[str]], file: Path | None
 ) -> list["ImageSubject"]:
     """The nodes that the command line names."""
@@ -104,14 +109,14 @@ def _named(
     return [ImageSubject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
 
 
-async def _outside(access: Access, order: "CopyOrder", subjects: Sequence["ImageSubject"]) -> int:
+async def _copy_without_cluster(access: Access, order: "CopyOrder", subjects: Sequence["ImageSubject"]) -> int:
     from tessera.cli.driver.image_copies import copy_images
 
     async with registries(access) as there:
         return await copy_images(there, order, subjects)
 
 
-async def _cluster(
+async def _copy_for_cluster(
     access: Access, order: "CopyOrder", coming: tuple[Path | None, str | None], where: tuple[Path | None, str | None]
 ) -> int:
     from tessera.cli.driver.image_copies import copy_images
@@ -122,9 +127,9 @@ async def _cluster(
         connect("tessera-driver", *where) as client,
         registries(access, PullSecrets(client, NAMESPACE)) as there,
     ):
-        seen = await subjects_in_cluster(client, coming=True)
+        found = await subjects_in_cluster(client, coming=True)
         file, system = coming
         named = kernels_in(file, system) if file else []
-        policies = {each.policy.name: each.policy for each in seen.subjects}
+        policies = {each.policy.name: each.policy for each in found.subjects}
         more = [ImageSubject(policy=policy, pool=pool) for policy in policies.values() for pool in named]
-        return await copy_images(there, order, [*seen.subjects, *more])
+        return await copy_images(there, order, [*found.subjects, *more])

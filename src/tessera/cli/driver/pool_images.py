@@ -1,4 +1,4 @@
-"""What is said about the images of one pool: which there are, which one is taken, and why not the others. Pure."""
+"""The images for one pool of nodes: those that a registry has, the one that Tessera uses, and the reasons. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,24 +12,25 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
+from tessera.phrasing import list_names
 
 Answers = Mapping[ImageQuery, Resolution]
 
-#: Tags that a table shows beside the candidates; JSON has all.
+#: The most tags that a table lists besides the candidates; JSON has all.
 _SHOWN = 12
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One name that was looked for.
+    """One image name that was looked up.
 
     Attributes:
         kind: precompiled, precompiled-branch, builder, verbatim.
         reference: the name.
         outcome: found, not found, unauthorized, unreachable, wrong architecture.
-        why: what the registry said.
-        digest: of the image for the architecture.
-        size_bytes: compressed.
-        taken: Tessera takes it.
+        why: the registry's answer in words.
+        digest: digest of the image for the architecture.
+        size_bytes: compressed size.
+        taken: True if Tessera uses this image.
     """
 
     kind: str
@@ -42,17 +43,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 
 class PoolImages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer for one pool.
+    """The images for one pool.
 
     Attributes:
-        pool: as text.
-        nodes: of the cluster that are in it.
-        strategy: how these nodes would come to their driver.
-        image: by digest; empty if there is none.
-        reason: why this one, or what is in the way.
-        candidates: all that was looked at, best first.
-        tags: what the repository has for the pool.
-        notes: what could not be found out.
+        pool: the pool as text.
+        nodes: the cluster's nodes in the pool.
+        strategy: the way in which these nodes would get their driver.
+        image: the image by digest; empty if there is none.
+        reason: the reason for this image, or the obstacle.
+        candidates: all image names that were looked up, best first.
+        tags: the repository's tags for the pool.
+        notes: errors of requests that give more information only.
     """
 
     pool: str
@@ -65,15 +66,15 @@ class PoolImages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-def questions(subject: ImageSubject) -> list[ImageQuery]:
-    """All that may be asked for a pool."""
+def candidate_queries(subject: ImageSubject) -> list[ImageQuery]:
+    """The queries for all images that a pool could use, best first."""
     return image_queries(subject.policy, subject.pool)
 
 
-def judge_images(
+def describe_images(
     subject: ImageSubject, answers: Mapping[ImageQuery, Resolution], tags: Iterable[str], notes: Iterable[str]
 ) -> PoolImages:
-    """The answer, from what registries said."""
+    """The images of a pool, from the registries' answers."""
     facts = DriverNodeFacts(name="", uid="", is_gpu=True, pool=subject.pool)
     verdict = choose_strategy(facts, subject.policy, answers.get, StrategyInputs(may_wait=False))
     choice = verdict.choice
@@ -83,14 +84,14 @@ def judge_images(
         strategy=choice.strategy.value if choice else "waiting",
         image=choice.set.image if choice and choice.set else "",
         reason=choice.reason if choice else verdict.waiting,
-        candidates=tuple(_rows(questions(subject), answers, choice)),
+        candidates=tuple(_rows(candidate_queries(subject), answers, choice)),
         tags=tuple(matching_tags(tags, subject.policy.source.version, subject.pool)),
         notes=tuple(notes),
     )
 
 
 def matching_tags(tags: Iterable[str], version: str, pool: PoolKey) -> list[str]:
-    """Tags for the pool's kernel in any version, and those of its system in the version's branch, newest first."""
+    """Tags for the pool's kernel in any version, and tags for its system in the version's branch; newest first."""
     endings = tuple(f"-{kernel_form(pool.kernel)}-{form}" for form in os_forms(pool, precompiled=True))
     systems = tuple(f"-{form}" for form in os_forms(pool, precompiled=False))
     number = branch(version)
@@ -104,12 +105,12 @@ def matching_tags(tags: Iterable[str], version: str, pool: PoolKey) -> list[str]
 
 
 def of_version(tag: str, version: str) -> bool:
-    """Whether a tag is of a version or of its branch: ``525`` has ``525-…`` and ``525.125.06-…``, not ``5250``."""
+    """True if a tag has this version or branch: ``525`` matches ``525-…`` and ``525.125.06-…``, not ``5250-…``."""
     return tag == version or tag.startswith((f"{version}-", f"{version}."))
 
 
 def by_number(tag: str) -> tuple[tuple[int, ...], str]:
-    """What tags are ordered by: their numbers, so that 510 comes before 1000."""
+    """A sort key for tags: their numbers, so that 510 comes before 1000."""
     return tuple(int(each) for each in re.findall(r"\d{1,18}", tag)), tag
 
 
@@ -122,7 +123,7 @@ def size(count: int) -> str:
 
 
 def image_table(found: PoolImages, repository: str) -> Iterator[str]:
-    """The answer for people."""
+    """The table of one pool."""
     title = f"{repository} for {found.pool}"
     yield f"{title} ({', '.join(found.nodes)})" if found.nodes else title
     yield ""
@@ -133,22 +134,21 @@ def image_table(found: PoolImages, repository: str) -> Iterator[str]:
     yield from align_columns(rows)
     yield ""
     if found.image:
-        yield f"Taken: {found.image}"
+        yield f"Tessera uses: {found.image}"
     yield f"{found.strategy}: {found.reason}"
     why = [each for each in found.candidates if each.outcome != Outcome.FOUND.value]
     if why:
-        yield "Why not the others:" if found.image else "What registries say:"
+        yield "The other images:" if found.image else "Answers of registries:"
         yield from dict.fromkeys(f"  {each.why}" for each in why)
     candidates = {each.reference.rpartition(":")[2] for each in found.candidates}
     more = [tag for tag in found.tags if tag not in candidates]
     if more:
-        rest = f", and {len(more) - _SHOWN} more" if len(more) > _SHOWN else ""
-        yield f"Also there for this kernel or system: {', '.join(more[:_SHOWN])}{rest}"
+        yield f"The registry also has, for this kernel or system: {list_names(more, _SHOWN)}"
     yield from found.notes
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell."""
+    """The rows as lines, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

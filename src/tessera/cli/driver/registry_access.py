@@ -1,4 +1,4 @@
-"""How a command reaches registries: whom it trusts, who it is, and which of them it asks over plain HTTP."""
+"""A command's access to registries: credentials, certificate authorities, and registries without TLS."""
 
 import functools
 import os
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say.
+    """Values of the options.
 
     Attributes:
-        auth: a file of credentials; None for the one that a login has left, if there is one.
-        ca: certificates that are trusted beside the system's.
-        plain: hosts that are asked over plain HTTP; ``*`` is all.
+        auth: a file of credentials; None for the file of docker or skopeo, if there is one.
+        ca: a file of certificate authorities, in addition to the system's.
+        plain: hosts to contact without TLS; ``*`` is all.
     """
 
     auth: Path | None = None
@@ -41,7 +41,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         """The credentials.
 
         Raises:
-            CredentialsError: the file is none.
+            CredentialsError: the file has no credentials.
         """
         from tessera.driver.registry.keyring import Keyring, default_docker_config, read_docker_config
 
@@ -50,13 +50,13 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registries(msgspec.Struct, frozen=True):
-    """What asks registries.
+    """Access to registries.
 
     Attributes:
-        client: asks them anew each time.
-        resolver: remembers; of a lab's simulated registries, asks the lab.
+        client: sends every request to the registry.
+        resolver: looks up images and caches the answers; with a lab, queries its simulated registries.
         keyring: credentials of this machine.
-        secrets: those, behind the ones in pull secrets of the cluster.
+        secrets: credentials from the cluster's pull secrets, followed by those of this machine.
     """
 
     client: "RegistryClient"
@@ -66,11 +66,11 @@ class Registries(msgspec.Struct, frozen=True):
 
 
 def registry_options(function: Callable[..., T]) -> Callable[..., T]:
-    """Adds ``--auth``, ``--ca`` and ``--plain-http``; the function gets them as one, ``access``."""
+    """Adds ``--auth``, ``--registry-ca`` and ``--plain-http``; the function gets them as one :class:`Access`."""
 
     @functools.wraps(function)
-    def with_access(*, auth: Path | None, ca: Path | None, plain_http: tuple[str, ...], **others: Any) -> T:
-        return function(**others, access=Access(auth=auth, ca=ca, plain=plain_http))
+    def with_access(*, auth: Path | None, registry_ca: Path | None, plain_http: tuple[str, ...], **others: Any) -> T:
+        return function(**others, access=Access(auth=auth, ca=registry_ca, plain=plain_http))
 
     file = click.Path(path_type=Path, dir_okay=False, exists=True)
     with_access = click.option(
@@ -79,14 +79,19 @@ def registry_options(function: Callable[..., T]) -> Callable[..., T]:
         multiple=True,
         is_flag=False,
         flag_value="*",
-        help="Ask this registry, or all, over plain HTTP instead of TLS.",
+        help="Contact this registry, or all registries, without TLS; repeatable.",
     )(with_access)
-    ca_option = click.option("--ca", metavar="FILE", type=file, help="Authority that signed a registry, PEM.")
+    ca_option = click.option(
+        "--registry-ca",
+        metavar="FILE",
+        type=file,
+        help="File (PEM) with certificate authorities of registries, in addition to the system's.",
+    )
     return click.option(
         "--auth",
         metavar="FILE",
         type=file,
-        help="Credentials as docker and skopeo keep them; theirs if left out.",
+        help="Credentials in the format of docker and skopeo.  [default: their own file]",
     )(ca_option(with_access))
 
 
@@ -94,12 +99,15 @@ def registry_options(function: Callable[..., T]) -> Callable[..., T]:
 async def registries(
     access: Access, secrets: "PullSecrets | None" = None, *, lab: "Resolver | None" = None
 ) -> AsyncIterator[Registries]:
-    """A resolver and its client; with the cluster's pull secrets beside the file's credentials.
+    """Opens the access to registries.
 
-    In a lab, ``lab`` resolves instead, from simulated registries.
+    Args:
+        access: values of the options.
+        secrets: the cluster's pull secrets, used in addition to the file's credentials.
+        lab: the resolver of a lab's simulated registries, used instead of real ones.
 
     Raises:
-        CommandError: the authority's file has no certificates.
+        CommandError: the file of authorities has no certificates.
     """
     from tessera.clock import SystemClock
     from tessera.driver.images.resolver import RegistryResolver
@@ -112,7 +120,7 @@ async def registries(
     try:
         authorities = read_authorities(access.ca) if access.ca else ""
     except AuthoritiesError as error:
-        raise CommandError(f"error: --ca: {error}") from error
+        raise CommandError(f"error: --registry-ca: {error}") from error
     wire = RegistryHttp(Trust(authorities=authorities, plain=access.plain))
 
     async def both(names: tuple[str, ...]) -> Keyring:
@@ -126,13 +134,15 @@ async def registries(
         await resolver.close()
 
 
-#: Where NVIDIA publishes drivers, and under which name.
+#: NVIDIA's repository of driver images, and their name.
 REPOSITORY, IMAGE = "nvcr.io/nvidia", "driver"
 
-image_option = click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
+image_option = click.option(
+    "--image", default=IMAGE, show_default=True, help="Name of driver images, as in the ClusterPolicy."
+)
 version_option = click.option(
     "--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525."
 )
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer."
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
 )

@@ -1,4 +1,4 @@
-"""``tessera driver status``: how each node comes to its driver, how far it is, and why not by a better way."""
+"""``tessera driver status``: each node's driver, the way it is installed, its progress, and the rejected ways."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,16 +20,16 @@ from tessera.phrasing import age
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("-v", "--verbose", is_flag=True, help="Say why no better way was taken, and show whole digests.")
+@click.option("-v", "--verbose", is_flag=True, help="Show why better strategies were rejected, and whole digests.")
 @output_option
 @cluster_options
 @report_errors
 def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
-    """Show how each node with cards comes to its driver.
+    """Show how each node with cards gets its driver.
 
-    Strategy, image by digest, version, pool, phase and since when, and the reason. In a lab on virtual time it is not
-    known how long that is by this machine's clock; -o json has the moment. Nothing is written; it needs the
-    right to list nodes. The exit code is 1 if a node's driver has failed or nothing fits it.
+    The table has the strategy, the image by digest, the version, the pool, the phase with its age, and the reason. The
+    age is missing in a lab on virtual time; -o json has the moment. The command only reads, and needs the right to list
+    nodes. The exit code is 1 if a node's driver has failed, or if no driver fits a node.
 
     \b
     Examples:
@@ -68,19 +68,19 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         node: the node's name.
-        strategy: how it comes; empty if Tessera has not told the node anything.
-        phase: how far it is; likewise.
-        image: by digest.
+        strategy: the way the driver is installed; empty without a driver status of Tessera on the node.
+        phase: the driver's progress; empty without a driver status.
+        image: the image by digest.
         tag: the tag that was found.
-        version: as asked for.
+        version: the version of the policy.
         pool: the node's pool as text.
         set: the driver set.
-        since: RFC 3339, when the phase began.
-        seconds: since then; None where that is not known.
-        reason: why this strategy, or what is awaited.
+        since: begin of the phase, RFC 3339.
+        seconds: age of the phase; None if it is unknown.
+        reason: the reason for this strategy, or the awaited event.
         rejected: better strategies, best first.
-        leaving: nobody asks for it any more.
-        offered: a better one that is possible by now.
+        leaving: True if no policy selects the driver any more.
+        offered: a better driver that is possible now.
     """
 
     node: str
@@ -100,26 +100,26 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def node_drivers(nodes: Iterable[Node], *, now: float | None, named: bool = False) -> list[NodeDriver]:
-    """What nodes are told, by name.
+    """The drivers of nodes, sorted by name.
 
     Args:
         nodes: any nodes.
-        now: seconds since 1970; None if the nodes' time is another than ours.
-        named: somebody asked for just these; otherwise only those with cards or with a status are told of.
+        now: seconds since 1970; None if the nodes are on virtual time.
+        named: True keeps all nodes; False keeps only nodes with cards or with a driver status.
     """
     found = [_of(node, now) for node in nodes if named or _counts(node)]
     return sorted(found, key=lambda each: each.node)
 
 
 def is_stuck(driver: NodeDriver) -> bool:
-    """Whether somebody has to do something."""
+    """Returns True if the driver has failed or is blocked, so that a person must act."""
     return driver.phase in {DriverPhase.FAILED.value, DriverPhase.BLOCKED.value}
 
 
 def status_lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
     """The table; with ``verbose`` each node's reasons below it."""
     if not drivers:
-        yield "No node has a card, as far as its labels say."
+        yield "No node has a card according to its labels."
         return
     head = ("NODE", "STRATEGY", "PHASE", "SINCE", "VERSION", "POOL", "IMAGE")
     rows = [_row(each, verbose=verbose) for each in drivers]
@@ -141,7 +141,9 @@ def _counts(node: Node) -> bool:
 def _of(node: Node, now: float | None) -> NodeDriver:
     name, status = node.metadata.name, read_status(read_node_facts(node).status_annotation)
     if status is None:
-        reason = "Tessera does not manage its driver: no ClusterPolicy asks for one, or none is in force yet."
+        reason = (
+            "Tessera does not manage this node's driver: no ClusterPolicy selects the node, or none is in force yet."
+        )
         return NodeDriver(node=name, reason=reason)
     return NodeDriver(
         node=name,

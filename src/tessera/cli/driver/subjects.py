@@ -1,4 +1,4 @@
-"""For which nodes images are looked for: a kernel and a system from the command line, or the nodes of a cluster."""
+"""The nodes for which images are looked up: a kernel and a system of the command line, or the nodes of a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ from tessera.limits.messages import ECHOED
 
 Obj = Mapping[str, Any]
 
-#: Where Tessera's own objects are, pull secrets among them.
+#: Namespace of Tessera's own objects, pull secrets among them.
 NAMESPACE = "tessera-system"
 
 
 class ImageSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that share an image, and the policy they are under.
+    """Nodes that share an image.
 
     Attributes:
-        policy: says which image is wanted.
-        pool: which one fits.
-        nodes: their names; empty where a kernel was named on the command line.
+        policy: the policy that names their driver.
+        pool: kernel, system and architecture of the nodes.
+        nodes: their names; empty for a kernel of the command line.
     """
 
     policy: DriverPolicy
@@ -40,12 +40,12 @@ class ImageSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSubjects(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster's nodes need.
+    """A cluster's nodes with cards, grouped by image.
 
     Attributes:
-        subjects: nodes that share an image.
-        everywhere: policies that also govern nodes of systems that are not there yet.
-        others: nodes that need none, or of which a fact is missing: name and why.
+        subjects: groups of nodes that share an image.
+        everywhere: policies that also select future nodes of other systems.
+        others: nodes that need no image, or whose kernel or system is unknown: name and reason.
     """
 
     subjects: tuple[ImageSubject, ...] = ()
@@ -54,7 +54,7 @@ class ClusterSubjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_of_command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
-    """A policy that says no more than which image is wanted."""
+    """A policy that names a driver image and nothing else."""
     return DriverPolicy(kind="command", name="line", use_precompiled=not build, source=source)
 
 
@@ -64,26 +64,28 @@ def pool_of(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
     Args:
         kernel: ``uname -r``.
         os_name: ``ubuntu22.04``.
-        architecture: amd64 or arm64 (or as uname has it); None: what the kernel's name says, else amd64.
+        architecture: amd64 or arm64, or uname's name of it; None takes it from the kernel's name, else amd64.
 
     Raises:
-        ValueError: one of them is not of its form.
+        ValueError: one of them has a wrong form.
     """
     return kernel_line(os_name, f"{kernel} {architecture or ''}").pool("amd64")
 
 
 def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
-    """The pools of a file of kernels, one a line: ``[SYSTEM] KERNEL [ARCHITECTURE]``.
+    """The pools of a file of kernels, one on a line: ``[SYSTEM] KERNEL [ARCHITECTURE]``.
 
     Raises:
-        ValueError: a line is none.
+        ValueError: a line has another form.
     """
     found = []
     for line in content_lines(read_text(path)):
         first, _, rest = line.partition(" ")
         system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
         if system is None:
-            raise ValueError(f"{path}: kernel {first[:ECHOED]!r}: write its system before it, or give --os")
+            raise ValueError(
+                f"{path}: kernel {first[:ECHOED]!r} has no system: write it before the kernel, or give --os"
+            )
         with name_file(path):
             found.append(kernel_line(system, text).pool("amd64"))
     return found
@@ -91,7 +93,7 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
 
 @contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Puts a file's name before what is wrong in it."""
+    """Puts the file's name before the text of an error in it."""
     try:
         yield
     except ValueError as error:
@@ -99,12 +101,12 @@ def name_file(path: Path) -> Iterator[None]:
 
 
 async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Resolver | None = None) -> ClusterSubjects:
-    """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
+    """The nodes with cards, by policy and pool. Prints a note about registries if the cluster is a lab.
 
     Args:
-        client: reads nodes and policies.
-        coming: also the kernels of ConfigMap ``driver-next-kernels``, for the policies of nodes of their system.
-        lab: the lab's registries, if they are asked.
+        client: the cluster.
+        coming: add the kernels of ConfigMap ``driver-next-kernels``, under the policies of nodes with their system.
+        lab: the lab's registries, if the command queries them.
 
     Raises:
         CommandError: no policy of the cluster manages drivers.
@@ -113,20 +115,22 @@ async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Reso
     from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
     from tessera.kube.resources import NODES
 
-    found = (await client.list(NODES)).items
-    print_registries_note(found, lab)
-    nodes = [facts for node in found if (facts := read_node_facts(node)).is_gpu]
+    listed = (await client.list(NODES)).items
+    print_registries_note(listed, lab)
+    nodes = [facts for node in listed if (facts := read_node_facts(node)).is_gpu]
     policies, drivers = await _policies(client)
     governed = select_policy(
         PolicyObjects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
     )
     if governed.frozen or governed.cluster is None:
-        said = governed.frozen or "No ClusterPolicy has driver.enabled."
-        raise CommandError(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
-    seen = _grouped(nodes, governed.nodes, governed.unassigned)
+        reason = governed.frozen or "No ClusterPolicy has driver.enabled."
+        raise CommandError(
+            f"error: no policy of this cluster installs drivers: {reason} Give --kernel and --os instead of --cluster"
+        )
+    found = _grouped(nodes, governed.nodes, governed.unassigned)
     if not governed.cluster.use_driver_crd:
-        seen = msgspec.structs.replace(seen, everywhere=(governed.cluster,))
-    return await _with_coming(client, seen) if coming else seen
+        found = msgspec.structs.replace(found, everywhere=(governed.cluster,))
+    return await _with_next_kernels(client, found) if coming else found
 
 
 async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
@@ -164,7 +168,7 @@ def _grouped(
     )
 
 
-async def _with_coming(client: Client, seen: ClusterSubjects) -> ClusterSubjects:
+async def _with_next_kernels(client: Client, found: ClusterSubjects) -> ClusterSubjects:
     from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
@@ -172,16 +176,16 @@ async def _with_coming(client: Client, seen: ClusterSubjects) -> ClusterSubjects
     try:
         data = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data
     except NotFound:
-        return seen
+        return found
     kernels, problems = parse_kernel_lists(data)
     if problems:
         raise CommandError(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
     coming = {
         (subject.policy.name, pool): ImageSubject(policy=subject.policy, pool=pool)
         for kernel in kernels
-        for subject in seen.subjects
+        for subject in found.subjects
         if (subject.pool.os_id, subject.pool.os_version) == (kernel.os_id, kernel.os_version)
         and kernel.architecture in ("", subject.pool.architecture)
-        and (pool := kernel.pool(subject.pool.architecture)) not in {each.pool for each in seen.subjects}
+        and (pool := kernel.pool(subject.pool.architecture)) not in {each.pool for each in found.subjects}
     }
-    return msgspec.structs.replace(seen, subjects=(*seen.subjects, *coming.values()))
+    return msgspec.structs.replace(found, subjects=(*found.subjects, *coming.values()))
