@@ -34,7 +34,7 @@ from tessera_lab.apiserver.resource_types import ResourceType, Subresource
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -281,7 +281,7 @@ class Scene:
         """Whether kubelet admits the pod now; a real one would fail it and its owner would make another."""
         try:
             await self.admit(name)
-        except DeviceRefusal:
+        except DeviceAllocationError:
             return False
         return True
 

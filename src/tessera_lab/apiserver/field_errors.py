@@ -26,19 +26,21 @@ def child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def required(field: str, why: str = "") -> StatusCause:
+def required(field: str, reason: str = "") -> StatusCause:
     """The field is missing or empty."""
-    return StatusCause(field=field, reason="FieldValueRequired", message="Required value" + (f": {why}" if why else ""))
+    return StatusCause(
+        field=field, reason="FieldValueRequired", message="Required value" + (f": {reason}" if reason else "")
+    )
 
 
-def invalid(field: str, value: Any, why: str) -> StatusCause:
+def invalid(field: str, value: Any, reason: str) -> StatusCause:
     """The value breaks a rule."""
-    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {why}")
+    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {reason}")
 
 
-def wrong_type(field: str, kind: str, why: str) -> StatusCause:
+def wrong_type(field: str, kind: str, reason: str) -> StatusCause:
     """The value has another type; ``kind`` names the type it has."""
-    return StatusCause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {why}")
+    return StatusCause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {reason}")
 
 
 def unsupported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
@@ -53,9 +55,9 @@ def duplicate(field: str, value: Any) -> StatusCause:
     return StatusCause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
 
 
-def forbidden(field: str, why: str) -> StatusCause:
+def forbidden(field: str, reason: str) -> StatusCause:
     """The field may not be set."""
-    return StatusCause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {why}")
+    return StatusCause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {reason}")
 
 
 def too_long(field: str, limit: int) -> StatusCause:

@@ -100,9 +100,9 @@ def already_exists(group: str, resource: str, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", text, subject=StatusSubject(group, resource, name))
 
 
-def conflict(group: str, resource: str, name: str, why: str) -> StatusError:
+def conflict(group: str, resource: str, name: str, reason: str) -> StatusError:
     """409: the write conflicts with the stored object."""
-    text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {why}'
+    text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {reason}'
     return StatusError(409, "Conflict", text, subject=StatusSubject(group, resource, name))
 
 
@@ -119,22 +119,22 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> 
     return StatusError(422, "Invalid", text, subject=StatusSubject(group, kind, name), causes=causes)
 
 
-def bad_request(why: str) -> StatusError:
+def bad_request(reason: str) -> StatusError:
     """400."""
-    return StatusError(400, "BadRequest", why)
+    return StatusError(400, "BadRequest", reason)
 
 
-def forbidden(group: str, resource: str, name: str, why: str) -> StatusError:
+def forbidden(group: str, resource: str, name: str, reason: str) -> StatusError:
     """403: refused by authorization or admission."""
-    text = f"{qualified(group, resource)} is forbidden: {why}"
+    text = f"{qualified(group, resource)} is forbidden: {reason}"
     if name:
-        text = f'{qualified(group, resource)} "{name}" is forbidden: {why}'
+        text = f'{qualified(group, resource)} "{name}" is forbidden: {reason}'
     return StatusError(403, "Forbidden", text, subject=StatusSubject(group, resource, name))
 
 
-def expired(why: str) -> StatusError:
+def expired(reason: str) -> StatusError:
     """410: a version or continue token older than the history kept."""
-    return StatusError(410, "Expired", why)
+    return StatusError(410, "Expired", reason)
 
 
 def method_not_allowed(group: str, resource: str, verb: str) -> StatusError:
@@ -170,6 +170,6 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def too_many_requests(why: str, *, retry_after: int, causes: Iterable[StatusCause] = ()) -> StatusError:
+def too_many_requests(reason: str, *, retry_after: int, causes: Iterable[StatusCause] = ()) -> StatusError:
     """429 with Retry-After in seconds."""
-    return StatusError(429, "TooManyRequests", why, retry_after=retry_after, causes=causes)
+    return StatusError(429, "TooManyRequests", reason, retry_after=retry_after, causes=causes)

@@ -236,8 +236,8 @@ def _show(lab: lab_folder.LabState, slices: Informer[Instaslice], progress: Prog
     if node is None:
         return
     results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
-    asked = f"kubectl get instaslice {NODE} -n {INSTASLICE_NAMESPACE} -o json | jq .status.podAllocationResults"
-    progress.command(asked)
+    requested = f"kubectl get instaslice {NODE} -n {INSTASLICE_NAMESPACE} -o json | jq .status.podAllocationResults"
+    progress.command(requested)
     say_json_text(results)
     progress.command("nvidia-smi -L      (simulated cards)")
     say_document(control_socket.send_request(Path(lab.kubeconfig).parent, "smi", NODE))

@@ -11,7 +11,7 @@ from tessera.cli.bench.experiment import Trial
 from tessera.cli.bench.results import lines, save_results
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
-from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, attribute
+from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
 from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel, list_costs
@@ -29,18 +29,18 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
     """
     one = _measure(experiment, trial.repeat or 30, trial.seed)
     results: list[Samples] = []
-    told: list[str] = []
+    breakdowns: list[str] = []
     for name in trial.scenarios or scenarios:
         if trial.breakdown:
-            found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, told=_print_result(name))
+            found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, report=_print_result(name))
             results += [found.reference, found.ours]
-            told += format_attribution(found)
+            breakdowns += format_attribution(found)
             continue
         for order in trial.orders:
             _print_result(name)(order)
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
-    say(*lines(results, titles, RED_HAT), *told)
+    say(*lines(results, titles, RED_HAT), *breakdowns)
     save_results(results, trial.json_file)
 
 
@@ -61,13 +61,13 @@ def _print_result(scenario: str) -> Callable[[str], None]:
     return lambda what: say(f"{scenario}: {what} ...", err=True)
 
 
-def format_attribution(told: Attribution) -> Iterator[str]:
+def format_attribution(attribution: Attribution) -> Iterator[str]:
     """Formats which waits cause the difference between two means."""
-    yield f"  {told.reference.scenario}: where {told.total_saving:.1f} s come from (simulated)"
-    for each in told.savings:
+    yield f"  {attribution.reference.scenario}: where {attribution.total_saving:.1f} s come from (simulated)"
+    for each in attribution.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
-    yield f"    {told.total_saving:>7.1f} s  together"
-    if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
+    yield f"    {attribution.total_saving:>7.1f} s  together"
+    if any(round(each.seconds, 1) < 0 for each in attribution.savings if each.what not in {UNEXPLAINED, PERIOD}):
         yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"
 
 

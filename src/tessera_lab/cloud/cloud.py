@@ -202,8 +202,8 @@ class Cloud:
     def _on_machine(self, event: WatchEvent[MachineObject]) -> None:
         """Replaces a Machine that somebody else deleted."""
         instance = self._instances.get(event.object.metadata.name)
-        gone = event.kind is EventKind.DELETED
-        if not gone or instance is None or instance.state is InstanceState.DELETING or self._group is None:
+        removed = event.kind is EventKind.DELETED
+        if not removed or instance is None or instance.state is InstanceState.DELETING or self._group is None:
             return
         self._group.create_task(self._replace(instance), name=f"replace {instance.name}")
 

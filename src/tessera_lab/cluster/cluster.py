@@ -80,7 +80,7 @@ class ContainerToken:
         return True
 
     async def _ask(self) -> Credential:
-        context, asked = self._context, self._clock.now()
+        context, requested = self._context, self._clock.now()
         bound = {"kind": "Pod", "apiVersion": "v1", "name": context.pod.name, "uid": context.pod.uid}
         answer = await self._kubelet.request(
             "POST",
@@ -92,7 +92,7 @@ class ContainerToken:
             },
         )
         status = msgspec.json.decode(answer.body)["status"]
-        self._renew = asked + RENEW_AT * (parse_rfc3339(status["expirationTimestamp"]) - asked)
+        self._renew = requested + RENEW_AT * (parse_rfc3339(status["expirationTimestamp"]) - requested)
         return Credential(authorization=f"Bearer {status['token']}")
 
 

@@ -314,8 +314,8 @@ def kubeconfig(url: str, authority: CertificateAuthority) -> str:
 
 async def _wait_for_signal() -> None:
     """Returns when the process gets SIGTERM or SIGINT."""
-    asked = asyncio.Event()
+    requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    await asked.wait()
+        loop.add_signal_handler(number, requested.set)
+    await requested.wait()

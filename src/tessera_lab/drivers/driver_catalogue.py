@@ -78,10 +78,10 @@ async def _wait_for(context: ProgramContext, names: Sequence[str]) -> int:
         context.log("simulated: this node keeps no markers")
         return FAILED_EXIT
     markers = MarkerFiles(context.host.markers)
-    wanted = [each for each in names if not each.startswith("-")]
+    desired = [each for each in names if not each.startswith("-")]
     async with aclosing(markers.changes()) as changes:
         async for _ in changes:
-            if all(map(markers.present, wanted)):
+            if all(map(markers.present, desired)):
                 return 0
     raise AssertionError("a folder is watched until that is ended")
 
@@ -143,7 +143,7 @@ def build_catalogue(
         kind: class of the catalogue, such as one that records its answers.
     """
     both = ("amd64", "arm64")
-    made = kind(
+    created = kind(
         {
             "nvcr.io/nvidia/k8s/container-toolkit": SimulatedImage(
                 size_mib=costs.toolkit_mib, program=container_toolkit(costs, draw=draw), architectures=both
@@ -162,8 +162,8 @@ def build_catalogue(
         latency=costs.registry_seconds,
         unnamed=SimulatedImage(size_mib=costs.workload_mib, architectures=both),
     )
-    made.name("*/buildah/*", SimulatedImage(program=image_build(made, costs, draw=draw), architectures=both))
-    return made
+    created.name("*/buildah/*", SimulatedImage(program=image_build(created, costs, draw=draw), architectures=both))
+    return created
 
 
 def image_build(

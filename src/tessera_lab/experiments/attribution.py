@@ -6,7 +6,7 @@ removed first, from the last one on, since each poll rounds the steps before it.
 
 For the same reason the steps are measured under a kubelet that publishes at once: rounded to its ten seconds, a step
 would save nothing or ten. What the rounding makes of both means has a line of its own. It is no saving: both orders of
-steps are rounded, and which one more is chance. What no step explains is told as left over.
+steps are rounded, and which one more is chance. What no step explains is report as left over.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 from tessera_lab.experiments.runs import OURS, UPSTREAM
 from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, ReferenceWaits, remove_wait
 
-REST = "left over: what no wait and no overlap explains"
+UNEXPLAINED = "left over: what no wait and no overlap explains"
 PERIOD = "nobody's: kubelet publishes every 10 s, which rounds both means up"
 
 
@@ -39,7 +39,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reference: samples of the reference operator's order of steps.
         ours: samples of Tessera's.
-        savings: the steps between them, then :data:`REST`, then :data:`PERIOD`.
+        savings: the steps between them, then :data:`UNEXPLAINED`, then :data:`PERIOD`.
     """
 
     reference: Samples
@@ -53,21 +53,24 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attribute(
-    measure: Callable[[str, ReferenceWaits], Samples], *, built: bool, told: Callable[[str], None] = lambda _what: None
+    measure: Callable[[str, ReferenceWaits], Samples],
+    *,
+    built: bool,
+    report: Callable[[str], None] = lambda _what: None,
 ) -> Attribution:
     """Measures the reference, the reference with fewer and fewer waits, and Tessera.
 
     Args:
         measure: samples of an order of steps, with the waits of the reference.
         built: the driver is built on the node.
-        told: called with the name of the next measurement.
+        report: called with the name of the next measurement.
     """
 
     def mean(order: str, waits: ReferenceWaits, what: str) -> float:
-        told(what)
+        report(what)
         return measure(order, waits).summary.mean
 
-    told("the reference operator")
+    report("the reference operator")
     reference = measure(UPSTREAM, REFERENCE)
     began = before = mean(UPSTREAM, PUBLISHED_AT_ONCE, "the reference operator, published at once")
     savings = []
@@ -76,8 +79,8 @@ def attribute(
         savings.append(WaitSaving(what=what, seconds=before - after))
         before = after
     after = mean(OURS, PUBLISHED_AT_ONCE, "Tessera, published at once")
-    savings.append(WaitSaving(what=REST, seconds=before - after))
-    told("Tessera")
+    savings.append(WaitSaving(what=UNEXPLAINED, seconds=before - after))
+    report("Tessera")
     ours = measure(OURS, REFERENCE)
     rounding = (reference.summary.mean - ours.summary.mean) - (began - after)
     savings.append(WaitSaving(what=PERIOD, seconds=rounding))

@@ -21,7 +21,7 @@ from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
-from tessera_lab.experiments.runs import OURS, REST, UPSTREAM
+from tessera_lab.experiments.runs import OURS, SETTLE_SECONDS, UPSTREAM
 from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -113,7 +113,7 @@ def simulate_autoscaling(settings: AutoscalingSettings, make: MakeEntrypoint) ->
             ) as scaler,
         ):
             await cluster.client.create(CLUSTER_POLICIES, settings.scenario.policy())
-            await cluster.clock.sleep(REST)
+            await cluster.clock.sleep(SETTLE_SECONDS)
             return await _observe(cluster, scaler, settings)
 
     return run_virtual(simulate())
@@ -121,12 +121,12 @@ def simulate_autoscaling(settings: AutoscalingSettings, make: MakeEntrypoint) ->
 
 @asynccontextmanager
 async def _start_cluster(settings: AutoscalingSettings, make: MakeEntrypoint) -> AsyncIterator[ExperimentCluster]:
-    made = (
+    created = (
         clusters.start_tessera(settings.costs, cards=False, seed=settings.seed, make=make)
         if settings.operator == OURS
         else clusters.start_reference(settings.scenario, settings.costs, cards=False, seed=settings.seed)
     )
-    async with made as cluster:
+    async with created as cluster:
         yield cluster
 
 
@@ -221,10 +221,10 @@ class _TimelineRecorder:
         """Durations of the nodes whose cards became usable; a removed node has no time of request any more."""
         cloud = self._scaler.cloud
         usable = {name: seen for name, seen in self._steps.items() if "usable" in seen}
-        asked = {each.name: each.requested - self._began for each in cloud.instances()}
+        requested = {each.name: each.requested - self._began for each in cloud.instances()}
         return GroupTimes(
             group=next(iter(cloud.groups)),
-            provision=tuple(seen["usable"] - asked[name] for name, seen in usable.items() if name in asked),
+            provision=tuple(seen["usable"] - requested[name] for name, seen in usable.items() if name in requested),
             startup=tuple(seen["usable"] - seen["registered"] for seen in usable.values()),
             ready=tuple(seen["usable"] - seen["ready"] for seen in usable.values()),
             simulated=True,

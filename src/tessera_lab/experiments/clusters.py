@@ -93,7 +93,7 @@ class ExperimentCluster:
             scaler = ClusterAutoscaler(
                 self.cluster.client("cluster-autoscaler"), self.cluster.hardware_clock, cloud, timers
             )
-            async with _run_beside(scaler.run()):
+            async with _run_in_background(scaler.run()):
                 yield scaler
 
     def _early_labels(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ async def start_reference(
             waits=waits,
             draw=draw,
         )
-        await stack.enter_async_context(_run_beside(operator.run()))
+        await stack.enter_async_context(_run_in_background(operator.run()))
         yield ExperimentCluster(cluster, costs, waits)
 
 
@@ -237,7 +237,7 @@ def _is_definition(manifest: Mapping[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def _run_beside(work: Any) -> AsyncIterator[None]:
+async def _run_in_background(work: Any) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(work)
         try:

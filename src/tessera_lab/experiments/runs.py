@@ -24,9 +24,9 @@ UPSTREAM, OURS = "reference", "tessera"
 #: Timers under which nodes go soon once they are empty, so that the next sample can begin, seconds.
 SOON = AutoscalerTimers(unneeded=60, delay_after_add=60)
 #: Simulated seconds in which a cluster comes to rest before anything is measured.
-REST = 120.0
+SETTLE_SECONDS = 120.0
 
-Told = Callable[[float], None]
+Progress = Callable[[float], None]
 
 
 def silence_progress(seconds: float) -> None:
@@ -43,7 +43,7 @@ def policy_reset(
     costs: CostModel | None = None,
     waits: ReferenceWaits = REFERENCE,
     seed: int = 0,
-    each: Told = silence_progress,
+    each: Progress = silence_progress,
 ) -> Samples:
     """Policy reset in a fresh cluster of one node with a card.
 
@@ -60,7 +60,7 @@ def policy_reset(
 
     async def play() -> list[float]:
         async with _start_cluster(operator, scenario, costs, waits, seed, make=make, cards=True) as cluster:
-            await cluster.clock.sleep(REST)
+            await cluster.clock.sleep(SETTLE_SECONDS)
             experiment = PolicyReset(cluster.client, cluster.clock, node="node-1", rng=random.Random(seed))
             return await experiment.run(scenario.policy(), repeats, each=each)
 
@@ -84,7 +84,7 @@ def autoscale(
     costs: CostModel | None = None,
     waits: ReferenceWaits = REFERENCE,
     seed: int = 0,
-    each: Told = silence_progress,
+    each: Progress = silence_progress,
 ) -> Samples:
     """Autoscaling in a fresh cluster whose nodes with cards are made on demand; arguments as :func:`policy_reset`."""
 
@@ -94,7 +94,7 @@ def autoscale(
             cluster.run_autoscaler(SOON),
         ):
             await cluster.client.create(CLUSTER_POLICIES, scenario.policy())
-            await cluster.clock.sleep(REST)
+            await cluster.clock.sleep(SETTLE_SECONDS)
             experiment = Autoscale(cluster.client, cluster.clock, namespace="default", rng=random.Random(seed))
             return await experiment.run(WORKLOAD, repeats, each=each)
 
@@ -119,10 +119,10 @@ async def _start_cluster(
     cards: bool,
 ) -> AsyncIterator[ExperimentCluster]:
     model = costs or CostModel()
-    made: AbstractAsyncContextManager[ExperimentCluster]
+    created: AbstractAsyncContextManager[ExperimentCluster]
     if operator == UPSTREAM:
-        made = clusters.start_reference(scenario, model, cards=cards, seed=seed, waits=waits)
+        created = clusters.start_reference(scenario, model, cards=cards, seed=seed, waits=waits)
     else:
-        made = clusters.start_tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
-    async with made as cluster:
+        created = clusters.start_tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
+    async with created as cluster:
         yield cluster

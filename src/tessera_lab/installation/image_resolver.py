@@ -57,7 +57,7 @@ class SimulatedResolver:
             )
         tried: list[TriedReference] = []
         for name in names:
-            outcome = self._look(name.reference, query.pool.architecture)
+            outcome = self._query(name.reference, query.pool.architecture)
             tried.append(TriedReference(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
             if outcome is Outcome.FOUND:
                 image = self._catalogue.named(name.reference)
@@ -72,7 +72,7 @@ class SimulatedResolver:
                 )
         return Resolution(outcome=_matches_policy(tried), tried=tuple(tried), checked=self._clock.now())
 
-    def _look(self, reference: str, architecture: str) -> Outcome:
+    def _query(self, reference: str, architecture: str) -> Outcome:
         outcome = self._catalogue.answer(reference, architecture)
         named = self._catalogue.named(reference) is not None
         return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome

@@ -162,8 +162,8 @@ def rejected_status(pod: Json, reason: str, message: str, started: float) -> dic
     text = f"Pod was rejected: {message}"
     foreign = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] not in OWN_CONDITIONS]
     nothing = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "hostIP", "hostIPs"))
-    told = {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
-    return {**nothing, "conditions": foreign, **told}
+    rejection = {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
+    return {**nothing, "conditions": foreign, **rejection}
 
 
 def _failed_status(container: ContainerRecord) -> bool:

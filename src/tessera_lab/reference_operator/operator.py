@@ -98,15 +98,15 @@ class ReferenceOperator:
                 yield name, kernel, tag, labels.get(PRESENT) == "true"
 
     async def _reconcile(self, policy: DriverPolicy | None, nodes: tuple[tuple[str, str, str, bool], ...]) -> None:
-        wanted = self._objects(policy, nodes) if policy is not None else []
-        names = {each["metadata"]["name"] for each in wanted}
+        desired = self._objects(policy, nodes) if policy is not None else []
+        names = {each["metadata"]["name"] for each in desired}
         if self._waits.reconcile and (not names <= self._made or any(not labelled for *_, labelled in nodes)):
             await self._clock.sleep(self._draw(self._costs.reconcile_seconds))
         for name, *_, labelled in nodes:
             if not labelled:
                 with suppress(NotFound):
                     await self._client.merge_patch(NODES, name, {"metadata": {"labels": {PRESENT: "true"}}})
-        for each in wanted:
+        for each in desired:
             if each["metadata"]["name"] not in self._made:
                 await self._client.apply(DAEMONSETS.untyped(), each["metadata"]["name"], each, NAMESPACE)
         for name in sorted(self._made - names):

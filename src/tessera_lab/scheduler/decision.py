@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera_lab.scheduler.filters.node_placement import (
-    Refusal,
+    NodeRejection,
     pinned_names,
     preferred_weight,
     selector_matches,
@@ -28,10 +28,10 @@ Json = Mapping[str, Any]
 #: The taint that kube-controller-manager and kubectl cordon put beside ``spec.unschedulable``.
 UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
-NOT_MATCHED = Refusal("node(s) didn't match Pod's node affinity/selector", final=True)
-NOT_PINNED = Refusal("node(s) didn't satisfy plugin(s) [NodeAffinity]", final=True)
-CORDONED = Refusal("node(s) were unschedulable", final=True)
-NO_PORTS = Refusal("node(s) didn't have free ports for the requested pod ports")
+NOT_MATCHED = NodeRejection("node(s) didn't match Pod's node affinity/selector", final=True)
+NOT_PINNED = NodeRejection("node(s) didn't satisfy plugin(s) [NodeAffinity]", final=True)
+CORDONED = NodeRejection("node(s) were unschedulable", final=True)
+NO_PORTS = NodeRejection("node(s) didn't have free ports for the requested pod ports")
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class PodFilters:
         self._pod = pod
         self._volumes = volume_filter(pod, cluster)
         volumes = self._volumes.judge if self._volumes is not None else None
-        self._more: list[Callable[[CachedNode], Refusal | None]] = [
+        self._more: list[Callable[[CachedNode], NodeRejection | None]] = [
             each for each in (volumes, spread_filter(pod, cluster), affinity_filter(pod, cluster)) if each is not None
         ]
         self._nominated = cluster.nominated
@@ -76,11 +76,11 @@ class PodFilters:
         """The volume plan for the pod's claims on a node that can take it."""
         return self._volumes.plan(node) if self._volumes is not None else VolumePlan()
 
-    def refusals(self, node: CachedNode) -> list[Refusal]:
+    def rejections(self, node: CachedNode) -> list[NodeRejection]:
         """Returns why the node cannot take the pod; empty if it can."""
-        found = collect_refusals(self._pod, node, self._nominated.get(node.name, {}).values())
+        found = collect_rejections(self._pod, node, self._nominated.get(node.name, {}).values())
         if not found:
-            found = [each for judge in self._more if (each := judge(node)) is not None][:1]
+            found = [each for check in self._more if (each := check(node)) is not None][:1]
         return found
 
 
@@ -99,7 +99,7 @@ def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
     seen = 0
     for node in nodes:
         seen += 1
-        found = filters.refusals(node)
+        found = filters.rejections(node)
         for each in found:
             counts[each.reason] = counts.get(each.reason, 0) + 1
         if not found:
@@ -114,7 +114,7 @@ def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
     return Unschedulable(_message(total, counts), tuple(curable), total)
 
 
-def collect_refusals(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo] = ()) -> list[Refusal]:
+def collect_rejections(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo] = ()) -> list[NodeRejection]:
     """Returns why the node cannot take the pod, by the filters that need only the node; empty if it can.
 
     ``nominated`` are pods for which preemption made room on the node: those of at least the same priority count as
@@ -127,14 +127,14 @@ def collect_refusals(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo
         taint = untolerated(node.taints, spec.get("tolerations") or ())
         if taint is not None:
             text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
-            return [Refusal(text, final=True)]
+            return [NodeRejection(text, final=True)]
     if not selector_matches(spec, node.labels, node.name):
         return [NOT_MATCHED]
     coming = [each for each in nominated if each.uid != pod.uid and each.priority >= pod.priority]
     for each in coming:
         node.hold(each)
     try:
-        if node.ports_taken(pod.ports):
+        if node.ports_in_use(pod.ports):
             return [NO_PORTS]
         return [_missing_resources(name, value, node) for name, value in node.lacking(pod.requests)]
     finally:
@@ -142,12 +142,12 @@ def collect_refusals(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo
             node.free(each.uid)
 
 
-def _missing_resources(name: str, value: int, node: CachedNode) -> Refusal:
+def _missing_resources(name: str, value: int, node: CachedNode) -> NodeRejection:
     text = "Too many pods" if name == "pods" else f"Insufficient {name}"
-    return Refusal(text, final=value > node.allocatable.get(name, 0))
+    return NodeRejection(text, final=value > node.allocatable.get(name, 0))
 
 
-def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], Refusal]:
+def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], NodeRejection]:
     """Returns the nodes to check, and the reason that counts for all the others."""
     names = pinned_names(spec)
     if names is not None:

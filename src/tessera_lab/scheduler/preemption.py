@@ -88,14 +88,14 @@ def _on_node(pod: PodInfo, cluster: NodeCache, node: CachedNode, budgets: Sequen
         for each in lower:
             cluster.remove_pod(each.uid)
             taken[each.uid] = each
-        if PodFilters(pod, cluster).refusals(node):
+        if PodFilters(pod, cluster).rejections(node):
             return None
         violating, rest = _by_budget(sorted(lower, key=lambda each: (-each.priority, each.created)), budgets)
         victims: list[PodInfo] = []
         violations = 0
         for each in (*violating, *rest):
             cluster.place(each, node.name)
-            if PodFilters(pod, cluster).refusals(node):
+            if PodFilters(pod, cluster).rejections(node):
                 cluster.remove_pod(each.uid)
                 victims.append(each)
                 violations += each in violating

@@ -83,11 +83,11 @@ class VolumeBinder:
             namespace, name = split_key(claim)
             patch = {"metadata": {"annotations": {SELECTED_NODE: placed.node}}}
             await self._client.merge_patch(PERSISTENT_VOLUME_CLAIMS, name, patch, namespace)
-        wanted = (*plan.bind, *plan.make)
-        if not wanted:
+        desired = (*plan.bind, *plan.make)
+        if not desired:
             return
         async with asyncio.timeout(PATIENCE):
-            while not all(self._is_bound(claim) for claim in wanted):
+            while not all(self._is_bound(claim) for claim in desired):
                 self._bound.clear()
                 await self._bound.wait()
 

@@ -54,9 +54,9 @@ class PullBackoff:
         self.why = ""
         self._next = FIRST
 
-    def record_failure(self, now: float, why: str) -> None:
+    def record_failure(self, now: float, reason: str) -> None:
         """A pull failed."""
-        self.due, self.why = now + self._next, why
+        self.due, self.why = now + self._next, reason
         self._next = min(LONGEST, self._next * 2)
 
 

@@ -58,7 +58,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self, may_leap: Callable[[], bool] | None = None, quiet: float = QUIET) -> None:
-        self._pace: _Pace = _Leaping(self) if may_leap is None else _Following(may_leap, quiet)
+        self._pace: _Pace = _Leaping(self) if may_leap is None else _LeapingTime(may_leap, quiet)
         self._single_thread = may_leap is None
         super().__init__(_Selector(self._pace))
 
@@ -149,7 +149,7 @@ class _Leaping:
         return f"deadlock at {self.now:.6f} s of virtual time: nothing is ready and no timer is set. Waiting: {names}"
 
 
-class _Following:
+class _LeapingTime:
     """Time passes as it does, and leaps while simulated work is pending and no input comes."""
 
     def __init__(self, may_leap: Callable[[], bool], quiet: float) -> None:

@@ -28,7 +28,9 @@ Backup = tuple[int, dict[Any, dict[str, dict[str, Any]]]]
 def backup(scene: Scene) -> Backup:
     """All objects and the version, as ``etcdctl snapshot save`` takes them."""
     store = scene.server.core.store
-    objects = {resource: {ns: dict(each) for ns, each in shelf.objects.items()} for resource, shelf in _shelves(scene)}
+    objects = {
+        resource: {ns: dict(each) for ns, each in shelf.objects.items()} for resource, shelf in _histories(scene)
+    }
     return store.rv, objects
 
 
@@ -36,15 +38,15 @@ def restore(scene: Scene, taken: Backup) -> None:
     """The API server starts again on an etcd that was restored: watches end, and versions go on from the old one."""
     store = scene.server.core.store
     store.rv, objects = taken
-    for resource, shelf in _shelves(scene):
+    for resource, shelf in _histories(scene):
         shelf.objects = {namespace: dict(each) for namespace, each in objects.get(resource, {}).items()}
         shelf.ring.clear()
         shelf.dropped = 0
     scene.server.core.hubs.end_all()
 
 
-def _shelves(scene: Scene) -> list[tuple[Any, Any]]:
-    return list(scene.server.core.store._shelves.items())
+def _histories(scene: Scene) -> list[tuple[Any, Any]]:
+    return list(scene.server.core.store._histories.items())
 
 
 async def running(scene: Scene, name: str, place: tuple[str, int, int]) -> None:

@@ -42,7 +42,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -283,7 +283,7 @@ class Scene:
             self.changes.notify()
         try:
             await self.kubelet.allocate(self.pods[name], PodUid(f"uid-{name}"))
-        except DeviceRefusal:
+        except DeviceAllocationError:
             del self.pods[name]
             raise
 

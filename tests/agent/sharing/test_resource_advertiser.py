@@ -13,7 +13,7 @@ from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NotSupported
 from tessera_lab.kubelet.device_plugins.plugin_client import RegistrationError
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 from tessera_lab.kubelet.devices.device_manager import STOP_GRACE
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_requests_for_two_shares(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(SLICE_4.replace("renameByDefault", "failRequestsGreaterThanOne: true\n    renameByDefault"))
         await scene.offers(gpu_shared=16)
-        with pytest.raises(DeviceRefusal, match="maximum request size for shared resources is 1; found 2"):
+        with pytest.raises(DeviceAllocationError, match="maximum request size for shared resources is 1; found 2"):
             await scene.admit("greedy", {SHARED: 2})
         scene.follow(SLICE_4)
         await scene.clock.sleep(0.1)
@@ -313,7 +313,7 @@ def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Ca
         await scene.offers(gpu=1)
         scene.fenced = frozenset({scene.uuid(0)})
         with pytest.raises(
-            DeviceRefusal, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be given out now: it is kept"
+            DeviceAllocationError, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be given out now: it is kept"
         ):
             await scene.admit("late", {GPU: 1}, seen=False)
         scene.changes.notify()
@@ -333,7 +333,7 @@ def test_what_is_offered_no_more_is_not_given_though_the_change_takes_a_while(pl
         await scene.cut(0, ("1g.5gb", 0))
         await scene.clock.sleep(1.0)
         assert scene.allocatable == {GPU: 2}, "kubelet does not know yet"
-        with pytest.raises(DeviceRefusal, match=f"unknown device {scene.uuid(0)}; it may have been removed"):
+        with pytest.raises(DeviceAllocationError, match=f"unknown device {scene.uuid(0)}; it may have been removed"):
             await scene.admit("late", {GPU: 2}, seen=False)
         await scene.offers(**{"gpu": 1, "mig-1g_5gb": 1})
 
@@ -561,7 +561,7 @@ def test_a_card_that_is_cut_while_kubelet_is_waited_for_is_not_given_whole(play:
         for card in (0, 1):
             await scene.cut(card, ("1g.5gb", 0))
             await scene.clock.sleep(1)
-        with pytest.raises(DeviceRefusal, match=f"{scene.uuid(1)} must not be given out now"):
+        with pytest.raises(DeviceAllocationError, match=f"{scene.uuid(1)} must not be given out now"):
             await scene.admit("p", {GPU: 1})
 
     play(story, "2xA100-40GB")
@@ -589,7 +589,7 @@ def test_a_pair_of_cards_is_not_given_where_its_set_cannot_be_written(play: Call
         folder = scene.folder / "cdi"
         shutil.rmtree(folder)
         folder.write_text("no folder")
-        with pytest.raises(DeviceRefusal, match=r"nvidia.com/gpu: .*gpu.json cannot be written"):
+        with pytest.raises(DeviceAllocationError, match=r"nvidia.com/gpu: .*gpu.json cannot be written"):
             await scene.admit("pair", {GPU: 2})
         folder.unlink()
         await scene.admit("pair", {GPU: 2})

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ async def admit(scene: Scene, name: str, resource: str) -> None:
     """A pod comes; kubelet may refuse it, and does not know what no plugin has registered."""
     try:
         await scene.admit(name, {resource: 1})
-    except DeviceRefusal:
+    except DeviceAllocationError:
         return
     if not scene.devices(name):
         del scene.pods[name]

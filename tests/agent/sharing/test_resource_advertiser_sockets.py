@@ -13,7 +13,7 @@ from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, WHOLE
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -64,7 +64,7 @@ async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) ->
     async with kubelet_of(scene, sockets):
         await scene.begin(SLICE_4.replace("renameByDefault", "failRequestsGreaterThanOne: true\n    renameByDefault"))
         await scene.offers(gpu_shared=16)
-        with pytest.raises(DeviceRefusal, match="maximum request size for shared resources is 1; found 2"):
+        with pytest.raises(DeviceAllocationError, match="maximum request size for shared resources is 1; found 2"):
             await scene.admit("greedy", {SHARED: 2})
 
 

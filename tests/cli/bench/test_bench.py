@@ -12,7 +12,7 @@ from tessera.cli.bench.results import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
 from tessera_lab.cli.experiments import format_attribution
-from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, WaitSaving
+from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, WaitSaving
 from tessera_lab.simulation.cost_model import CALIBRATED
 
 Told = pytest.CaptureFixture[str]
@@ -52,7 +52,7 @@ def one(operator: str, *samples: float, first: float | None = None) -> Samples:
 
 def attributed(**seconds: float) -> list[str]:
     savings = tuple(
-        WaitSaving(what={"rest": REST, "period": PERIOD}.get(name, name), seconds=each)
+        WaitSaving(what={"rest": UNEXPLAINED, "period": PERIOD}.get(name, name), seconds=each)
         for name, each in seconds.items()
     )
     told = Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings)
@@ -64,7 +64,7 @@ def test_saved_seconds_are_listed_and_a_zero_has_no_minus() -> None:
         "  built: where 10.0 s come from (simulated)",
         "       12.0 s  wait",
         "        0.0 s  overlap",
-        f"        0.2 s  {REST}",
+        f"        0.2 s  {UNEXPLAINED}",
         f"       -2.2 s  {PERIOD}",
         "       10.0 s  together",
     ]

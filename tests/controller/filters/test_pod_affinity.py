@@ -15,7 +15,7 @@ from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 from tessera.placement.step_budget import StepBudget
-from tessera_lab.scheduler.decision import collect_refusals
+from tessera_lab.scheduler.decision import collect_rejections
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.state.node_cache import NodeCache, build_pod_info
 from tessera_lab.scheduler.state.node_cache import PodInfo as ScheduledPodInfo
@@ -142,7 +142,7 @@ class Both:
         one, node = needs(pod), self.lab.nodes[name]
         spec = {"containers": pod["spec"]["containers"], "tolerations": [{"operator": "Exists"}]}
         bare = build_pod_info(one.key, one.uid, 0.0, spec)
-        taken = [each.reason for each in collect_refusals(bare, node) if "ports" in each.reason]
+        taken = [each.reason for each in collect_rejections(bare, node) if "ports" in each.reason]
         for filter_ in (spread_filter(one, self.lab), affinity_filter(one, self.lab)):
             why = filter_(node) if filter_ is not None else None
             taken += [why.reason] if why is not None else []

@@ -9,7 +9,7 @@ import pytest
 from tests.lab.experiments.conftest import MAKE
 
 from tessera.provisioning.experiments.results import RED_HAT, Samples
-from tessera_lab.experiments.attribution import PERIOD, REST, attribute
+from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, attribute
 from tessera_lab.experiments.runs import UPSTREAM, autoscale, policy_reset
 from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, ArticleScenario
 from tessera_lab.reference_operator.waits import ReferenceWaits
@@ -61,7 +61,7 @@ ORDER_OF_PULLS = 3.2
 ALWAYS = {
     "overlap: the driver is proved once, with the toolkit": (1.9, 2.1),
     "overlap: what offers the cards runs already, and is not started last": (0.9, 1.1),
-    REST: (-0.3, 0.3),
+    UNEXPLAINED: (-0.3, 0.3),
     PERIOD: (-9.9, 9.9),
 }
 

@@ -66,20 +66,20 @@ class AdmissionChain:
 
 def namespace_lifecycle(request: AdmissionRequest, core: ServerState) -> None:
     """Refuses a create in a namespace that does not exist or is being deleted."""
-    asked = request.attributes
-    if request.operation != "CREATE" or not asked.namespace:
+    attributes = request.attributes
+    if request.operation != "CREATE" or not attributes.namespace:
         return
-    namespace = core.store.get(NAMESPACES, "", asked.namespace)
+    namespace = core.store.get(NAMESPACES, "", attributes.namespace)
     if namespace is None:
-        raise not_found("", "namespaces", asked.namespace)
+        raise not_found("", "namespaces", attributes.namespace)
     if namespace["metadata"].get("deletionTimestamp"):
-        name = asked.name or (request.obj or {}).get("metadata", {}).get("name", "")
-        raise _terminating(asked.group, asked.resource, name, asked.namespace)
+        name = attributes.name or (request.obj or {}).get("metadata", {}).get("name", "")
+        raise _terminating(attributes.group, attributes.resource, name, attributes.namespace)
 
 
 def _terminating(group: str, resource: str, name: str, namespace: str) -> StatusError:
-    why = f"unable to create new content in namespace {namespace} because it is being terminated"
-    error = forbidden(group, resource, name, why)
+    reason = f"unable to create new content in namespace {namespace} because it is being terminated"
+    error = forbidden(group, resource, name, reason)
     cause = StatusCause(
         reason="NamespaceTerminating", message=f"namespace {namespace} is being terminated", field="metadata.namespace"
     )

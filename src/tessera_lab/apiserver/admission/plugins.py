@@ -28,14 +28,14 @@ _TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def _new_pod(request: AdmissionRequest) -> Obj | None:
-    asked = request.attributes
-    is_pod = (asked.group, asked.resource, asked.subresource) == ("", "pods", "")
+    attributes = request.attributes
+    is_pod = (attributes.group, attributes.resource, attributes.subresource) == ("", "pods", "")
     return request.obj if is_pod and request.operation == "CREATE" else None
 
 
-def _refuse(request: AdmissionRequest, why: str) -> Exception:
-    asked = request.attributes
-    return forbidden(asked.group, asked.resource, asked.name, why)
+def _refuse(request: AdmissionRequest, reason: str) -> Exception:
+    attributes = request.attributes
+    return forbidden(attributes.group, attributes.resource, attributes.name, reason)
 
 
 def service_account(request: AdmissionRequest, core: ServerState) -> None:
@@ -133,8 +133,8 @@ def runtime_class(request: AdmissionRequest, core: ServerState) -> None:
 def storage_in_use_protection(request: AdmissionRequest, core: ServerState) -> None:
     """Adds the finalizer that keeps a deleted volume or claim until nothing uses it."""
     del core
-    asked = request.attributes
-    finalizer = _PROTECTION.get(asked.resource) if not asked.group and not asked.subresource else None
+    attributes = request.attributes
+    finalizer = _PROTECTION.get(attributes.resource) if not attributes.group and not attributes.subresource else None
     if finalizer is None or request.operation != "CREATE" or request.obj is None:
         return
     finalizers = request.obj["metadata"].setdefault("finalizers", [])
@@ -144,8 +144,8 @@ def storage_in_use_protection(request: AdmissionRequest, core: ServerState) -> N
 
 def default_storage_class(request: AdmissionRequest, core: ServerState) -> None:
     """Gives a claim without a class the default one; of several defaults the newest, then the first by name."""
-    asked = request.attributes
-    is_claim = (asked.group, asked.resource, asked.subresource) == ("", "persistentvolumeclaims", "")
+    attributes = request.attributes
+    is_claim = (attributes.group, attributes.resource, attributes.subresource) == ("", "persistentvolumeclaims", "")
     claim = request.obj if is_claim and request.operation == "CREATE" else None
     if claim is None or claim["spec"].get("storageClassName") is not None:
         return

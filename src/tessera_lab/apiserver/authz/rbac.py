@@ -38,9 +38,9 @@ class RbacAuthorizer:
         if MASTERS in attributes.user.groups:
             return AuthorizationDecision(allowed=True)
         missing: list[str] = []
-        for rules, why in self._applicable_rules(attributes.user, attributes.namespace, missing):
+        for rules, reason in self._applicable_rules(attributes.user, attributes.namespace, missing):
             if any(rule_allows(rule, attributes) for rule in rules):
-                return AuthorizationDecision(allowed=True, reason=why)
+                return AuthorizationDecision(allowed=True, reason=reason)
         return AuthorizationDecision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
@@ -62,14 +62,14 @@ class RbacAuthorizer:
             who = _subject(binding, user, "")
             if who:
                 name = binding["metadata"]["name"]
-                why = f'RBAC: allowed by ClusterRoleBinding "{name}" of {_role(binding)} to {who}'
-                yield self._rules(binding, "", missing), why
+                reason = f'RBAC: allowed by ClusterRoleBinding "{name}" of {_role(binding)} to {who}'
+                yield self._rules(binding, "", missing), reason
         for binding in self._reader.list(BINDINGS, namespace) if namespace else ():
             who = _subject(binding, user, namespace)
             if who:
                 name = f"{binding['metadata']['name']}/{namespace}"
-                why = f'RBAC: allowed by RoleBinding "{name}" of {_role(binding)} to {who}'
-                yield self._rules(binding, namespace, missing), why
+                reason = f'RBAC: allowed by RoleBinding "{name}" of {_role(binding)} to {who}'
+                yield self._rules(binding, namespace, missing), reason
 
     def _rules(self, binding: Mapping[str, Any], namespace: str, missing: list[str]) -> Sequence[Rule]:
         reference = binding.get("roleRef") or {}
@@ -100,8 +100,8 @@ def _in(value: str, allowed: Iterable[str] | None) -> bool:
 
 
 def _resource(resource: str, subresource: str, allowed: Sequence[str]) -> bool:
-    wanted = f"{resource}/{subresource}" if subresource else resource
-    return any(each in ("*", wanted) or (subresource and each == f"*/{subresource}") for each in allowed)
+    desired = f"{resource}/{subresource}" if subresource else resource
+    return any(each in ("*", desired) or (subresource and each == f"*/{subresource}") for each in allowed)
 
 
 def _path(pattern: str, path: str) -> bool:
@@ -168,7 +168,7 @@ def bootstrap_roles() -> Sequence[Obj]:
             [AUTHENTICATED, "system:unauthenticated"],
         ),
     )
-    return [made for name, rules, groups in roles for made in _build_role_and_binding(name, rules, groups)]
+    return [created for name, rules, groups in roles for created in _build_role_and_binding(name, rules, groups)]
 
 
 def _build_role_and_binding(name: str, rules: Sequence[Rule], groups: Sequence[str]) -> tuple[Obj, Obj]:

@@ -204,15 +204,15 @@ def _index_value(target: Any, key: Any, *, optional: bool) -> Any:
         return _index_value(target.value, key, optional=True) if target.present else NOTHING
     if isinstance(target, list) and isinstance(key, int) and not isinstance(key, bool):
         found = 0 <= key < len(target)
-        why = f"index out of bounds: {key}"
+        reason = f"index out of bounds: {key}"
     elif isinstance(target, dict):
-        found, why = key in target, f"no such key: {key}"
+        found, reason = key in target, f"no such key: {key}"
     else:
         raise EvaluationError(f"no such overload: {type_name(target)}[{type_name(key)}]")
     if optional:
         return OptionalValue(True, target[key]) if found else NOTHING
     if not found:
-        raise EvaluationError(why)
+        raise EvaluationError(reason)
     return target[key]
 
 

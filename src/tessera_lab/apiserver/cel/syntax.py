@@ -190,14 +190,14 @@ class _Parser:
         )
 
     def _binary(self, signs: tuple[str, ...], operand: Callable[[], Expression]) -> Expression:
-        left = operand()
+        remaining = operand()
         length = 0
         while self._peek().text in signs and self._peek().kind in ("sign", "name"):
             token = self._advance()
             length += 1
             self._limit(length)
-            left = Call(token.at, token.text, None, (left, operand()))
-        return left
+            remaining = Call(token.at, token.text, None, (remaining, operand()))
+        return remaining
 
     def _limit(self, length: int) -> None:
         if length > MAX_CHAIN:

@@ -106,8 +106,8 @@ def _check_expression(rule: Rule, where: str, uncorrelatable: str) -> Iterator[S
         yield field_errors.invalid(f"{where}.rule", text, f"compilation failed: {error}")
         return
     if uncorrelatable and _is_transition(text):
-        why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
-        yield field_errors.invalid(f"{where}.rule", text, why)
+        reason = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+        yield field_errors.invalid(f"{where}.rule", text, reason)
 
 
 def _is_transition(text: str) -> bool:
@@ -181,12 +181,12 @@ class CelRules:
         if transition and (old is _ABSENT or old is None):
             return
         try:
-            kept = program.holds({"self": value, "oldSelf": old})
+            retained = program.holds({"self": value, "oldSelf": old})
         except EvaluationError as error:
-            why = f"{error} evaluating rule: {rule.get('message') or rule['rule']}"
-            yield field_errors.invalid(path or NO_FIELD, schema.get("type"), why)
+            reason = f"{error} evaluating rule: {rule.get('message') or rule['rule']}"
+            yield field_errors.invalid(path or NO_FIELD, schema.get("type"), reason)
             return
-        if not kept:
+        if not retained:
             yield _rule_cause(rule, value, path or NO_FIELD)
 
 

@@ -159,11 +159,11 @@ class DefinitionController:
         spec = stored.obj["spec"]
         storage = GroupResource(spec["group"], spec["names"]["plural"])
         for each in self._core.store.select(storage, None):
-            doom = decide_deletion(deep_copy(each.obj), {}, self._core.clock.now())
-            if doom.gone:
-                self._core.store.remove(storage, doom.state, each)
-            elif doom.state != each.obj:
-                self._core.store.put(storage, doom.state, each)
+            deletion = decide_deletion(deep_copy(each.obj), {}, self._core.clock.now())
+            if deletion.gone:
+                self._core.store.remove(storage, deletion.state, each)
+            elif deletion.state != each.obj:
+                self._core.store.put(storage, deletion.state, each)
         latest = self._core.store.find(CRDS, "", name)
         if latest is None or self._core.store.select(storage, None):
             return

@@ -70,11 +70,13 @@ def _check_identity(crd: Part, spec: Part) -> Iterator[StatusCause]:
         yield field_errors.unsupported("spec.scope", spec["scope"], ("Cluster", "Namespaced"))
     approval = ((crd.get("metadata") or {}).get("annotations") or {}).get(APPROVED)
     if group.endswith((".k8s.io", ".kubernetes.io")) and not approval:
-        why = f"protected groups must have approval annotation {field_errors.quoted(APPROVED)}, see https://github.com/kubernetes/enhancements/pull/1111"
-        yield field_errors.required(f"metadata.annotations[{APPROVED}]", why)
+        reason = f"protected groups must have approval annotation {field_errors.quoted(APPROVED)}, see https://github.com/kubernetes/enhancements/pull/1111"
+        yield field_errors.required(f"metadata.annotations[{APPROVED}]", reason)
     if spec.get("preserveUnknownFields"):
-        why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
-        yield field_errors.invalid("spec.preserveUnknownFields", True, why)
+        reason = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        )
+        yield field_errors.invalid("spec.preserveUnknownFields", True, reason)
 
 
 def _check_names(names: Part) -> Iterator[StatusCause]:
@@ -83,8 +85,8 @@ def _check_names(names: Part) -> Iterator[StatusCause]:
         if not value:
             yield field_errors.required(f"spec.names.{name}")
         elif name in ("kind", "listKind") and not _LABEL.fullmatch(value.lower()):
-            why = f"may have mixed case, but should otherwise match: {_LABEL_RULE}"
-            yield field_errors.invalid(f"spec.names.{name}", value, why)
+            reason = f"may have mixed case, but should otherwise match: {_LABEL_RULE}"
+            yield field_errors.invalid(f"spec.names.{name}", value, reason)
         elif name in ("plural", "singular"):
             yield from _check_label(f"spec.names.{name}", value)
     for name in ("shortNames", "categories"):
@@ -103,8 +105,8 @@ def _check_versions(spec: Part) -> Iterator[StatusCause]:
     if len(set(names)) != len(names):
         yield field_errors.invalid("spec.versions", names, "must contain unique version names")
     if sum(1 for version in versions if version.get("storage")) != 1:
-        why = "must have exactly one version marked as storage version"
-        yield field_errors.invalid("spec.versions", names, why)
+        reason = "must have exactly one version marked as storage version"
+        yield field_errors.invalid("spec.versions", names, reason)
     shared = len({field_errors.shown(version.get("schema")) for version in versions}) == 1
     for index, version in enumerate(versions):
         place = f"spec.versions[{index}]"

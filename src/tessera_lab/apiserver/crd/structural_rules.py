@@ -87,8 +87,8 @@ def _check_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
         if name in schema:
             yield field_errors.forbidden(f"{path}.{name}", f"{name} is not supported")
     if schema.get("uniqueItems"):
-        why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield field_errors.forbidden(f"{path}.uniqueItems", why)
+        reason = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        yield field_errors.forbidden(f"{path}.uniqueItems", reason)
     if schema.get("properties") and schema.get("additionalProperties") not in (None, True):
         yield field_errors.forbidden(
             f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
@@ -97,8 +97,8 @@ def _check_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
         yield field_errors.invalid(f"{path}.{KEEP}", False, "must be true or undefined")
     problem = describe_pattern_error(schema.get("pattern", ""))
     if problem:
-        why = f"must be a valid regular expression, but isn't: {problem}"
-        yield field_errors.invalid(f"{path}.pattern", schema["pattern"], why)
+        reason = f"must be a valid regular expression, but isn't: {problem}"
+        yield field_errors.invalid(f"{path}.pattern", schema["pattern"], reason)
 
 
 def _check_type(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
@@ -109,8 +109,8 @@ def _check_type(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
     elif kind and kind not in TYPES:
         yield field_errors.unsupported(where, kind, TYPES)
     if schema.get(EMBEDDED) and kind != "object":
-        why = f"must be object if {EMBEDDED} is true"
-        yield field_errors.invalid(where, kind, why) if kind else field_errors.required(where, why)
+        reason = f"must be object if {EMBEDDED} is true"
+        yield field_errors.invalid(where, kind, reason) if kind else field_errors.required(where, reason)
     elif not kind and not schema.get(INT_OR_STRING) and not schema.get(KEEP):
         yield field_errors.required(where, NO_TYPE[level])
     if level == "root" and kind and kind != "object":
@@ -121,8 +121,8 @@ def _check_type(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
         if schema.get(INT_OR_STRING) and schema.get(other):
             yield field_errors.invalid(f"{path}.{other}", True, f"must be false if {INT_OR_STRING} is true")
     if schema.get(EMBEDDED) and not schema.get(KEEP) and not schema.get("properties"):
-        why = f"must not be empty if {EMBEDDED} is true without {KEEP}"
-        yield field_errors.required(f"{path}.properties", why)
+        reason = f"must not be empty if {EMBEDDED} is true without {KEEP}"
+        yield field_errors.required(f"{path}.properties", reason)
 
 
 def _check_list_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
@@ -133,21 +133,23 @@ def _check_list_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
         if key not in schema:
             continue
         if schema.get("type") != kind:
-            why, have = f"must be {kind} if {key} is specified", schema.get("type", "")
+            reason, have = f"must be {kind} if {key} is specified", schema.get("type", "")
             yield (
-                field_errors.invalid(f"{path}.type", have, why) if have else field_errors.required(f"{path}.type", why)
+                field_errors.invalid(f"{path}.type", have, reason)
+                if have
+                else field_errors.required(f"{path}.type", reason)
             )
         if schema[key] not in known:
             yield field_errors.unsupported(f"{path}.{key}", schema[key], known)
     keys, items = schema.get(MAP_KEYS, []), schema.get("items")
     if keys and schema.get(LIST_TYPE) != "map":
-        why, have = f"must be map if {MAP_KEYS} is non-empty", schema.get(LIST_TYPE)
+        reason, have = f"must be map if {MAP_KEYS} is non-empty", schema.get(LIST_TYPE)
         where = f"{path}.{LIST_TYPE}"
-        yield field_errors.invalid(where, have, why) if have else field_errors.required(where, why)
+        yield field_errors.invalid(where, have, reason) if have else field_errors.required(where, reason)
     if schema.get(LIST_TYPE) in ("set", "map") and isinstance(items, Mapping):
         if items.get("nullable"):
-            why = f"cannot be nullable when {LIST_TYPE} is {schema[LIST_TYPE]}"
-            yield field_errors.forbidden(f"{path}.items.nullable", why)
+            reason = f"cannot be nullable when {LIST_TYPE} is {schema[LIST_TYPE]}"
+            yield field_errors.forbidden(f"{path}.items.nullable", reason)
         yield from _check_set(items, path) if schema[LIST_TYPE] == "set" else _check_map(keys, items, path)
 
 
@@ -155,16 +157,16 @@ def _check_set(items: Schema, path: str) -> Iterator[StatusCause]:
     for kind, key in (("array", LIST_TYPE), ("object", MAP_TYPE)):
         implied = "atomic" if kind == "array" else None
         if items.get("type") == kind and items.get(key, implied) != "atomic":
-            why = f"must be atomic as item of a list with {LIST_TYPE}=set"
-            yield field_errors.invalid(f"{path}.items.{key}", items.get(key), why)
+            reason = f"must be atomic as item of a list with {LIST_TYPE}=set"
+            yield field_errors.invalid(f"{path}.items.{key}", items.get(key), reason)
 
 
 def _check_map(keys: Sequence[str], items: Schema, path: str) -> Iterator[StatusCause]:
     if not keys:
         yield field_errors.required(f"{path}.{MAP_KEYS}", f"must not be empty if {LIST_TYPE} is map")
     if items.get("type") != "object":
-        why = f"must be object if parent array's {LIST_TYPE} is map"
-        yield field_errors.invalid(f"{path}.items.type", items.get("type", ""), why)
+        reason = f"must be object if parent array's {LIST_TYPE} is map"
+        yield field_errors.invalid(f"{path}.items.type", items.get("type", ""), reason)
         return
     if len(set(keys)) != len(keys):
         yield field_errors.invalid(f"{path}.{MAP_KEYS}", list(keys), "must not contain duplicate entries")
@@ -175,11 +177,11 @@ def _check_map(keys: Sequence[str], items: Schema, path: str) -> Iterator[Status
             yield field_errors.invalid(f"{path}.{MAP_KEYS}", list(keys), "entries must all be names of item properties")
             continue
         if prop.get("type") in ("array", "object"):
-            why = f"must be a scalar type if parent array's {LIST_TYPE} is map"
-            yield field_errors.invalid(f"{where}.type", items["type"], why)
+            reason = f"must be a scalar type if parent array's {LIST_TYPE} is map"
+            yield field_errors.invalid(f"{where}.type", items["type"], reason)
         if key not in items.get("required", ()) and "default" not in prop:
-            why = f"this property is in {MAP_KEYS}, so it must have a default or be a required property"
-            yield field_errors.required(f"{where}.default", why)
+            reason = f"this property is in {MAP_KEYS}, so it must have a default or be a required property"
+            yield field_errors.required(f"{where}.default", reason)
         if prop.get("nullable"):
             yield field_errors.forbidden(
                 f"{where}.nullable", f"this property is in {MAP_KEYS}, so it cannot be nullable"
@@ -202,8 +204,8 @@ def _check_metadata(schema: Schema, path: str, level: str) -> Iterator[StatusCau
         yield field_errors.invalid(f"{where}.type", metadata.get("type", ""), "must be object")
     named = set(metadata.get("properties", {})) <= {"name", "generateName"}
     if level == "root" and not (named and set(metadata) <= {"type", "properties", "description"}):
-        why = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        yield field_errors.forbidden(where, why)
+        reason = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        yield field_errors.forbidden(where, reason)
 
 
 def _check_default(schema: Schema, path: str) -> Iterator[StatusCause]:
@@ -225,16 +227,16 @@ def _check_junctors(schema: Schema, structure: Schema, path: str) -> Iterator[St
 
 
 def _check_nested(schema: Schema, structure: Schema, path: str, place: str) -> Iterator[StatusCause]:
-    for name, why in NESTED_FORBIDDEN.items():
+    for name, reason in NESTED_FORBIDDEN.items():
         if schema.get(name):
-            yield field_errors.forbidden(f"{path}.{name}", why)
+            yield field_errors.forbidden(f"{path}.{name}", reason)
     for name, below in schema.get("properties", {}).items():
         if name == "metadata":
             yield field_errors.forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context")
         found = structure.get("properties", {}).get(name)
         if found is None:
-            why = f"because it is defined in {path}.properties[{name}]"
-            yield field_errors.required(f"{place}.properties[{name}]", why)
+            reason = f"because it is defined in {path}.properties[{name}]"
+            yield field_errors.required(f"{place}.properties[{name}]", reason)
         else:
             yield from _check_nested(below, found, f"{path}.properties[{name}]", f"{place}.properties[{name}]")
     if "items" in schema:

@@ -66,15 +66,13 @@ def _message_prefix(path: str) -> str:
 
 
 def _check_type(value: Any, schema: Schema, path: str) -> StatusCause | None:
-    wanted = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type")]
+    desired = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type")]
     have = json_type(value)
-    if wanted == [None] or (value is None and schema.get("nullable")):
+    if desired == [None] or (value is None and schema.get("nullable")):
         return None
-    if have in wanted or (have == "integer" and "number" in wanted):
+    if have in desired or (have == "integer" and "number" in desired):
         return None
-    text = (
-        f"{_message_prefix(path)} must be of type {','.join(str(each) for each in wanted)}: {field_errors.quoted(have)}"
-    )
+    text = f"{_message_prefix(path)} must be of type {','.join(map(str, desired))}: {field_errors.quoted(have)}"
     return field_errors.wrong_type(path or NO_FIELD, have, text)
 
 

@@ -61,10 +61,10 @@ class DiscoveryDocuments:
             self._kept.clear()
             self._generation = self._registry.generation
         if (path, version) not in self._kept:
-            self._kept[path, version] = self._made(path, version)
+            self._kept[path, version] = self._build(path, version)
         return self._kept[path, version]
 
-    def _made(self, path: str, version: str) -> Obj | None:
+    def _build(self, path: str, version: str) -> Obj | None:
         if version:
             groups = [""] if path == "/api" else [group for group in self._groups() if group]
             return {

@@ -144,21 +144,21 @@ def _add(names: Iterable[str], schemas: Obj) -> None:
 
 def _published(schema: Mapping[str, Any], used: list[str]) -> Obj:
     """Returns a definition as OpenAPI v3, and appends the names that it refers to to ``used``."""
-    made: Obj = {}
+    created: Obj = {}
     for key, value in schema.items():
         match key:
             case "$ref":
                 used.append(value)
             case "properties":
-                made[key] = {name: _published(child, used) for name, child in value.items()}
+                created[key] = {name: _published(child, used) for name, child in value.items()}
             case "items" | "additionalProperties":
-                made[key] = _published(value, used)
+                created[key] = _published(value, used)
             case _:
-                made[key] = value
+                created[key] = value
     if "$ref" not in schema:
-        return made
+        return created
     reference = {"$ref": REFERENCE + schema["$ref"]}
-    return {"allOf": [reference], **made} if made else reference
+    return {"allOf": [reference], **created} if created else reference
 
 
 def _paths(each: ResourceType, name: str) -> Iterator[tuple[str, Obj]]:
@@ -215,8 +215,8 @@ def build_document(documents: Iterable[Obj]) -> Obj:
     definitions: Obj = {}
     for each in documents:
         for name, schema in each["components"]["schemas"].items():
-            kept = definitions.get(name, {})
-            definitions[name] = kept if GVK in kept else _schema_v2(schema)
+            retained = definitions.get(name, {})
+            definitions[name] = retained if GVK in retained else _schema_v2(schema)
     info = {"title": "Kubernetes", "version": "v1.32.4+tessera-lab"}
     return {"swagger": "2.0", "info": info, "paths": {}, "definitions": dict(sorted(definitions.items()))}
 
@@ -230,23 +230,23 @@ def _schema_v2(schema: Mapping[str, Any]) -> Obj:
         return {"type": "string", "format": "int-or-string"}
     if "oneOf" in schema:
         return {"type": "string"}
-    made: Obj = {key: schema[key] for key in _PLAIN if key in schema}
+    created: Obj = {key: schema[key] for key in _PLAIN if key in schema}
     if schema.get("x-kubernetes-preserve-unknown-fields"):
-        return {key: value for key, value in made.items() if key in {"type", GVK}}
+        return {key: value for key, value in created.items() if key in {"type", GVK}}
     if "properties" in schema:
-        made["properties"] = {name: _schema_v2(each) for name, each in schema["properties"].items()}
+        created["properties"] = {name: _schema_v2(each) for name, each in schema["properties"].items()}
     if "items" in schema:
-        made["items"] = _schema_v2(schema["items"])
+        created["items"] = _schema_v2(schema["items"])
     if isinstance(schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = _schema_v2(schema["additionalProperties"])
-    return made
+        created["additionalProperties"] = _schema_v2(schema["additionalProperties"])
+    return created
 
 
-def encode_document(made: Obj) -> bytes:
+def encode_document(created: Obj) -> bytes:
     """The document as protobuf."""
-    info = _text(1, made["info"]["title"]) + _text(2, made["info"]["version"])
-    definitions = b"".join(_message(1, _named(name, each)) for name, each in made["definitions"].items())
-    return _text(1, made["swagger"]) + _message(2, info) + _message(8, b"") + _message(9, definitions)
+    info = _text(1, created["info"]["title"]) + _text(2, created["info"]["version"])
+    definitions = b"".join(_message(1, _named(name, each)) for name, each in created["definitions"].items())
+    return _text(1, created["swagger"]) + _message(2, info) + _message(8, b"") + _message(9, definitions)
 
 
 def _encoded(schema: Obj) -> bytes:
@@ -284,9 +284,9 @@ def _message(number: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    made = bytearray()
+    created = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        created.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    created.append(value)
+    return bytes(created)

@@ -77,13 +77,13 @@ class RequestDispatcher:
         kind = _WRITE_OPTIONS.get(found.verb)
         return write_options(query, kind) if kind else {}
 
-    def check_verb(self, ask: ResourceRequest) -> None:
+    def check_verb(self, request: ResourceRequest) -> None:
         """Checks that the resource has the verb and the subresource.
 
         Raises:
             StatusError: 404 or 405, it does not.
         """
-        found, resource = ask.route, ask.resource
+        found, resource = request.route, request.resource
         if found.parts and found.subresource != "proxy":
             raise no_such_path()
         if found.subresource:
@@ -100,114 +100,116 @@ class RequestDispatcher:
         if not allowed:
             raise method_not_allowed(resource.group, resource.plural, found.verb)
 
-    async def answer(self, ask: ResourceRequest) -> Response | OpenWatch | CommandResult:
+    async def answer(self, request: ResourceRequest) -> Response | OpenWatch | CommandResult:
         """Serves the request.
 
         Raises:
             StatusError: refused.
         """
-        if (ask.resource.plural, ask.route.subresource) == ("pods", "log"):
-            return read_pod_logs(ask, self._reading.find(ask).obj, self._core.parts.logs)
-        if (ask.resource.plural, ask.route.subresource) == ("pods", "exec"):
-            return await run_in_container(ask, self._reading.find(ask).obj, self._core.parts.run_command)
-        if self._subresources.covers(ask):
-            patch = self._patch_function(ask) if ask.route.verb == "patch" else None
-            code, document = await self._subresources.answer(ask, patch)
-            return _ok_response(ask, msgspec.json.encode(document), code)
-        if self._reviews.covers(ask.resource.plural):
-            review = read_body(ask.request, self._core.parts.protobuf)
-            review |= {"kind": ask.resource.kind, "apiVersion": ask.resource.api_version}
-            answered = self._reviews.answer(ask.resource.plural, review, ask.user)
-            return _ok_response(ask, msgspec.json.encode(answered), 201)
-        return await self._verb(ask)
+        if (request.resource.plural, request.route.subresource) == ("pods", "log"):
+            return read_pod_logs(request, self._reading.find(request).obj, self._core.parts.logs)
+        if (request.resource.plural, request.route.subresource) == ("pods", "exec"):
+            return await run_in_container(request, self._reading.find(request).obj, self._core.parts.run_command)
+        if self._subresources.covers(request):
+            patch = self._patch_function(request) if request.route.verb == "patch" else None
+            code, document = await self._subresources.answer(request, patch)
+            return _ok_response(request, msgspec.json.encode(document), code)
+        if self._reviews.covers(request.resource.plural):
+            review = read_body(request.request, self._core.parts.protobuf)
+            review |= {"kind": request.resource.kind, "apiVersion": request.resource.api_version}
+            answered = self._reviews.answer(request.resource.plural, review, request.user)
+            return _ok_response(request, msgspec.json.encode(answered), 201)
+        return await self._verb(request)
 
-    async def _verb(self, ask: ResourceRequest) -> Response | OpenWatch:
-        match ask.route.verb:
+    async def _verb(self, request: ResourceRequest) -> Response | OpenWatch:
+        match request.route.verb:
             case "get":
-                return _ok_response(ask, self._reading.get(ask))
+                return _ok_response(request, self._reading.get(request))
             case "list":
-                return _ok_response(ask, self._reading.list_objects(ask))
+                return _ok_response(request, self._reading.list_objects(request))
             case "watch":
-                watcher = self._reading.watch(ask)
-                return OpenWatch(watcher, lambda: self._reading.unwatch(ask, watcher))
+                watcher = self._reading.watch(request)
+                return OpenWatch(watcher, lambda: self._reading.unwatch(request, watcher))
             case "create":
-                return self._object_response(ask, await self._writing.create(ask, self._body(ask)), 201)
+                return self._object_response(request, await self._writing.create(request, self._body(request)), 201)
             case "update":
-                body = self._body(ask)
-                return self._object_response(ask, await self._writing.update(ask, lambda _: deep_copy(body), put=True))
+                body = self._body(request)
+                return self._object_response(
+                    request, await self._writing.update(request, lambda _: deep_copy(body), put=True)
+                )
             case "patch":
-                return await self._apply_patch(ask)
+                return await self._apply_patch(request)
             case "delete":
-                return await self._delete(ask)
+                return await self._delete(request)
             case _:
-                return await self._delete_all(ask)
+                return await self._delete_all(request)
 
-    def _body(self, ask: ResourceRequest) -> Obj:
-        return read_body(ask.request, self._core.parts.protobuf)
+    def _body(self, request: ResourceRequest) -> Obj:
+        return read_body(request.request, self._core.parts.protobuf)
 
-    async def _apply_patch(self, ask: ResourceRequest) -> Response:
-        if media_type(ask.request) == APPLY:
-            stored, made = await self._writing.apply(ask, _configuration(ask))
-            return self._object_response(ask, stored, 201 if made else 200)
-        if ask.options.get("force") is not None:
+    async def _apply_patch(self, request: ResourceRequest) -> Response:
+        if media_type(request.request) == APPLY:
+            stored, created = await self._writing.apply(request, _configuration(request))
+            return self._object_response(request, stored, 201 if created else 200)
+        if request.options.get("force") is not None:
             text = "Forbidden: may not be specified for non-apply patch"
             cause = StatusCause(field="force", reason="FieldValueForbidden", message=text)
             raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
-        return self._object_response(ask, await self._writing.update(ask, self._patch_function(ask)))
+        return self._object_response(request, await self._writing.update(request, self._patch_function(request)))
 
-    def _patch_function(self, ask: ResourceRequest) -> Transform:
-        media = media_type(ask.request)
-        custom = bool(ask.resource.served_crd)
+    def _patch_function(self, request: ResourceRequest) -> Transform:
+        media = media_type(request.request)
+        custom = bool(request.resource.served_crd)
         if media == STRATEGIC and not custom:
-            patch, topology = parse_json(ask.request.body), ask.resource.topology
+            patch, topology = parse_json(request.request.body), request.resource.topology
             return lambda old: strategic_merge(old, patch, topology)
         if media == MERGE:
-            patch = parse_json(ask.request.body)
+            patch = parse_json(request.request.body)
             return lambda old: merge_patch(old, patch)
         if media == JSON_PATCH:
-            patch = parse_json(ask.request.body)
+            patch = parse_json(request.request.body)
             return lambda old: json_patch(old, patch)
         raise unsupported_media((JSON_PATCH, MERGE, APPLY) if custom else (JSON_PATCH, MERGE, STRATEGIC, APPLY))
 
-    def _object_response(self, ask: ResourceRequest, stored: StoredObject, code: int = 200) -> Response:
-        return _ok_response(ask, self._reading.form(ask).one(stored), code)
+    def _object_response(self, request: ResourceRequest, stored: StoredObject, code: int = 200) -> Response:
+        return _ok_response(request, self._reading.form(request).one(stored), code)
 
-    async def _delete(self, ask: ResourceRequest) -> Response:
-        last, gone = await self._writing.delete(ask, ask.route.name)
-        if not gone or find_strategy(ask.resource).returns_deleted:
-            return self._object_response(ask, last)
-        details = {"name": ask.route.name, "group": ask.resource.group, "kind": ask.resource.plural}
+    async def _delete(self, request: ResourceRequest) -> Response:
+        last, removed = await self._writing.delete(request, request.route.name)
+        if not removed or find_strategy(request.resource).returns_deleted:
+            return self._object_response(request, last)
+        details = {"name": request.route.name, "group": request.resource.group, "kind": request.resource.plural}
         details["uid"] = last.obj["metadata"]["uid"]
         shown = {key: value for key, value in details.items() if value}
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": shown}
-        return _ok_response(ask, msgspec.json.encode(done))
+        return _ok_response(request, msgspec.json.encode(done))
 
-    async def _delete_all(self, ask: ResourceRequest) -> Response:
+    async def _delete_all(self, request: ResourceRequest) -> Response:
         last = []
-        for stored in self._reading.select_objects(ask):
+        for stored in self._reading.select_objects(request):
             meta = stored.obj["metadata"]
-            route = msgspec.structs.replace(ask.route, namespace=meta.get("namespace", ""))
-            state, _ = await self._writing.delete(msgspec.structs.replace(ask, route=route), meta["name"])
+            route = msgspec.structs.replace(request.route, namespace=meta.get("namespace", ""))
+            state, _ = await self._writing.delete(msgspec.structs.replace(request, route=route), meta["name"])
             last.append(state)
-        form = self._reading.form(ask)
-        return _ok_response(ask, form.many(last, {"resourceVersion": str(self._core.store.rv)}))
+        form = self._reading.form(request)
+        return _ok_response(request, form.many(last, {"resourceVersion": str(self._core.store.rv)}))
 
 
-def _configuration(ask: ResourceRequest) -> Obj:
+def _configuration(request: ResourceRequest) -> Obj:
     """Parses the body of an apply: YAML; most clients send JSON, which is also YAML.
 
     Raises:
         StatusError: 400, the body is no object.
     """
-    body = ask.request.body
+    body = request.request.body
     value = parse_json(body) if body[:1] == b"{" else parse_yaml(body)
     if not isinstance(value, dict):
         raise bad_request("error decoding YAML: the body is not an object")
     return value
 
 
-def _ok_response(ask: ResourceRequest, body: bytes, code: int = 200) -> Response:
-    if parse_accept(ask.request.headers.get("accept", "")).media != YAML:
+def _ok_response(request: ResourceRequest, body: bytes, code: int = 200) -> Response:
+    if parse_accept(request.request.headers.get("accept", "")).media != YAML:
         return Response(status=code, headers={"content-type": "application/json"}, body=body)
     text = yaml.safe_dump(msgspec.json.decode(body), sort_keys=True)
     return Response(status=code, headers={"content-type": YAML}, body=text.encode())

@@ -47,16 +47,16 @@ def read_token(token: str) -> ListPage:
         raise bad_request("continue key is not valid: it was not issued by this server") from None
 
 
-def parse_selection(ask: ResourceRequest) -> ObjectSelection:
+def parse_selection(request: ResourceRequest) -> ObjectSelection:
     """The selection of a collection request.
 
     Raises:
         StatusError: 400, a selector is not valid.
     """
     return ObjectSelection(
-        namespace=ask.namespace or None,
-        labels=parse_labels(ask.query.text("labelSelector")),
-        fields=parse_fields(ask.query.text("fieldSelector"), ask.resource),
+        namespace=request.namespace or None,
+        labels=parse_labels(request.query.text("labelSelector")),
+        fields=parse_fields(request.query.text("fieldSelector"), request.resource),
     )
 
 
@@ -66,50 +66,52 @@ class ReadHandler:
     def __init__(self, core: ServerState) -> None:
         self._core = core
 
-    def find(self, ask: ResourceRequest) -> StoredObject:
+    def find(self, request: ResourceRequest) -> StoredObject:
         """The object that the path names.
 
         Raises:
             StatusError: 404.
         """
-        found = self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name)
+        found = self._core.store.find(request.resource.storage, request.namespace, request.route.name)
         if found is None:
-            raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
+            raise not_found(request.resource.group, request.resource.plural, request.route.name)
         return found
 
-    def form(self, ask: ResourceRequest) -> ResponseForm:
+    def form(self, request: ResourceRequest) -> ResponseForm:
         """The representation that the client accepts."""
-        wanted = parse_accept(ask.request.headers.get("accept", ""))
-        if wanted.as_kind == "Table" and ask.resource.columns is None:
-            wanted = AcceptedFormat(media=wanted.media)
-        return ResponseForm(ask.resource, wanted, self._core.clock.now, ask.query.text("includeObject"))
+        desired = parse_accept(request.request.headers.get("accept", ""))
+        if desired.as_kind == "Table" and request.resource.columns is None:
+            desired = AcceptedFormat(media=desired.media)
+        return ResponseForm(request.resource, desired, self._core.clock.now, request.query.text("includeObject"))
 
-    def get(self, ask: ResourceRequest) -> bytes:
+    def get(self, request: ResourceRequest) -> bytes:
         """One object."""
-        form = self.form(ask)
-        _version_or_500(ask.query.text("resourceVersion"))
-        return form.one(self.find(ask))
+        form = self.form(request)
+        _version_or_500(request.query.text("resourceVersion"))
+        return form.one(self.find(request))
 
-    def list_objects(self, ask: ResourceRequest) -> bytes:
+    def list_objects(self, request: ResourceRequest) -> bytes:
         """A collection, or a page of it."""
-        form = self.form(ask)
-        selection = parse_selection(ask)
-        chosen, meta = self._page(ask, selection)
+        form = self.form(request)
+        selection = parse_selection(request)
+        chosen, meta = self._page(request, selection)
         return form.many(chosen, meta)
 
-    def select_objects(self, ask: ResourceRequest) -> list[StoredObject]:
+    def select_objects(self, request: ResourceRequest) -> list[StoredObject]:
         """The stored objects that a collection request selects now."""
-        selection = parse_selection(ask)
-        every = self._core.store.select(ask.resource.storage, selection.namespace)
+        selection = parse_selection(request)
+        every = self._core.store.select(request.resource.storage, selection.namespace)
         return [stored for stored in every if selection.matches(stored.obj)]
 
-    def _page(self, ask: ResourceRequest, selection: ObjectSelection) -> tuple[list[StoredObject], Mapping[str, Any]]:
-        limit = ask.query.number("limit") or 0
-        token = ask.query.text("continue")
+    def _page(
+        self, request: ResourceRequest, selection: ObjectSelection
+    ) -> tuple[list[StoredObject], Mapping[str, Any]]:
+        limit = request.query.number("limit") or 0
+        token = request.query.text("continue")
         page = read_token(token) if token else None
-        at = page.rv if page else self._exact(ask)
+        at = page.rv if page else self._exact(request)
         try:
-            every = self._core.store.select(ask.resource.storage, selection.namespace, at=at)
+            every = self._core.store.select(request.resource.storage, selection.namespace, at=at)
         except TooOld as error:
             raise self._too_old(error, continued=page is not None) from None
         rv = self._core.store.rv if at is None else at
@@ -125,15 +127,17 @@ class ReadHandler:
             chosen = chosen[:limit]
         return chosen, meta
 
-    def _exact(self, ask: ResourceRequest) -> int | None:
+    def _exact(self, request: ResourceRequest) -> int | None:
         """The past version that a list asks for, None for the present."""
-        text, match = ask.query.text("resourceVersion"), ask.query.text("resourceVersionMatch")
-        if ask.query.text("continue") and text not in {"", "0"}:
+        text, match = request.query.text("resourceVersion"), request.query.text("resourceVersionMatch")
+        if request.query.text("continue") and text not in {"", "0"}:
             raise bad_request("specifying resource version is not allowed when using continue")
         if match and not text:
-            raise _match_refused(ask.resource, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+            raise _match_refused(
+                request.resource, "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            )
         if match not in {"", "Exact", "NotOlderThan"}:
-            raise _match_refused(ask.resource, f'"{match}" is not one of Exact, NotOlderThan')
+            raise _match_refused(request.resource, f'"{match}" is not one of Exact, NotOlderThan')
         try:
             rv = version_number(text)
         except ValueError as error:
@@ -142,7 +146,9 @@ class ReadHandler:
             raise _too_large(rv, self._core.store.rv)
         if match == "Exact":
             if rv == 0:
-                raise _match_refused(ask.resource, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+                raise _match_refused(
+                    request.resource, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+                )
             return rv
         return None
 
@@ -154,26 +160,26 @@ class ReadHandler:
             "without the continue parameter."
         )
 
-    def watch(self, ask: ResourceRequest) -> Watcher:
+    def watch(self, request: ResourceRequest) -> Watcher:
         """Opens a watch and adds it to its hub; its reader must end it with :meth:`unwatch`.
 
         Raises:
             StatusError: the parameters are not valid.
         """
-        form = self.form(ask)
-        selection = parse_selection(ask)
-        initial = ask.query.text("sendInitialEvents")
-        text = ask.query.text("resourceVersion")
-        _check_initial(ask, initial)
+        form = self.form(request)
+        selection = parse_selection(request)
+        initial = request.query.text("sendInitialEvents")
+        text = request.query.text("resourceVersion")
+        _check_initial(request, initial)
         rv = _version_or_500(text)
-        watcher = self._watcher(ask, selection, form, rv)
-        hub = self._core.hubs.of(ask.resource.storage)
-        if ask.query.flag("sendInitialEvents") or (rv == 0 and not initial):
-            every = self._core.store.select(ask.resource.storage, selection.namespace)
+        watcher = self._watcher(request, selection, form, rv)
+        hub = self._core.hubs.of(request.resource.storage)
+        if request.query.flag("sendInitialEvents") or (rv == 0 and not initial):
+            every = self._core.store.select(request.resource.storage, selection.namespace)
             watcher.show((s for s in every if selection.matches(s.obj)), mark_end=bool(initial))
         elif rv:
             try:
-                for change in self._core.store.since(ask.resource.storage, rv):
+                for change in self._core.store.since(request.resource.storage, rv):
                     watcher.offer(change)
             except TooOld as error:
                 watcher.push(msgspec.json.encode({"type": "ERROR", "object": expired(str(error)).status}) + b"\n")
@@ -182,19 +188,19 @@ class ReadHandler:
         hub.add(watcher)
         return watcher
 
-    def unwatch(self, ask: ResourceRequest, watcher: Watcher) -> None:
+    def unwatch(self, request: ResourceRequest, watcher: Watcher) -> None:
         """Ends a watch whose reader has stopped."""
-        self._core.hubs.of(ask.resource.storage).remove(watcher)
+        self._core.hubs.of(request.resource.storage).remove(watcher)
 
-    def _watcher(self, ask: ResourceRequest, selection: ObjectSelection, form: ResponseForm, rv: int) -> Watcher:
-        asked = ask.query.number("timeoutSeconds")
+    def _watcher(self, request: ResourceRequest, selection: ObjectSelection, form: ResponseForm, rv: int) -> Watcher:
+        requested = request.query.number("timeoutSeconds")
         return Watcher(
             selection,
             form.key,
             form.frame,
-            bookmark=form.bookmark if ask.query.flag("allowWatchBookmarks") else None,
+            bookmark=form.bookmark if request.query.flag("allowWatchBookmarks") else None,
             version=lambda: self._core.store.rv,
-            lifetime=float(asked) if asked else MIN_LIFETIME * (1 + self._core.rng.random()),
+            lifetime=float(requested) if requested else MIN_LIFETIME * (1 + self._core.rng.random()),
             after=rv,
         )
 
@@ -207,8 +213,8 @@ def version_number(text: str) -> int:
     """
     if text and not (text.isascii() and text.isdigit()):
         quoted = msgspec.json.encode(text).decode()
-        why = f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
-        raise ValueError(why)
+        reason = f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        raise ValueError(reason)
     return int(text or "0")
 
 
@@ -225,24 +231,24 @@ def _key(stored: StoredObject) -> tuple[str, str]:
     return meta.get("namespace") or "", meta["name"]
 
 
-def _match_refused(resource: ResourceType, why: str) -> StatusError:
-    cause = StatusCause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {why}")
+def _match_refused(resource: ResourceType, reason: str) -> StatusError:
+    cause = StatusCause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {reason}")
     del resource
     return invalid("meta.k8s.io", "ListOptions", "", [cause])
 
 
-def _too_large(asked: int, current: int) -> StatusError:
+def _too_large(requested: int, current: int) -> StatusError:
     cause = StatusCause(field="", reason="ResourceVersionTooLarge", message="Too large resource version")
-    text = f"Timeout: Too large resource version: {asked}, current: {current}"
+    text = f"Timeout: Too large resource version: {requested}, current: {current}"
     return StatusError(504, "Timeout", text, retry_after=1, causes=[cause])
 
 
-def _check_initial(ask: ResourceRequest, initial: str) -> None:
-    match = ask.query.text("resourceVersionMatch")
-    why = ""
+def _check_initial(request: ResourceRequest, initial: str) -> None:
+    match = request.query.text("resourceVersionMatch")
+    reason = ""
     if match and not initial:
-        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        reason = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
     elif initial and match != "NotOlderThan":
-        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-    if why:
-        raise _match_refused(ask.resource, why)
+        reason = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    if reason:
+        raise _match_refused(request.resource, reason)

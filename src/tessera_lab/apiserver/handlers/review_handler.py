@@ -67,8 +67,8 @@ class ReviewHandler:
                 return {"resourceRules": list(resources), "nonResourceRules": list(others), "incomplete": False}
             case "selfsubjectaccessreviews":
                 return review_access(spec, user, authorizer)
-        asked = UserInfo(name=spec.get("user", ""), groups=tuple(spec.get("groups") or ()))
-        return review_access(spec, asked, authorizer)
+        attributes = UserInfo(name=spec.get("user", ""), groups=tuple(spec.get("groups") or ()))
+        return review_access(spec, attributes, authorizer)
 
     def _token(self, spec: Mapping[str, Any]) -> Obj:
         user = self._identities.authenticate(spec.get("token", ""))
@@ -89,9 +89,9 @@ def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorize
             "spec.resourceAttributes and spec.nonResourceAttributes: exactly one of them must be specified"
         )
     if path is not None:
-        asked = Attributes(user=user, verb=path.get("verb", ""), path=path.get("path", ""))
+        attributes = Attributes(user=user, verb=path.get("verb", ""), path=path.get("path", ""))
     else:
         names = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
-        asked = Attributes(user=user, **{name: (resource or {}).get(name, "") for name in names})
-    decision = authorizer.authorize(asked)
+        attributes = Attributes(user=user, **{name: (resource or {}).get(name, "") for name in names})
+    decision = authorizer.authorize(attributes)
     return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}

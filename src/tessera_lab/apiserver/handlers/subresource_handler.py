@@ -45,60 +45,62 @@ class SubresourceHandler:
         self._writing = writing
         self._identities = identities
 
-    def covers(self, ask: ResourceRequest) -> bool:
+    def covers(self, request: ResourceRequest) -> bool:
         """Whether the request is for one of them."""
-        return ask.route.subresource in _COVERED
+        return request.route.subresource in _COVERED
 
-    async def answer(self, ask: ResourceRequest, patch: Transform | None) -> tuple[int, Obj]:
+    async def answer(self, request: ResourceRequest, patch: Transform | None) -> tuple[int, Obj]:
         """Does what is asked; ``patch`` is a PATCH's body as a function.
 
         Raises:
             StatusError: refused.
         """
-        match ask.route.subresource:
+        match request.route.subresource:
             case "scale":
-                return 200, await self._scale(ask, patch)
+                return 200, await self._scale(request, patch)
             case "binding":
-                return 201, await self._bind(ask)
+                return 201, await self._bind(request)
             case "eviction":
-                return 201, await self._evict(ask)
+                return 201, await self._evict(request)
             case "token":
-                return 201, self._token(ask)
+                return 201, self._token(request)
             case _:
-                raise not_implemented(f"the {ask.route.subresource} subresource of {ask.resource.plural}")
+                raise not_implemented(f"the {request.route.subresource} subresource of {request.resource.plural}")
 
-    async def _scale(self, ask: ResourceRequest, patch: Transform | None) -> Obj:
-        paths = ask.resource.scale
+    async def _scale(self, request: ResourceRequest, patch: Transform | None) -> Obj:
+        paths = request.resource.scale
         assert paths is not None
-        if ask.route.verb == "get":
-            return build_scale(self._core.to_served_form(ask.resource, self._reading.find(ask)), paths)
-        body = None if patch else self._body(ask, "autoscaling/v1", "Scale")
+        if request.route.verb == "get":
+            return build_scale(self._core.to_served_form(request.resource, self._reading.find(request)), paths)
+        body = None if patch else self._body(request, "autoscaling/v1", "Scale")
 
         def change(obj: Obj) -> Obj:
             assert paths is not None
-            wanted = patch(build_scale(obj, paths)) if patch else body
-            assert wanted is not None
-            return apply_scale(obj, wanted, paths)
+            desired = patch(build_scale(obj, paths)) if patch else body
+            assert desired is not None
+            return apply_scale(obj, desired, paths)
 
-        return build_scale(self._core.to_served_form(ask.resource, await self._writing.update(ask, change)), paths)
+        return build_scale(
+            self._core.to_served_form(request.resource, await self._writing.update(request, change)), paths
+        )
 
-    async def _bind(self, ask: ResourceRequest) -> Obj:
-        body = self._body(ask, "v1", "Binding")
+    async def _bind(self, request: ResourceRequest) -> Obj:
+        body = self._body(request, "v1", "Binding")
         now = self._core.timestamp()
-        await self._writing.update(ask, lambda pod: bind_pod(pod, body, now))
+        await self._writing.update(request, lambda pod: bind_pod(pod, body, now))
         return DONE
 
-    async def _evict(self, ask: ResourceRequest) -> Obj:
-        body = self._body(ask, "policy/v1", "Eviction")
-        options = parse_delete_options(body, ask.route.name)
-        await self._writing.admit_subresource(ask, "Eviction", body)
-        found = self._reading.find(ask)
-        budgets = matching_budgets(found.obj, self._core.store.list(BUDGETS, ask.namespace))
+    async def _evict(self, request: ResourceRequest) -> Obj:
+        body = self._body(request, "policy/v1", "Eviction")
+        options = parse_delete_options(body, request.route.name)
+        await self._writing.admit_subresource(request, "Eviction", body)
+        found = self._reading.find(request)
+        budgets = matching_budgets(found.obj, self._core.store.list(BUDGETS, request.namespace))
         budget = check_budgets(found.obj, budgets)
-        dry = options.get("dryRun") or ask.options.get("dryRun")
-        asked = msgspec.structs.replace(ask, options={**options, **({"dryRun": dry} if dry else {})})
+        dry = options.get("dryRun") or request.options.get("dryRun")
+        requested = msgspec.structs.replace(request, options={**options, **({"dryRun": dry} if dry else {})})
         if budget is not None and not dry:
-            self._use_budget(ask, budget.name, found)
+            self._use_budget(request, budget.name, found)
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -108,20 +110,20 @@ class SubresourceHandler:
             "lastTransitionTime": self._core.timestamp(),
         }
         if not dry:
-            await self._writing.update(ask, lambda pod: _add_disruption_condition(pod, condition))
-        await self._writing.delete(asked, ask.route.name)
+            await self._writing.update(request, lambda pod: _add_disruption_condition(pod, condition))
+        await self._writing.delete(requested, request.route.name)
         return DONE
 
-    def _use_budget(self, ask: ResourceRequest, name: str, pod: StoredObject) -> None:
-        stored = self._core.store.find(BUDGETS, ask.namespace, name)
+    def _use_budget(self, request: ResourceRequest, name: str, pod: StoredObject) -> None:
+        stored = self._core.store.find(BUDGETS, request.namespace, name)
         assert stored is not None
         used = deep_copy(stored.obj)
         used["status"]["disruptionsAllowed"] -= 1
         used["status"].setdefault("disruptedPods", {})[pod.obj["metadata"]["name"]] = self._core.timestamp()
         self._core.store.put(BUDGETS, used, stored)
 
-    def _token(self, ask: ResourceRequest) -> Obj:
-        body = self._body(ask, "authentication.k8s.io/v1", "TokenRequest")
+    def _token(self, request: ResourceRequest) -> Obj:
+        body = self._body(request, "authentication.k8s.io/v1", "TokenRequest")
         spec: dict[str, Any] = body.get("spec") or {}
         life = spec.get("expirationSeconds") or DEFAULT_LIFE
         if life < SHORTEST_LIFE:
@@ -135,17 +137,17 @@ class SubresourceHandler:
                 raise not_implemented(f"a token bound to a {bound_to.get('kind')}")
             pods = self._core.registry.get("", "v1", "pods")
             assert pods is not None
-            route = msgspec.structs.replace(ask.route, name=bound_to.get("name", ""))
-            found = self._reading.find(msgspec.structs.replace(ask, resource=pods, route=route))
+            route = msgspec.structs.replace(request.route, name=bound_to.get("name", ""))
+            found = self._reading.find(msgspec.structs.replace(request, resource=pods, route=route))
             pod = dict(found.obj)
         token = self._identities.issue_token(
-            ask.namespace, ask.route.name, life=life, audiences=spec.get("audiences") or (), pod=pod
+            request.namespace, request.route.name, life=life, audiences=spec.get("audiences") or (), pod=pod
         )
         status = {"token": token, "expirationTimestamp": self._identities.expiry(token)}
-        return {**body, "metadata": {"name": ask.route.name, "namespace": ask.namespace}, "status": status}
+        return {**body, "metadata": {"name": request.route.name, "namespace": request.namespace}, "status": status}
 
-    def _body(self, ask: ResourceRequest, version: str, kind: str) -> Obj:
-        body = read_body(ask.request, self._core.parts.protobuf)
+    def _body(self, request: ResourceRequest, version: str, kind: str) -> Obj:
+        body = read_body(request.request, self._core.parts.protobuf)
         check_type(body, version, kind)
         return body
 
@@ -158,7 +160,7 @@ def _add_disruption_condition(pod: Obj, condition: Obj) -> Obj:
 _NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
 
 
-def read_pod_logs(ask: ResourceRequest, pod: Mapping[str, Any], logs: Logs | None) -> Response:
+def read_pod_logs(request: ResourceRequest, pod: Mapping[str, Any], logs: Logs | None) -> Response:
     """The log as text.
 
     Raises:
@@ -166,14 +168,16 @@ def read_pod_logs(ask: ResourceRequest, pod: Mapping[str, Any], logs: Logs | Non
     """
     if logs is None:
         raise not_implemented("the log subresource of pods")
-    _check_options(ask)
-    container = _container(ask.query.text("container"), pod)
+    _check_options(request)
+    container = _container(request.query.text("container"), pod)
     try:
-        lines = list(logs(ask.namespace, ask.route.name, container))
+        lines = list(logs(request.namespace, request.route.name, container))
     except LookupError:
-        why = f'container "{container}" in pod "{ask.route.name}" is waiting to start: {_waiting(pod, container)}'
-        raise bad_request(why) from None
-    tail = ask.query.number("tailLines")
+        reason = (
+            f'container "{container}" in pod "{request.route.name}" is waiting to start: {_waiting(pod, container)}'
+        )
+        raise bad_request(reason) from None
+    tail = request.query.number("tailLines")
     if tail is not None:
         lines = lines[len(lines) - tail :] if tail < len(lines) else lines
     return Response(
@@ -183,47 +187,47 @@ def read_pod_logs(ask: ResourceRequest, pod: Mapping[str, Any], logs: Logs | Non
     )
 
 
-async def run_in_container(ask: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:
+async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:
     """Runs a command in a container of a pod; its input, if it has one, is not read.
 
     Raises:
         StatusError: 400 in Kubernetes' words; 501 where no container can run commands.
     """
-    command = [value for key, value in ask.request.query if key == "command"]
+    command = [value for key, value in request.request.query if key == "command"]
     if not command:
         raise bad_request("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
-    container = _container(ask.query.text("container"), pod)
-    if ask.request.headers.get("upgrade", "").lower() != "websocket":
+    container = _container(request.query.text("container"), pod)
+    if request.request.headers.get("upgrade", "").lower() != "websocket":
         raise bad_request("Upgrade request required")
     if run is None:
         raise not_implemented("the exec subresource of pods")
     try:
-        return await run(ask.namespace, ask.route.name, container, command)
+        return await run(request.namespace, request.route.name, container, command)
     except LookupError:
         raise bad_request(f"container not found ({container!r})") from None
     except NotImplementedError as error:
         return CommandResult(CANNOT_RUN, message=f"{error} is not implemented by this API server")
 
 
-def _check_options(ask: ResourceRequest) -> None:
+def _check_options(request: ResourceRequest) -> None:
     for name in _NOT_PLAYED:
-        if ask.query.text(name) not in {"", "false"}:
+        if request.query.text(name) not in {"", "false"}:
             raise not_implemented(f"{name} of the log subresource of pods")
-    if ask.query.flag("follow"):
+    if request.query.flag("follow"):
         raise not_implemented("following a log")
-    if ask.query.flag("previous"):
+    if request.query.flag("previous"):
         raise not_implemented("the log of a previous container")
 
 
-def _container(asked: str, pod: Mapping[str, Any]) -> str:
+def _container(requested: str, pod: Mapping[str, Any]) -> str:
     spec = pod["spec"]
     apps = [each["name"] for each in spec["containers"]]
     names = [each["name"] for each in spec.get("initContainers") or ()] + apps
     name = pod["metadata"]["name"]
-    if asked:
-        if asked not in names:
-            raise bad_request(f"container {asked} is not valid for pod {name}")
-        return asked
+    if requested:
+        if requested not in names:
+            raise bad_request(f"container {requested} is not valid for pod {name}")
+        return requested
     if len(apps) > 1:
         raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
     first: str = apps[0]
@@ -251,7 +255,7 @@ def _at(obj: Read, path: str) -> Any:
 def build_scale(obj: Read, paths: ScalePaths) -> Obj:
     """The object's Scale."""
     meta = obj["metadata"]
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    retained = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     status: Obj = {"replicas": _at(obj, paths.status_replicas) or 0}
     selector = selector_text(_at(obj, paths.selector)) if paths.selector else ""
     if selector:
@@ -259,7 +263,7 @@ def build_scale(obj: Read, paths: ScalePaths) -> Obj:
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: meta[key] for key in kept if key in meta},
+        "metadata": {key: meta[key] for key in retained if key in meta},
         "spec": {"replicas": _at(obj, paths.replicas) or 0},
         "status": status,
     }

@@ -70,69 +70,71 @@ class WriteHandler:
 
     # -- create ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ask: ResourceRequest, obj: Obj, *, by_apply: bool = False) -> StoredObject:
+    async def create(self, request: ResourceRequest, obj: Obj, *, by_apply: bool = False) -> StoredObject:
         """Stores a new object.
 
         Raises:
             StatusError: refused.
         """
-        check_type(obj, ask.resource.api_version, ask.resource.kind)
-        check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        check_type(obj, request.resource.api_version, request.resource.kind)
+        check_place(obj, request.resource, request.namespace, request.route.name)
         if obj["metadata"].get("resourceVersion") not in {None, "", "0"}:
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         for attempt in range(NAME_TRIES):
             try:
-                return await self._create_once(ask, deep_copy(obj), by_apply=by_apply)
+                return await self._create_once(request, deep_copy(obj), by_apply=by_apply)
             except Stale:
                 generated = bool(obj["metadata"].get("generateName")) and not obj["metadata"].get("name")
                 if generated and attempt + 1 < NAME_TRIES:
                     continue
-                raise self._name_taken_error(ask, obj) from None
+                raise self._name_taken_error(request, obj) from None
         raise AssertionError("the loop returns or raises")
 
-    def _name_taken_error(self, ask: ResourceRequest, obj: Obj) -> StatusError:
+    def _name_taken_error(self, request: ResourceRequest, obj: Obj) -> StatusError:
         name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
-        return already_exists(ask.resource.group, ask.resource.plural, name)
+        return already_exists(request.resource.group, request.resource.plural, name)
 
-    async def _create_once(self, ask: ResourceRequest, obj: Obj, *, by_apply: bool) -> StoredObject:
-        strategy = find_strategy(ask.resource)
-        conform_to_schema(ask, obj, None)
-        if starts_without_status(ask.resource):
+    async def _create_once(self, request: ResourceRequest, obj: Obj, *, by_apply: bool) -> StoredObject:
+        strategy = find_strategy(request.resource)
+        conform_to_schema(request, obj, None)
+        if starts_without_status(request.resource):
             obj.pop("status", None)
         if not by_apply:
-            update_managed_fields(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
-        admitted = await self._admission.mutate(self._admission_request(ask, "CREATE", obj, None))
-        ask.warnings.extend(admitted.warnings)
+            update_managed_fields(
+                obj, None, self._writer(request, "Update"), request.resource.topology, self._core.timestamp()
+            )
+        admitted = await self._admission.mutate(self._admission_request(request, "CREATE", obj, None))
+        request.warnings.extend(admitted.warnings)
         if admitted.obj is not None and admitted.obj is not obj:
             obj = admitted.obj
-            conform_to_schema(ask, obj, None, quiet=True)
+            conform_to_schema(request, obj, None, quiet=True)
         meta = obj["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
             meta["name"] = build_generated_name(meta["generateName"], suffix)
-        if starts_without_status(ask.resource):
+        if starts_without_status(request.resource):
             obj.pop("status", None)
         set_creation_metadata(
-            obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation
+            obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=request.resource.generation
         )
         strategy.prepare_create(obj)
         strategy.default(obj)
-        if self._core.store.find(ask.resource.storage, ask.namespace, str(meta.get("name", ""))):
+        if self._core.store.find(request.resource.storage, request.namespace, str(meta.get("name", ""))):
             raise Stale
-        raise_invalid(ask, obj, validate_create(ask, obj))
-        ask.warnings.extend(await self._admission.validate(self._admission_request(ask, "CREATE", obj, None)))
-        used = self._admission.quota(self._admission_request(ask, "CREATE", obj, None))
-        return self._commit(ask, obj, None, used)
+        raise_invalid(request, obj, validate_create(request, obj))
+        request.warnings.extend(await self._admission.validate(self._admission_request(request, "CREATE", obj, None)))
+        used = self._admission.quota(self._admission_request(request, "CREATE", obj, None))
+        return self._commit(request, obj, None, used)
 
     # -- update ---------------------------------------------------------------------------------------------------
 
     async def update(
-        self, ask: ResourceRequest, transform: Transform, *, put: bool = False, by_apply: bool = False
+        self, request: ResourceRequest, transform: Transform, *, put: bool = False, by_apply: bool = False
     ) -> StoredObject:
         """Replaces the stored object with the result of ``transform``; writes nothing if they are equal.
 
         Args:
-            ask: the request, which names the object.
+            request: the request, which names the object.
             transform: makes the wanted object from a private copy of the stored one.
             put: the body is a whole object; some kinds then require its resourceVersion.
             by_apply: the transform has set managedFields.
@@ -141,154 +143,165 @@ class WriteHandler:
             StatusError: refused.
         """
         for _ in range(RETRIES):
-            found = self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name)
+            found = self._core.store.find(request.resource.storage, request.namespace, request.route.name)
             if found is None:
-                raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
+                raise not_found(request.resource.group, request.resource.plural, request.route.name)
             try:
-                return await self._update_once(ask, found, transform, put=put, by_apply=by_apply)
+                return await self._update_once(request, found, transform, put=put, by_apply=by_apply)
             except Stale:
                 continue
-        raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
+        raise conflict(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
 
     async def _update_once(
-        self, ask: ResourceRequest, found: StoredObject, transform: Transform, *, put: bool, by_apply: bool
+        self, request: ResourceRequest, found: StoredObject, transform: Transform, *, put: bool, by_apply: bool
     ) -> StoredObject:
-        old = to_version(ask.resource, found.obj)
-        obj = transform(self._core.to_served_form(ask.resource, found))
-        check_type(obj, ask.resource.api_version, ask.resource.kind)
-        check_place(obj, ask.resource, ask.namespace, ask.route.name)
-        check_state(ask, obj, old, put=put)
-        obj = restore_protected_fields(ask, obj, old)
-        conform_to_schema(ask, obj, old)
+        old = to_version(request.resource, found.obj)
+        obj = transform(self._core.to_served_form(request.resource, found))
+        check_type(obj, request.resource.api_version, request.resource.kind)
+        check_place(obj, request.resource, request.namespace, request.route.name)
+        check_state(request, obj, old, put=put)
+        obj = restore_protected_fields(request, obj, old)
+        conform_to_schema(request, obj, old)
         if not by_apply:
-            update_managed_fields(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
-        admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
-        ask.warnings.extend(admitted.warnings)
+            update_managed_fields(
+                obj,
+                old,
+                self._writer(request, "Update"),
+                request.resource.topology,
+                self._core.timestamp(),
+            )
+        admitted = await self._admission.mutate(self._admission_request(request, "UPDATE", obj, old))
+        request.warnings.extend(admitted.warnings)
         if admitted.obj is not None and admitted.obj is not obj:
-            obj = restore_protected_fields(ask, admitted.obj, old)
-            conform_to_schema(ask, obj, old, quiet=True)
-        raise_invalid(ask, obj, validate_update(ask, obj, old))
-        request = self._admission_request(ask, "UPDATE", obj, old)
-        ask.warnings.extend(await self._admission.validate(request))
+            obj = restore_protected_fields(request, admitted.obj, old)
+            conform_to_schema(request, obj, old, quiet=True)
+        raise_invalid(request, obj, validate_update(request, obj, old))
+        admission = self._admission_request(request, "UPDATE", obj, old)
+        request.warnings.extend(await self._admission.validate(admission))
         if obj == old and not is_deletion_complete(obj):
             return found
-        if ask.resource.generation and changes_generation(obj, old, status=ask.resource.status_subresource):
+        if request.resource.generation and changes_generation(obj, old, status=request.resource.status_subresource):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        return self._commit(ask, obj, found, self._admission.quota(request))
+        return self._commit(request, obj, found, self._admission.quota(admission))
 
-    async def apply(self, ask: ResourceRequest, config: Obj) -> tuple[StoredObject, bool]:
+    async def apply(self, request: ResourceRequest, config: Obj) -> tuple[StoredObject, bool]:
         """Server-side apply; returns the object, and True if it is a new one.
 
         Raises:
             StatusError: refused.
         """
-        if not ask.options.get("fieldManager"):
+        if not request.options.get("fieldManager"):
             cause = StatusCause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
             raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
-        check_type(config, ask.resource.api_version, ask.resource.kind)
-        check_place(config, ask.resource, ask.namespace, ask.route.name)
+        check_type(config, request.resource.api_version, request.resource.kind)
+        check_place(config, request.resource, request.namespace, request.route.name)
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
-        if ask.resource.schema is not None:
-            report_unknown_fields(ask, ask.resource.schema.unknown_fields(config))
-            ask.resource.schema.prune(config)
-        writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
+        if request.resource.schema is not None:
+            report_unknown_fields(request, request.resource.schema.unknown_fields(config))
+            request.resource.schema.prune(config)
+        writer, now, force = self._writer(request, "Apply"), self._core.timestamp(), bool(request.options.get("force"))
 
         def transform(live: Obj) -> Obj:
-            wanted = select_applied_fields(ask, config)
-            settle = find_strategy(ask.resource).default if live.get("kind") else _set_no_defaults
-            return apply_configuration(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
+            desired = select_applied_fields(request, config)
+            settle = find_strategy(request.resource).default if live.get("kind") else _set_no_defaults
+            return apply_configuration(
+                live, desired, writer, request.resource.topology, settle=settle, force=force, now=now
+            )
 
-        if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
-            return await self.update(ask, transform, by_apply=True), False
+        if (
+            self._core.store.find(request.resource.storage, request.namespace, request.route.name)
+            or request.route.subresource
+        ):
+            return await self.update(request, transform, by_apply=True), False
         uid = config["metadata"].get("uid")
         if uid:
-            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
+            reason = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise conflict(request.resource.group, request.resource.plural, request.route.name, reason)
         start: Obj = {
             "metadata": {key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]}
         }
-        return await self.create(ask, transform(start), by_apply=True), True
+        return await self.create(request, transform(start), by_apply=True), True
 
-    def _writer(self, ask: ResourceRequest, operation: str) -> FieldWriter:
+    def _writer(self, request: ResourceRequest, operation: str) -> FieldWriter:
         return FieldWriter(
-            manager=ask.manager,
+            manager=request.manager,
             operation=operation,
-            api_version=ask.resource.api_version,
-            subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
+            api_version=request.resource.api_version,
+            subresource=request.route.subresource if request.route.subresource in {"status", "scale"} else "",
         )
 
     # -- delete ---------------------------------------------------------------------------------------------------
 
-    async def delete(self, ask: ResourceRequest, name: str) -> tuple[StoredObject, bool]:
+    async def delete(self, request: ResourceRequest, name: str) -> tuple[StoredObject, bool]:
         """Deletes the object or sets its deletionTimestamp; returns the last state, and True if the object is gone.
 
         Raises:
             StatusError: refused.
         """
         for _ in range(RETRIES):
-            found = self._core.store.find(ask.resource.storage, ask.namespace, name)
+            found = self._core.store.find(request.resource.storage, request.namespace, name)
             if found is None:
-                raise not_found(ask.resource.group, ask.resource.plural, name)
-            check_deletion(ask, found.obj, name)
-            old = self._core.to_served_form(ask.resource, found)
-            request = self._admission_request(ask, "DELETE", None, old, name=name)
-            await self._admission.mutate(request)
-            ask.warnings.extend(await self._admission.validate(request))
-            doom = decide_deletion(deep_copy(found.obj), ask.options, self._core.clock.now())
-            strategy = find_strategy(ask.resource)
-            if not doom.gone:
-                strategy.prepare_delete(doom.state)
-            if not doom.gone and doom.state == found.obj:
+                raise not_found(request.resource.group, request.resource.plural, name)
+            check_deletion(request, found.obj, name)
+            old = self._core.to_served_form(request.resource, found)
+            admission = self._admission_request(request, "DELETE", None, old, name=name)
+            await self._admission.mutate(admission)
+            request.warnings.extend(await self._admission.validate(admission))
+            deletion = decide_deletion(deep_copy(found.obj), request.options, self._core.clock.now())
+            strategy = find_strategy(request.resource)
+            if not deletion.gone:
+                strategy.prepare_delete(deletion.state)
+            if not deletion.gone and deletion.state == found.obj:
                 return found, False
-            if ask.dry_run:
-                return StoredObject(doom.state, found.rv), doom.gone
+            if request.dry_run:
+                return StoredObject(deletion.state, found.rv), deletion.gone
             try:
-                if doom.gone:
-                    return self._core.store.remove(ask.resource.storage, doom.state, found), True
-                return self._core.store.put(ask.resource.storage, doom.state, found), False
+                if deletion.gone:
+                    return self._core.store.remove(request.resource.storage, deletion.state, found), True
+                return self._core.store.put(request.resource.storage, deletion.state, found), False
             except Stale:
                 continue
-        raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
+        raise conflict(request.resource.group, request.resource.plural, name, MODIFIED)
 
-    async def admit_subresource(self, ask: ResourceRequest, kind: str, obj: Obj) -> None:
+    async def admit_subresource(self, request: ResourceRequest, kind: str, obj: Obj) -> None:
         """Runs admission for a subresource whose body is an object of its own, for example an Eviction.
 
         Raises:
             StatusError: refused.
         """
-        request = msgspec.structs.replace(self._admission_request(ask, "CREATE", obj, None), kind=kind)
-        ask.warnings.extend(await self._admission.validate(request))
+        admission = msgspec.structs.replace(self._admission_request(request, "CREATE", obj, None), kind=kind)
+        request.warnings.extend(await self._admission.validate(admission))
 
     # -- shared steps ---------------------------------------------------------------------------------------------
 
     def _admission_request(
-        self, ask: ResourceRequest, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
+        self, request: ResourceRequest, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
     ) -> AdmissionRequest:
-        attributes = ask.attributes
+        attributes = request.attributes
         if name or not attributes.name:
             named = name or ((obj or old or {}).get("metadata") or {}).get("name", "")
             attributes = msgspec.structs.replace(attributes, name=named)
         return AdmissionRequest(
             attributes=attributes,
             operation=operation,
-            kind=ask.resource.kind,
+            kind=request.resource.kind,
             obj=obj,
             old=old,
-            dry_run=ask.dry_run,
-            options=ask.options,
+            dry_run=request.dry_run,
+            options=request.options,
         )
 
     def _commit(
-        self, ask: ResourceRequest, obj: Obj, replaces: StoredObject | None, used: Sequence[QuotaUpdate]
+        self, request: ResourceRequest, obj: Obj, replaces: StoredObject | None, used: Sequence[QuotaUpdate]
     ) -> StoredObject:
-        stored_form = self._core.to_stored_form(ask.resource, obj)
-        if ask.dry_run:
+        stored_form = self._core.to_stored_form(request.resource, obj)
+        if request.dry_run:
             return StoredObject(stored_form, replaces.rv if replaces else 0)
         store = self._core.store
         if replaces is not None and is_deletion_complete(stored_form):
-            return store.remove(ask.resource.storage, stored_form, replaces)
-        stored = store.put(ask.resource.storage, stored_form, replaces)
+            return store.remove(request.resource.storage, stored_form, replaces)
+        stored = store.put(request.resource.storage, stored_form, replaces)
         for update in used:
             _use_quota(store, update)
         return stored

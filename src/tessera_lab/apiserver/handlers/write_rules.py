@@ -21,11 +21,11 @@ from tessera_lab.apiserver.validation.strategies import find_strategy
 Read = Mapping[str, Any]
 
 
-def check_state(ask: ResourceRequest, obj: Read, old: Read, *, put: bool) -> None:
+def check_state(request: ResourceRequest, obj: Read, old: Read, *, put: bool) -> None:
     """Refuses a wanted object whose resourceVersion or uid is not that of the stored object.
 
     Args:
-        ask: the request, which names the object.
+        request: the request, which names the object.
         obj: the wanted object.
         old: the stored one in the same version.
         put: the body is a whole object; some kinds then require its resourceVersion.
@@ -36,63 +36,63 @@ def check_state(ask: ResourceRequest, obj: Read, old: Read, *, put: bool) -> Non
     meta, was = obj["metadata"], old["metadata"]
     other_life = meta.get("uid") not in {None, "", was["uid"]}
     if other_life and put:
-        raise _is_other_uid(ask, meta["uid"], was["uid"])
+        raise _is_other_uid(request, meta["uid"], was["uid"])
     version = meta.get("resourceVersion")
     if version in {None, "", "0"}:
-        if put and not find_strategy(ask.resource).unconditional:
-            raise _conflict_error(ask, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
+        if put and not find_strategy(request.resource).unconditional:
+            raise _conflict_error(request, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
     elif version != was["resourceVersion"]:
-        raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
-    if other_life and not _takes_status_only(ask):
-        raise _conflict_error(ask, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
+        raise conflict(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
+    if other_life and not _takes_status_only(request):
+        raise _conflict_error(request, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
 
 
-def check_deletion(ask: ResourceRequest, stored: Read, name: str) -> None:
+def check_deletion(request: ResourceRequest, stored: Read, name: str) -> None:
     """Refuses a deletion whose preconditions name another uid or another resourceVersion.
 
     Raises:
         StatusError: 409.
     """
-    wanted = ask.options.get("preconditions") or {}
+    desired = request.options.get("preconditions") or {}
     for key, shown, guess in (
         ("uid", "UID", "deleted and then recreated"),
         ("resourceVersion", "ResourceVersion", "modified"),
     ):
         is_now = stored["metadata"][key]
-        if wanted.get(key) not in {None, is_now}:
-            why = (
-                f"the {shown} in the precondition ({wanted[key]}) does not match the {shown} in record ({is_now}). "
+        if desired.get(key) not in {None, is_now}:
+            reason = (
+                f"the {shown} in the precondition ({desired[key]}) does not match the {shown} in record ({is_now}). "
                 f"The object might have been {guess}"
             )
-            raise conflict(ask.resource.group, ask.resource.kind, name, why)
+            raise conflict(request.resource.group, request.resource.kind, name, reason)
 
 
-def select_applied_fields(ask: ResourceRequest, config: Obj) -> Obj:
+def select_applied_fields(request: ResourceRequest, config: Obj) -> Obj:
     """Returns the part of a configuration that this subresource may change."""
-    if not ask.resource.status_subresource:
+    if not request.resource.status_subresource:
         return config
-    if ask.route.subresource == "status":
+    if request.route.subresource == "status":
         return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
     return {key: value for key, value in config.items() if key != "status"}
 
 
-def restore_protected_fields(ask: ResourceRequest, obj: Obj, old: Obj) -> Obj:
+def restore_protected_fields(request: ResourceRequest, obj: Obj, old: Obj) -> Obj:
     """Returns the object with every field restored that this subresource may not change."""
     obj.setdefault("metadata", {})
-    if ask.route.subresource == "status":
+    if request.route.subresource == "status":
         # managedFields, by far the largest part, are replaced whole and never changed in place.
         meta = {key: value if key == "managedFields" else deep_copy(value) for key, value in old["metadata"].items()}
         restored = {**old, "metadata": meta}
         _copy_field(restored, obj, "status")
-        if ask.resource.storage in _STATUS_WRITES_METADATA:
+        if request.resource.storage in _STATUS_WRITES_METADATA:
             for key in ("labels", "annotations"):
                 _copy_field(restored["metadata"], obj["metadata"], key)
         _copy_field(restored["metadata"], obj["metadata"], "managedFields")
         return restored
     restore_immutable_metadata(obj, old)
-    if ask.resource.status_subresource and ask.route.subresource == "":
+    if request.resource.status_subresource and request.route.subresource == "":
         _copy_field(obj, old, "status")
-        find_strategy(ask.resource).prepare_update(obj, old)
+        find_strategy(request.resource).prepare_update(obj, old)
     return obj
 
 
@@ -101,18 +101,18 @@ def starts_without_status(resource: ResourceType) -> bool:
     return resource.status_subresource and resource.storage != GroupResource("", "nodes")
 
 
-def _is_other_uid(ask: ResourceRequest, wanted: str, is_now: str) -> StatusError:
-    why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {is_now}"
-    return conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
+def _is_other_uid(request: ResourceRequest, desired: str, is_now: str) -> StatusError:
+    reason = f"Precondition failed: UID in precondition: {desired}, UID in object meta: {is_now}"
+    return conflict(request.resource.group, request.resource.plural, request.route.name, reason)
 
 
-def _conflict_error(ask: ResourceRequest, field: str, text: str) -> StatusError:
+def _conflict_error(request: ResourceRequest, field: str, text: str) -> StatusError:
     cause = StatusCause(field=f"metadata.{field}", reason="FieldValueInvalid", message=text)
-    return invalid(ask.resource.group, ask.resource.kind, ask.route.name, [cause])
+    return invalid(request.resource.group, request.resource.kind, request.route.name, [cause])
 
 
-def _takes_status_only(ask: ResourceRequest) -> bool:
-    return ask.route.subresource == "status" and bool(ask.resource.served_crd)
+def _takes_status_only(request: ResourceRequest) -> bool:
+    return request.route.subresource == "status" and bool(request.resource.served_crd)
 
 
 #: Kinds whose status subresource writes labels and annotations too.

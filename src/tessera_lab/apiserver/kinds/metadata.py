@@ -213,8 +213,8 @@ def decide_deletion(obj: Obj, options: Mapping[str, Any], now: float) -> Deletio
     was = meta.get("deletionTimestamp")
     if was and grace and meta.get("deletionGracePeriodSeconds") is not None:
         if grace < meta["deletionGracePeriodSeconds"]:
-            asked = parse_rfc3339(was) - meta["deletionGracePeriodSeconds"]
-            _mark_deleted(meta, max(asked + grace, now), grace)
+            requested = parse_rfc3339(was) - meta["deletionGracePeriodSeconds"]
+            _mark_deleted(meta, max(requested + grace, now), grace)
         return Deletion(obj, gone=False)
     if grace == 0 and not pending:
         if _is_pod(obj):
@@ -247,8 +247,8 @@ def _grace_seconds(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
         return 0
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0
-    asked = options.get("gracePeriodSeconds")
-    grace = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    requested = options.get("gracePeriodSeconds")
+    grace = spec.get("terminationGracePeriodSeconds", 30) if requested is None else requested
     return 1 if grace < 0 else int(grace)
 
 
@@ -259,13 +259,13 @@ def _set_propagation_finalizers(meta: Obj, options: Mapping[str, Any]) -> None:
     names = list(meta.get("finalizers") or ())
     if policy is None and meta.get("deletionTimestamp"):
         return
-    wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy or "")
+    desired = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy or "")
     if policy is None and (ORPHAN in names or FOREGROUND in names):
         return
     if policy is not None:
         names = [name for name in names if name not in {ORPHAN, FOREGROUND}]
-    if wanted:
-        names.append(wanted)
+    if desired:
+        names.append(desired)
     if names:
         meta["finalizers"] = names
     else:

@@ -53,7 +53,7 @@ def _port(port: Read, path: str) -> Iterator[StatusCause]:
     if isinstance(first, str):
         if last is not None:
             yield invalid(f"{path}.endPort", last, "may not be specified when `port` is non-numeric")
-        yield from (invalid(f"{path}.port", first, why) for why in _name_flaws(first))
+        yield from (invalid(f"{path}.port", first, reason) for reason in _name_flaws(first))
         return
     if first is None:
         if last is not None:

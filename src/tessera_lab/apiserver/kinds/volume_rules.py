@@ -140,10 +140,10 @@ def validate_storage_class_update(item: Read, old: Read) -> Sequence[StatusCause
     return [_immutable(field, item.get(field)) for field in fields if (item.get(field) or {}) != (old.get(field) or {})]
 
 
-def _modes(spec: Read, path: str, why: str) -> Iterator[StatusCause]:
+def _modes(spec: Read, path: str, reason: str) -> Iterator[StatusCause]:
     modes = spec.get("accessModes") or ()
     if not modes:
-        yield field_errors.required(f"{path}.accessModes", why)
+        yield field_errors.required(f"{path}.accessModes", reason)
     for index, mode in enumerate(modes):
         if mode not in _MODES:
             yield field_errors.unsupported(f"{path}.accessModes[{index}]", mode, _MODES)

@@ -93,19 +93,19 @@ class HttpServer:
             StatusError: 401, the user is unknown; 403, the user may not impersonate.
         """
         user = self._credential(raw)
-        wanted = raw.headers.get("Impersonate-User")
-        if not wanted:
+        desired = raw.headers.get("Impersonate-User")
+        if not desired:
             return user
         groups = raw.headers.getall("Impersonate-Group", [])
         authorizer = self.server.parts.authorizer
-        for resource, name in (("users", wanted), *(("groups", group) for group in groups)):
-            asked = Attributes(user=user, verb="impersonate", resource=resource, name=name)
-            if authorizer and not authorizer.authorize(asked).allowed:
-                why = (
+        for resource, name in (("users", desired), *(("groups", group) for group in groups)):
+            attributes = Attributes(user=user, verb="impersonate", resource=resource, name=name)
+            if authorizer and not authorizer.authorize(attributes).allowed:
+                reason = (
                     f'User "{user.name}" cannot impersonate resource "{resource}" in API group "" at the cluster scope'
                 )
-                raise forbidden("", resource, name, why)
-        return UserInfo(name=wanted, groups=(*groups, AUTHENTICATED))
+                raise forbidden("", resource, name, reason)
+        return UserInfo(name=desired, groups=(*groups, AUTHENTICATED))
 
     def _credential(self, raw: web.BaseRequest) -> UserInfo:
         kind, _, token = raw.headers.get("Authorization", "").partition(" ")

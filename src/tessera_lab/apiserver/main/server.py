@@ -149,7 +149,7 @@ class ApiServer:
         self._authorize(found, query, user, namespaced=namespaced)
         if resource is None:
             raise no_such_path()
-        ask = ResourceRequest(
+        resource_request = ResourceRequest(
             request=request,
             query=query,
             route=found,
@@ -158,8 +158,8 @@ class ApiServer:
             options=self._dispatch.parse_options(request, query, found),
             warnings=warnings,
         )
-        self._dispatch.check_verb(ask)
-        answer = await self._dispatch.answer(ask)
+        self._dispatch.check_verb(resource_request)
+        answer = await self._dispatch.answer(resource_request)
         return WatchResponse(answer.watcher, answer.close) if isinstance(answer, OpenWatch) else answer
 
     def _authorize(self, found: Route, query: Query, user: UserInfo, *, namespaced: bool) -> None:
@@ -232,11 +232,14 @@ class ApiServer:
         self.core.audit.record(entry)
 
 
-def _not_allowed(asked: Attributes, reason: str) -> StatusError:
-    what = asked.resource + (f"/{asked.subresource}" if asked.subresource else "")
-    scope = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
-    why = f'User "{asked.user.name}" cannot {asked.verb} resource "{what}" in API group "{asked.group}"{scope}'
-    return forbidden(asked.group, asked.resource, asked.name, why + (f": {reason}" if reason else ""))
+def _not_allowed(attributes: Attributes, reason: str) -> StatusError:
+    resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
+    scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
+    verb = f'cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
+    message = f'User "{attributes.user.name}" {verb}{scope}' + (f": {reason}" if reason else "")
+    return forbidden(
+        attributes.group, attributes.resource, attributes.name, message + (f": {reason}" if reason else "")
+    )
 
 
 def error_response(error: StatusError) -> Response:

@@ -42,8 +42,8 @@ def remove_from_stored(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
     """Removes the members of other sets from a stored set; the same set if none is removed, ``{}`` if all are."""
     for each in taken:
         if stored and each:
-            left = _subtract(stored, each)
-            stored = {} if left is None else left
+            remaining = _subtract(stored, each)
+            stored = {} if remaining is None else remaining
     return stored
 
 
@@ -51,20 +51,20 @@ def _subtract(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
     """Returns None if no members are left; ``{}`` is a leaf."""
     if not stored:
         return None if SELF in taken else stored
-    left: Fields | None = None
+    remaining: Fields | None = None
     for key in stored.keys() & taken.keys():
         rest = None if key == SELF else _subtract(stored[key], taken[key])
         if rest is stored[key]:
             continue
-        if left is None:
-            left = dict(stored)
+        if remaining is None:
+            remaining = dict(stored)
         if rest is None:
-            del left[key]
+            del remaining[key]
         else:
-            left[key] = rest
-    if left is None:
+            remaining[key] = rest
+    if remaining is None:
         return stored
-    return ({} if left.keys() == {SELF} else left) if left else None
+    return ({} if remaining.keys() == {SELF} else remaining) if remaining else None
 
 
 def add_to_stored(stored: Fields, added: Mapping[str, Any]) -> Fields:
@@ -134,13 +134,13 @@ def union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
     """Members of ``one`` that are not in ``other``."""
-    left: Fields = {}
+    remaining: Fields = {}
     for key, value in one.items():
         if key not in other:
-            left[key] = value
+            remaining[key] = value
         elif key != SELF and (rest := difference(value, other[key])):
-            left[key] = rest
-    return left
+            remaining[key] = rest
+    return remaining
 
 
 def intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
@@ -202,11 +202,11 @@ def _changed_map_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: Me
         was, now = old.get(key, _MISSING), new.get(key, _MISSING)
         if was == now:
             continue
-        added, gone = changed_fields(was, now, child_topology(node, key))
+        added, deleted = changed_fields(was, now, child_topology(node, key))
         if added:
             changed[f"f:{key}"] = added
-        if gone:
-            removed[f"f:{key}"] = gone
+        if deleted:
+            removed[f"f:{key}"] = deleted
     return changed, removed
 
 
@@ -220,9 +220,9 @@ def _changed_children(
     changed: Fields = {}
     removed: Fields = {}
     for key, node in nodes:
-        added, gone = changed_fields(old.get(key, _MISSING), new.get(key, _MISSING), node)
+        added, deleted = changed_fields(old.get(key, _MISSING), new.get(key, _MISSING), node)
         if added:
             changed[key] = added
-        if gone:
-            removed[key] = gone
+        if deleted:
+            removed[key] = deleted
     return changed, removed

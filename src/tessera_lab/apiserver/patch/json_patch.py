@@ -57,8 +57,8 @@ def json_patch(target: Obj, operations: Any) -> Obj:
     return result
 
 
-def _patch_error(why: str) -> StatusError:
-    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")
+def _patch_error(reason: str) -> StatusError:
+    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {reason}")
 
 
 def _apply_operation(document: dict[str, Any], operation: Mapping[str, Any]) -> None:

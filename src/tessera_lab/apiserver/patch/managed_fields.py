@@ -72,9 +72,9 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
 
 def remove_system_fields(obj: Mapping[str, Any]) -> Obj:
     """Returns the object without the fields that have no owners."""
-    kept = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
+    retained = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
     meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_OWNED}
-    return {**kept, "metadata": meta} if meta else kept
+    return {**retained, "metadata": meta} if meta else retained
 
 
 def parse_entries(obj: Mapping[str, Any]) -> list[ManagedFieldsEntry]:
@@ -97,9 +97,9 @@ def parse_entries(obj: Mapping[str, Any]) -> list[ManagedFieldsEntry]:
 
 def store_entries(obj: Obj, entries: Sequence[ManagedFieldsEntry]) -> None:
     """Sets the object's managedFields, appliers first, as Kubernetes sorts them."""
-    kept = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
-    if kept:
-        obj["metadata"]["managedFields"] = [_encode_entry(each) for each in kept]
+    retained = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
+    if retained:
+        obj["metadata"]["managedFields"] = [_encode_entry(each) for each in retained]
     else:
         obj["metadata"].pop("managedFields", None)
 
@@ -142,9 +142,9 @@ def update_managed_fields(
         if _is_update_by(each, writer):
             mine = fields
             continue
-        left = remove_from_stored(fields, changed, removed)
-        if left:
-            after.append(each if left is fields else {**each, "fieldsV1": left})
+        remaining = remove_from_stored(fields, changed, removed)
+        if remaining:
+            after.append(each if remaining is fields else {**each, "fieldsV1": remaining})
     owned = add_to_stored(remove_from_stored(mine, removed) or {}, changed) if mine else compact(changed)
     if owned:
         after.append(_encode(writer, now, owned))

@@ -67,9 +67,9 @@ def apply_configuration(
     Raises:
         StatusError: 409, another manager owns a field that would change.
     """
-    wanted = remove_nulls(config)
-    merged: Obj = _merge(live, wanted, topology)
-    stated = fields_of(remove_system_fields(wanted), topology) if remove_system_fields(wanted) else {}
+    desired = remove_nulls(config)
+    merged: Obj = _merge(live, desired, topology)
+    stated = fields_of(remove_system_fields(desired), topology) if remove_system_fields(desired) else {}
     entries = parse_entries(live)
     others = [each for each in entries if not each.is_by(writer)]
     last = next((each for each in entries if each.is_by(writer)), None)
@@ -118,45 +118,45 @@ def _merge(live: Any, config: Any, node: MergeTopology) -> Any:
 def _merge_list(live: Sequence[Any], config: Sequence[Any], node: MergeTopology) -> list[Any]:
     """Merges a list in the configuration's order; live elements that it does not name keep their relative place."""
     was = {item_key(each, node): each for each in live}
-    wanted = {item_key(each, node): each for each in config}
+    desired = {item_key(each, node): each for each in config}
     result: list[Any] = []
     rest = list(was)
-    for key, item in wanted.items():
-        while rest and rest[0] not in wanted:
+    for key, item in desired.items():
+        while rest and rest[0] not in desired:
             result.append(was[rest.pop(0)])
         if rest:
             rest.pop(0)
         result.append(_merge(was[key], item, node.items or _PLAIN) if key in was else deep_copy(item))
-    return [*result, *(was[key] for key in rest if key not in wanted)]
+    return [*result, *(was[key] for key in rest if key not in desired)]
 
 
-def _remove_fields(value: Any, gone: Mapping[str, Any], owned: Mapping[str, Any], node: MergeTopology) -> Any:
-    """Returns the value without the fields in ``gone``; a place that contains an owned field stays."""
+def _remove_fields(value: Any, removed: Mapping[str, Any], owned: Mapping[str, Any], node: MergeTopology) -> Any:
+    """Returns the value without the fields in ``removed``; a place that contains an owned field stays."""
     if isinstance(value, Mapping):
-        kept = {}
+        retained = {}
         for key, each in value.items():
             name = f"f:{key}"
-            if name not in gone:
-                kept[key] = each
-            elif not _is_removed(gone[name], owned.get(name)):
-                left = _remove_fields(each, gone[name], owned.get(name) or {}, child_topology(node, key))
-                if left not in ({}, []) or owned.get(name):
-                    kept[key] = left
-        return kept
+            if name not in removed:
+                retained[key] = each
+            elif not _is_removed(removed[name], owned.get(name)):
+                remaining = _remove_fields(each, removed[name], owned.get(name) or {}, child_topology(node, key))
+                if remaining not in ({}, []) or owned.get(name):
+                    retained[key] = remaining
+        return retained
     if is_associative(value, node):
         left_items = []
         for each in value:
             name = item_key(each, node)
-            if name not in gone:
+            if name not in removed:
                 left_items.append(each)
-            elif not _is_removed(gone[name], owned.get(name)):
-                left_items.append(_remove_fields(each, gone[name], owned.get(name) or {}, node.items or _PLAIN))
+            elif not _is_removed(removed[name], owned.get(name)):
+                left_items.append(_remove_fields(each, removed[name], owned.get(name) or {}, node.items or _PLAIN))
         return left_items
     return value
 
 
-def _is_removed(gone: Mapping[str, Any], owned: Mapping[str, Any] | None) -> bool:
-    return SELF in gone and not owned
+def _is_removed(removed: Mapping[str, Any], owned: Mapping[str, Any] | None) -> bool:
+    return SELF in removed and not owned
 
 
 def _conflict(clashes: Sequence[tuple[ManagedFieldsEntry, Fields]]) -> StatusError:

@@ -104,10 +104,10 @@ def _sort_by_order(merged: Sequence[Any], live: Sequence[Any], order: Sequence[A
         return item.get(node.merge_key) if node.merge_key and isinstance(item, Mapping) else item
 
     places = {_hashable(identity(item)): index for index, item in enumerate(live)}
-    wanted = [_hashable(identity(item)) for item in order]
+    desired = [_hashable(identity(item)) for item in order]
     by_identity = {_hashable(identity(item)): item for item in merged}
-    named = [each for each in wanted if each in by_identity]
-    others = [each for each in by_identity if each not in set(wanted)]
+    named = [each for each in desired if each in by_identity]
+    others = [each for each in by_identity if each not in set(desired)]
     result: list[Any] = []
     for each in named:
         place = places.get(each)
@@ -128,6 +128,6 @@ def _remove_directives(value: Any) -> Any:
             key: _remove_directives(each) for key, each in value.items() if not key.startswith("$") and each is not None
         }
     if isinstance(value, list):
-        kept = (each for each in value if not (isinstance(each, Mapping) and each.get(_PATCH) == "delete"))
-        return [_remove_directives(each) for each in kept]
+        retained = (each for each in value if not (isinstance(each, Mapping) and each.get(_PATCH) == "delete"))
+        return [_remove_directives(each) for each in retained]
     return deep_copy(value)

@@ -46,18 +46,18 @@ def bind_pod(pod: Obj, binding: Read, now: str) -> Obj:
 
 def _check_bindable(pod: Read, binding: Read, name: str) -> None:
     uid = (binding.get("metadata") or {}).get("uid")
-    why = ""
+    reason = ""
     if uid and uid != pod["metadata"]["uid"]:
         met = f"UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
         raise conflict("", "pods", name, f"Precondition failed: {met}")
     if pod["metadata"].get("deletionTimestamp"):
-        why = f"pod {name} is being deleted, cannot be assigned to a host"
+        reason = f"pod {name} is being deleted, cannot be assigned to a host"
     elif pod["spec"].get("nodeName"):
-        why = f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"'
+        reason = f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"'
     elif pod["spec"].get("schedulingGates"):
-        why = f"pod {name} has non-empty .spec.schedulingGates"
-    if why:
-        raise conflict("", "pods/binding", name, why)
+        reason = f"pod {name} has non-empty .spec.schedulingGates"
+    if reason:
+        raise conflict("", "pods/binding", name, reason)
 
 
 def set_condition(pod: Obj, condition: Obj) -> None:

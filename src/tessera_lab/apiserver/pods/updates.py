@@ -37,11 +37,11 @@ def validate_pod_update(pod: Read, old: Read) -> Sequence[StatusCause]:
         found = [*_selector(new, was), *_affinity(new, was)]
     if found:
         return found
-    left = _without_mutable(new, was, gated=gated)
-    if left == was:
+    remaining = _without_mutable(new, was, gated=gated)
+    if remaining == was:
         return ()
-    differing = sorted(key for key in left.keys() | was.keys() if left.get(key) != was.get(key))
-    shown = {key: [was.get(key), left.get(key)] for key in differing}
+    differing = sorted(key for key in remaining.keys() | was.keys() if remaining.get(key) != was.get(key))
+    shown = {key: [was.get(key), remaining.get(key)] for key in differing}
     return [forbidden("spec", _FROZEN + msgspec.json.encode(shown).decode())]
 
 
@@ -119,9 +119,9 @@ def _terms(spec: Read) -> Sequence[Read] | None:
 
 def _without_mutable(new: Read, was: Read, *, gated: bool) -> Obj:
     """Returns the new spec with the old value of every field that may change."""
-    left: Obj = deep_copy(new)
+    remaining: Obj = deep_copy(new)
     for key in ("containers", "initContainers"):
-        for now, then in zip(left.get(key) or (), was.get(key) or (), strict=True):
+        for now, then in zip(remaining.get(key) or (), was.get(key) or (), strict=True):
             if now.get("name") == then.get("name"):
                 now["image"] = then.get("image")
     keys = ["activeDeadlineSeconds", "tolerations", "schedulingGates"]
@@ -129,18 +129,18 @@ def _without_mutable(new: Read, was: Read, *, gated: bool) -> Obj:
         keys.append("terminationGracePeriodSeconds")
     if gated:
         keys += ["nodeSelector"]
-        _restore_affinity(left, was)
+        _restore_affinity(remaining, was)
     for key in keys:
         if key in was:
-            left[key] = was[key]
+            remaining[key] = was[key]
         else:
-            left.pop(key, None)
-    return left
+            remaining.pop(key, None)
+    return remaining
 
 
-def _restore_affinity(left: Obj, was: Read) -> None:
+def _restore_affinity(remaining: Obj, was: Read) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    affinity = left.get("affinity")
+    affinity = remaining.get("affinity")
     node = (affinity or {}).get("nodeAffinity")
     before = ((was.get("affinity") or {}).get("nodeAffinity") or {}).get(required)
     if not affinity or node is None:
@@ -152,4 +152,4 @@ def _restore_affinity(left: Obj, was: Read) -> None:
     if not node and not (was.get("affinity") or {}).get("nodeAffinity"):
         affinity.pop("nodeAffinity")
     if not affinity and not was.get("affinity"):
-        left.pop("affinity")
+        remaining.pop("affinity")

@@ -87,10 +87,10 @@ class ResponseForm:
     """
 
     def __init__(
-        self, resource: ResourceType, wanted: AcceptedFormat, now: Callable[[], float], include: str = ""
+        self, resource: ResourceType, desired: AcceptedFormat, now: Callable[[], float], include: str = ""
     ) -> None:
         self._resource = resource
-        self._kind = wanted.as_kind.removesuffix("List")
+        self._kind = desired.as_kind.removesuffix("List")
         self._now = now
         self._include = include or "Metadata"
         self._headed = False

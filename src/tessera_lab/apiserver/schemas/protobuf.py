@@ -73,27 +73,27 @@ def _join_messages(message: bytes) -> dict[int, bytes]:
 
 def _message(data: bytes, name: str) -> Obj:
     known = _table().messages[name]
-    made: Obj = {}
+    created: Obj = {}
     for number, raw in read_fields(data):
         field = known.get(number)
         if field is None:
             raise ValueError(f"field {number} of {name} is not known in {MEDIA_TYPE} here; send it as application/json")
-        _set(made, field, raw)
-    return made
+        _set(created, field, raw)
+    return created
 
 
-def _set(made: Obj, field: _Field, raw: int | bytes) -> None:
+def _set(created: Obj, field: _Field, raw: int | bytes) -> None:
     if "m" in field.flags:
         key, value = _entry(raw, field)
-        made.setdefault(field.name, {})[key] = value
+        created.setdefault(field.name, {})[key] = value
         return
     value = _value(raw, field.kind)
     if "i" in field.flags:
-        made.update(value)
+        created.update(value)
     elif "l" in field.flags:
-        made.setdefault(field.name, []).append(value)
+        created.setdefault(field.name, []).append(value)
     elif value is not None and not ("o" in field.flags and value in ("", 0, False)):
-        made[field.name] = value
+        created[field.name] = value
 
 
 def _entry(raw: int | bytes, field: _Field) -> tuple[str, Any]:

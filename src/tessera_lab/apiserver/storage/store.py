@@ -33,8 +33,8 @@ class Stale(Exception):  # noqa: N818 - a condition that callers handle, not a f
 class TooOld(Exception):  # noqa: N818 - a condition that callers handle, not a fault
     """The history of a version is gone; ``oldest`` is the oldest version that can still be read."""
 
-    def __init__(self, asked: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {asked} ({oldest})")
+    def __init__(self, requested: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {requested} ({oldest})")
         self.oldest = oldest
 
 
@@ -93,40 +93,40 @@ class Store:
 
     def __init__(self, history: int = HISTORY) -> None:
         self._history = history
-        self._shelves: dict[GroupResource, _ResourceHistory] = {}
+        self._histories: dict[GroupResource, _ResourceHistory] = {}
         self._unseen: deque[tuple[_ResourceHistory, Change]] = deque()
         self._showing = False
         self.rv = 1
 
-    def _shelf(self, resource: GroupResource) -> _ResourceHistory:
-        shelf = self._shelves.get(resource)
-        if shelf is None:
-            shelf = self._shelves[resource] = _ResourceHistory(self._history)
-        return shelf
+    def _history_of(self, resource: GroupResource) -> _ResourceHistory:
+        history = self._histories.get(resource)
+        if history is None:
+            history = self._histories[resource] = _ResourceHistory(self._history)
+        return history
 
-    def _announce(self, shelf: _ResourceHistory, change: Change) -> None:
+    def _announce(self, history: _ResourceHistory, change: Change) -> None:
         """Calls the listeners with a change; a change that a listener makes waits until all have got this one."""
-        shelf.note(change)
-        self._unseen.append((shelf, change))
+        history.note(change)
+        self._unseen.append((history, change))
         if self._showing:
             return
         self._showing = True
         try:
             while self._unseen:
-                shelf, change = self._unseen.popleft()
-                for listener in shelf.listeners:
+                history, change = self._unseen.popleft()
+                for listener in history.listeners:
                     listener(change)
         finally:
             self._showing = False
 
     def listen(self, resource: GroupResource, listener: Callable[[Change], None]) -> None:
         """Calls ``listener`` with every later change of the resource, inside the write."""
-        self._shelf(resource).listeners.append(listener)
+        self._history_of(resource).listeners.append(listener)
 
     def find(self, resource: GroupResource, namespace: str, name: str) -> StoredObject | None:
         """The stored object, ``namespace`` empty for a cluster-scoped one."""
-        shelf = self._shelves.get(resource)
-        return shelf.objects.get(namespace, {}).get(name) if shelf else None
+        history = self._histories.get(resource)
+        return history.objects.get(namespace, {}).get(name) if history else None
 
     def put(self, resource: GroupResource, obj: Obj, replaces: StoredObject | None) -> StoredObject:
         """Stores an object in place of ``replaces`` (None: there must be none) and sets its resourceVersion.
@@ -138,14 +138,14 @@ class Store:
         """
         meta = obj["metadata"]
         namespace, name = meta.get("namespace") or "", meta["name"]
-        shelf = self._shelf(resource)
-        shelves = shelf.objects.setdefault(namespace, {})
-        if shelves.get(name) is not replaces:
+        history = self._history_of(resource)
+        objects = history.objects.setdefault(namespace, {})
+        if objects.get(name) is not replaces:
             raise Stale
         self.rv += 1
         meta["resourceVersion"] = str(self.rv)
-        stored = shelves[name] = StoredObject(obj, self.rv)
-        self._announce(shelf, Change("MODIFIED" if replaces else "ADDED", stored, replaces))
+        stored = objects[name] = StoredObject(obj, self.rv)
+        self._announce(history, Change("MODIFIED" if replaces else "ADDED", stored, replaces))
         return stored
 
     def remove(self, resource: GroupResource, last: Obj, replaces: StoredObject) -> StoredObject:
@@ -156,15 +156,15 @@ class Store:
         """
         meta = last["metadata"]
         namespace, name = meta.get("namespace") or "", meta["name"]
-        shelf = self._shelf(resource)
-        if shelf.objects.get(namespace, {}).get(name) is not replaces:
+        history = self._history_of(resource)
+        if history.objects.get(namespace, {}).get(name) is not replaces:
             raise Stale
         self.rv += 1
         meta["resourceVersion"] = str(self.rv)
-        del shelf.objects[namespace][name]
-        gone = StoredObject(last, self.rv)
-        self._announce(shelf, Change("DELETED", gone, replaces))
-        return gone
+        del history.objects[namespace][name]
+        removed = StoredObject(last, self.rv)
+        self._announce(history, Change("DELETED", removed, replaces))
+        return removed
 
     def select(self, resource: GroupResource, namespace: str | None, *, at: int | None = None) -> list[StoredObject]:
         """Objects by namespace and name; ``at`` asks for the state of an earlier version.
@@ -172,11 +172,11 @@ class Store:
         Raises:
             TooOld: the version's state is not known any more.
         """
-        shelf = self._shelf(resource)
+        history = self._history_of(resource)
         if at is None or at >= self.rv:
-            groups = shelf.objects if namespace is None else {namespace: shelf.objects.get(namespace, {})}
+            groups = history.objects if namespace is None else {namespace: history.objects.get(namespace, {})}
             return [group[name] for _, group in sorted(groups.items()) for name in sorted(group)]
-        return _past(shelf, namespace, at)
+        return _past(history, namespace, at)
 
     def since(self, resource: GroupResource, rv: int) -> Sequence[Change]:
         """Changes later than ``rv``, oldest first.
@@ -184,11 +184,11 @@ class Store:
         Raises:
             TooOld: some of them are not known any more.
         """
-        shelf = self._shelf(resource)
-        if rv < shelf.dropped:
-            raise TooOld(rv, shelf.dropped)
+        history = self._history_of(resource)
+        if rv < history.dropped:
+            raise TooOld(rv, history.dropped)
         later: list[Change] = []
-        for change in reversed(shelf.ring):
+        for change in reversed(history.ring):
             if change.rv <= rv:
                 break
             later.append(change)
@@ -205,16 +205,16 @@ class Store:
 
     def forget_before(self, resource: GroupResource) -> None:
         """Empties the resource's history, as a compaction does: a watch from before now is answered 410."""
-        shelf = self._shelf(resource)
-        shelf.ring.clear()
-        shelf.dropped = self.rv
+        history = self._history_of(resource)
+        history.ring.clear()
+        history.dropped = self.rv
 
 
-def _past(shelf: _ResourceHistory, namespace: str | None, at: int) -> list[StoredObject]:
-    if at < shelf.dropped:
-        raise TooOld(at, shelf.dropped)
-    state = {(ns, name): stored for ns, group in shelf.objects.items() for name, stored in group.items()}
-    for change in reversed(shelf.ring):
+def _past(history: _ResourceHistory, namespace: str | None, at: int) -> list[StoredObject]:
+    if at < history.dropped:
+        raise TooOld(at, history.dropped)
+    state = {(ns, name): stored for ns, group in history.objects.items() for name, stored in group.items()}
+    for change in reversed(history.ring):
         if change.rv <= at:
             break
         meta = change.new.obj["metadata"]

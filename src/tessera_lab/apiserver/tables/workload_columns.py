@@ -36,8 +36,8 @@ def _numbers(obj: Part, *names: str) -> list[int]:
 
 
 def _desired(obj: Part) -> int:
-    wanted = (obj.get("spec") or {}).get("replicas")
-    return 1 if wanted is None else int(wanted)
+    desired = (obj.get("spec") or {}).get("replicas")
+    return 1 if desired is None else int(desired)
 
 
 def _deployment(obj: Part, now: float) -> Sequence[Any]:

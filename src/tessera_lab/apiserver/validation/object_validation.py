@@ -21,9 +21,9 @@ Read = Mapping[str, Any]
 _SERVER_MADE = frozenset({"binding", "eviction"})
 
 
-def _changed_part(ask: ResourceRequest, obj: Obj, old: Read | None) -> Obj:
+def _changed_part(request: ResourceRequest, obj: Obj, old: Read | None) -> Obj:
     """Returns the part that the schema must check: changed top-level fields; of changed objects, the changed fields."""
-    if old is None or not isinstance(ask.resource.schema, BuiltinSchema):
+    if old is None or not isinstance(request.resource.schema, BuiltinSchema):
         return dict(obj)
     return {
         key: _changed_fields(value, old.get(key)) for key, value in obj.items() if key not in old or value != old[key]
@@ -36,19 +36,19 @@ def _changed_fields(value: Any, was: Any) -> Any:
     return {key: each for key, each in value.items() if key not in was or each != was[key]}
 
 
-def _copy_schema_changes(obj: Obj, part: Obj, looked_at: Mapping[str, Any]) -> None:
+def _copy_schema_changes(obj: Obj, part: Obj, checked: Mapping[str, Any]) -> None:
     """Copies to the object the fields that the schema removed from the part and added to it."""
-    for key in looked_at.keys() - part.keys():
+    for key in checked.keys() - part.keys():
         del obj[key]
     for key, value in part.items():
         whole = obj.get(key)
-        if key in looked_at and isinstance(value, dict) and isinstance(whole, dict) and value is not whole:
-            _copy_schema_changes(whole, value, looked_at[key])
-        elif key in looked_at or key not in obj:
+        if key in checked and isinstance(value, dict) and isinstance(whole, dict) and value is not whole:
+            _copy_schema_changes(whole, value, checked[key])
+        elif key in checked or key not in obj:
             obj[key] = value
 
 
-def _list_seen_fields(part: Read) -> dict[str, Any]:
+def _index_fields(part: Read) -> dict[str, Any]:
     return {key: dict.fromkeys(value) if isinstance(value, dict) else None for key, value in part.items()}
 
 
@@ -62,11 +62,11 @@ def _unseen_paths(obj: Obj, part: Read) -> set[str]:
     return missed
 
 
-def conform_to_schema(ask: ResourceRequest, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
+def conform_to_schema(request: ResourceRequest, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
     """Removes unknown fields from the object and sets its defaults, in place.
 
     Args:
-        ask: the request, which says how to treat unknown fields.
+        request: the request, which says how to treat unknown fields.
         obj: the object.
         old: the stored object, if this is an update.
         quiet: unknown fields were reported before.
@@ -74,79 +74,79 @@ def conform_to_schema(ask: ResourceRequest, obj: Obj, old: Read | None, *, quiet
     Raises:
         StatusError: 400, a value has the wrong type, or an unknown field and ``fieldValidation=Strict``.
     """
-    schema = ask.resource.schema
+    schema = request.resource.schema
     if schema is not None:
-        part = _changed_part(ask, obj, old)
-        looked_at = _list_seen_fields(part)
+        part = _changed_part(request, obj, old)
+        checked = _index_fields(part)
         if not isinstance(schema, BuiltinSchema) or not schema.is_sound(part):
             if isinstance(schema, BuiltinSchema):
                 schema.check_types(part)
             if not quiet:
-                report_unknown_fields(ask, schema.unknown_fields(part))
+                report_unknown_fields(request, schema.unknown_fields(part))
             schema.prune(part)
             if isinstance(schema, BuiltinSchema):
                 schema.settle(part)
         schema.default(part)
-        _copy_schema_changes(obj, part, looked_at)
-    strategy = find_strategy(ask.resource)
-    if ask.route.subresource == "status":
+        _copy_schema_changes(obj, part, checked)
+    strategy = find_strategy(request.resource)
+    if request.route.subresource == "status":
         strategy.default_status(obj)
     else:
         strategy.default(obj)
 
 
-def report_unknown_fields(ask: ResourceRequest, unknown: Sequence[str]) -> None:
+def report_unknown_fields(request: ResourceRequest, unknown: Sequence[str]) -> None:
     """Ignores, warns of, or refuses unknown fields, as the request says; by default it warns.
 
     Raises:
         StatusError: 400, there are unknown fields and ``fieldValidation=Strict``.
     """
-    wanted = ask.options.get("fieldValidation") or "Warn"
-    if not unknown or wanted == "Ignore":
+    desired = request.options.get("fieldValidation") or "Warn"
+    if not unknown or desired == "Ignore":
         return
     found = [f'unknown field "{path}"' for path in unknown]
-    if wanted == "Strict":
-        kind = ask.resource.kind
+    if desired == "Strict":
+        kind = request.resource.kind
         raise bad_request(
-            f'{kind} in version "{ask.resource.version}" cannot be handled as a {kind}: '
+            f'{kind} in version "{request.resource.version}" cannot be handled as a {kind}: '
             f"strict decoding error: {', '.join(found)}"
         )
-    ask.warnings.extend(text for text in found if text not in ask.warnings)
+    request.warnings.extend(text for text in found if text not in request.warnings)
 
 
-def _validate_schema(ask: ResourceRequest, obj: Obj, old: Read | None) -> Sequence[StatusCause]:
-    schema = ask.resource.schema
+def _validate_schema(request: ResourceRequest, obj: Obj, old: Read | None) -> Sequence[StatusCause]:
+    schema = request.resource.schema
     if schema is None:
         return ()
-    part = _changed_part(ask, obj, old)
+    part = _changed_part(request, obj, old)
     found = schema.validate(part, old)
     missed = _unseen_paths(obj, part) if found else set()
     return [cause for cause in found if cause.field not in missed]
 
 
-def validate_create(ask: ResourceRequest, obj: Obj) -> Sequence[StatusCause]:
+def validate_create(request: ResourceRequest, obj: Obj) -> Sequence[StatusCause]:
     """Returns the errors of a new object."""
-    shape = _validate_schema(ask, obj, None)
-    rules = shape or find_strategy(ask.resource).validate(obj)
-    return [*validate_metadata(obj, find_name_rule(ask.resource)), *rules]
+    shape = _validate_schema(request, obj, None)
+    rules = shape or find_strategy(request.resource).validate(obj)
+    return [*validate_metadata(obj, find_name_rule(request.resource)), *rules]
 
 
-def validate_update(ask: ResourceRequest, obj: Obj, old: Read) -> Sequence[StatusCause]:
+def validate_update(request: ResourceRequest, obj: Obj, old: Read) -> Sequence[StatusCause]:
     """Returns the errors of an update."""
     if obj == old:
         return ()
-    strategy = find_strategy(ask.resource)
-    found = [*validate_metadata(obj, find_name_rule(ask.resource)), *validate_new_finalizers(obj, old)]
-    shape = _validate_schema(ask, obj, old)
-    if ask.route.subresource == "status":
+    strategy = find_strategy(request.resource)
+    found = [*validate_metadata(obj, find_name_rule(request.resource)), *validate_new_finalizers(obj, old)]
+    shape = _validate_schema(request, obj, old)
+    if request.route.subresource == "status":
         return [*found, *shape, *strategy.validate_status(obj, old)]
-    if ask.route.subresource in _SERVER_MADE or shape:
+    if request.route.subresource in _SERVER_MADE or shape:
         return [*found, *shape]
     same = obj.get("spec") == old.get("spec") and "spec" in obj
     return [*found, *(() if same else strategy.validate(obj)), *strategy.validate_update(obj, old)]
 
 
-def raise_invalid(ask: ResourceRequest, obj: Obj, causes: Sequence[StatusCause]) -> None:
+def raise_invalid(request: ResourceRequest, obj: Obj, causes: Sequence[StatusCause]) -> None:
     """Refuses an object that has errors.
 
     Raises:
@@ -155,4 +155,4 @@ def raise_invalid(ask: ResourceRequest, obj: Obj, causes: Sequence[StatusCause])
     if causes:
         meta = obj["metadata"]
         name = meta.get("name") or meta.get("generateName", "")
-        raise invalid(ask.resource.group, ask.resource.kind, name, causes)
+        raise invalid(request.resource.group, request.resource.kind, name, causes)

@@ -194,7 +194,7 @@ def _count_coming(view: GroupView, snapshot: AutoscalerSnapshot, timers: Autosca
 
 def _late_machines(view: GroupView, now: float, timers: AutoscalerTimers) -> list[str]:
     """Machines that have not registered within their time."""
-    return [name for name, asked in view.unregistered.items() if now - asked > timers.max_node_provision]
+    return [name for name, requested in view.unregistered.items() if now - requested > timers.max_node_provision]
 
 
 def _remove_late_machines(
@@ -203,8 +203,8 @@ def _remove_late_machines(
     name = view.group.name
     late = _late_machines(view, snapshot.now, timers)[: max(0, spare[name])]
     spare[name] -= len(late)
-    why = "did not register within maxNodeProvisionTime"
-    return [ScalingAction(kind=ActionKind.REMOVE, group=name, node=each, why=why) for each in late]
+    reason = "did not register within maxNodeProvisionTime"
+    return [ScalingAction(kind=ActionKind.REMOVE, group=name, node=each, why=reason) for each in late]
 
 
 def _end_request(
@@ -289,10 +289,10 @@ def _scale_down(
 ) -> list[ScalingAction]:
     actions = []
     for node in snapshot.nodes:
-        why = _removal_reason(node, snapshot.now, memory, timers)
-        if why and spare.get(node.group, 0) > 0:
+        reason = _removal_reason(node, snapshot.now, memory, timers)
+        if reason and spare.get(node.group, 0) > 0:
             spare[node.group] -= 1
-            actions.append(ScalingAction(kind=ActionKind.REMOVE, group=node.group, node=node.name, why=why))
+            actions.append(ScalingAction(kind=ActionKind.REMOVE, group=node.group, node=node.name, why=reason))
     there = {node.name for node in snapshot.nodes}
     for remembered in (memory.unneeded, memory.unready):
         for name in set(remembered) - there:
@@ -303,7 +303,7 @@ def _scale_down(
 def _removal_reason(node: NodeView, now: float, memory: AutoscalerMemory, timers: AutoscalerTimers) -> str:
     """Returns why a node may be removed now; empty if it may not."""
     safe = is_starting(node, now, timers) and _is_counted_on(node.group, now, memory)
-    since, other, limit, why = (
+    since, other, limit, reason = (
         (memory.unneeded, memory.unready, timers.unneeded, "unneeded")
         if is_started(node)
         else (memory.unready, memory.unneeded, timers.unready, "unready for too long")
@@ -314,4 +314,4 @@ def _removal_reason(node: NodeView, now: float, memory: AutoscalerMemory, timers
         return ""
     waited = now - since.setdefault(node.name, now)
     rested = now - memory.last_add >= timers.delay_after_add
-    return why if rested and waited >= limit else ""
+    return reason if rested and waited >= limit else ""

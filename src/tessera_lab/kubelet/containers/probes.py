@@ -72,7 +72,7 @@ class ProbeRunner:
         clock: clock of the run.
         pod_began: when kubelet began with the pod, in the clock's monotonic time.
         changed: called after ``started`` or ``ready`` changed.
-        tell: records a warning event about the pod.
+        record_failure: records a warning event about the pod.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ProbeRunner:
         clock: RunClock,
         pod_began: float,
         changed: Callable[[], None],
-        tell: Callable[[str], None],
+        record_failure: Callable[[str], None],
     ) -> None:
         self._container = container
         self._startup = startup
@@ -95,7 +95,7 @@ class ProbeRunner:
         self._pod_began = pod_began
         self._began = clock.monotonic()
         self._changed = changed
-        self._tell = tell
+        self._record_failure = record_failure
         container.started = startup is None
         container.ready = startup is None and readiness is None
 
@@ -116,16 +116,16 @@ class ProbeRunner:
         """True if the startup probe succeeds before its failure threshold."""
         first = probe.tick(self._pod_began, self._began + probe.delay)
         last = first + (probe.failures - 1) * probe.period
-        told = False
+        reported = False
         while True:
-            await self._answer(True, until=last if told else first)
+            await self._answer(True, until=last if reported else first)
             now = self._clock.monotonic()
             await self._until(max(first, min(last, probe.tick(self._pod_began, now))))
             if self._health.ok:
                 return True
-            if not told:
-                told = True
-                self._tell("Startup probe failed: simulated: the program is not ready yet")
+            if not reported:
+                reported = True
+                self._record_failure("Startup probe failed: simulated: the program is not ready yet")
             if self._clock.monotonic() >= last:
                 return False
 
@@ -133,19 +133,19 @@ class ProbeRunner:
         """Sets ``ready`` by the results of the readiness probe."""
         at_once = probe.delay == 0 and self._health.ok
         while True:
-            wanted = not self._container.ready
-            await self._health.becomes(wanted)
+            desired = not self._container.ready
+            await self._health.becomes(desired)
             now = self._clock.monotonic()
             if not at_once:
                 await self._until(probe.tick(self._pod_began, max(now, self._began + probe.delay)))
             at_once = False
-            again = (probe.successes if wanted else probe.failures) - 1
+            again = (probe.successes if desired else probe.failures) - 1
             if again:
                 await self._clock.sleep(again * probe.period)
-            if self._health.ok is wanted:
-                self._container.ready = wanted
-                if not wanted:
-                    self._tell("Readiness probe failed: simulated: the program is not ready any more")
+            if self._health.ok is desired:
+                self._container.ready = desired
+                if not desired:
+                    self._record_failure("Readiness probe failed: simulated: the program is not ready any more")
                 self._changed()
 
     async def _answer(self, ok: bool, until: float) -> None:

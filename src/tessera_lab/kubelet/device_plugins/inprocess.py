@@ -142,7 +142,7 @@ class InProcessKubelet:
         while True:
             changed = self._changed
             if self._registered is not None:
-                await self._keep_registered(plugin, self._registered, changed)
+                await self._serve_registration(plugin, self._registered, changed)
             else:
                 await changed.wait()
 
@@ -156,7 +156,7 @@ class InProcessKubelet:
             raise ConnectionRefusedError("pod-resources: kubelet is down")
         return await self._source.list()
 
-    async def _keep_registered(
+    async def _serve_registration(
         self, plugin: DevicePlugin, registered: RegistrationHandler, changed: asyncio.Event
     ) -> None:
         client = InProcessPluginClient(plugin)

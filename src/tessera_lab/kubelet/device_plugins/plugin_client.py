@@ -124,12 +124,12 @@ class GrpcPluginClient:
             async for message in stream:
                 yield devices_from_wire(message)
         except grpc.aio.AioRpcError as error:
-            raise self._gone(LIST_AND_WATCH.name, error.details()) from error
+            raise self._make_connection_error(LIST_AND_WATCH.name, error.details()) from error
         except asyncio.CancelledError as error:
             self._unless_hung_up(LIST_AND_WATCH.name, error)
         finally:
             stream.cancel()
-        raise self._gone(LIST_AND_WATCH.name, "the stream ended")
+        raise self._make_connection_error(LIST_AND_WATCH.name, "the stream ended")
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> list[tuple[str, ...]]:
         """See :meth:`PluginClient.get_preferred_allocation`."""
@@ -156,7 +156,7 @@ class GrpcPluginClient:
             return await method.unary(self._channel)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-                raise self._gone(method.name, error.details()) from error
+                raise self._make_connection_error(method.name, error.details()) from error
             raise PluginError(error.details() or error.code().name) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             self._unless_hung_up(method.name, error)
@@ -166,10 +166,10 @@ class GrpcPluginClient:
         """Tells a call that ended because the channel closed from one that its caller cancelled."""
         task = asyncio.current_task()
         if self._closed and task is not None and not task.cancelling():
-            raise self._gone(call, "the caller hung up") from error
+            raise self._make_connection_error(call, "the caller hung up") from error
         raise error
 
-    def _gone(self, call: str, reason: str | None) -> ConnectionError:
+    def _make_connection_error(self, call: str, reason: str | None) -> ConnectionError:
         return ConnectionResetError(f"device plugin at {self._socket} does not answer {call}: {reason}")
 
 

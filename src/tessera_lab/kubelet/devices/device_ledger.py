@@ -35,7 +35,7 @@ PodUid = NewType("PodUid", str)
 Reusable = dict[str, set[str]]
 
 
-class DeviceRefusal(Exception):  # noqa: N818 - kubelet refuses, nothing broke
+class DeviceAllocationError(Exception):
     """Kubelet cannot give the container its devices; the text is kubelet's."""
 
 
@@ -103,20 +103,20 @@ class DeviceLedger:
         """Returns candidate devices for a container; ``reusable`` are the devices that its pod's init containers left.
 
         Raises:
-            DeviceRefusal: unknown resource, no healthy devices, or too few free ones.
+            DeviceAllocationError: unknown resource, no healthy devices, or too few free ones.
         """
         if resource not in self._healthy:
-            raise DeviceRefusal(f"cannot allocate unregistered device {resource}")
+            raise DeviceAllocationError(f"cannot allocate unregistered device {resource}")
         healthy = self._healthy[resource]
         if not healthy:
-            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+            raise DeviceAllocationError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         given = sorted(reusable)[:needed]  # healthy or not
         if len(given) == needed:
             return DeviceChoice(given=tuple(given), available=(), needed=needed)
         owners = self._owner.get(resource, {})
         available = tuple(each for each in healthy if each not in owners)
         if len(available) < needed - len(given):
-            raise DeviceRefusal(
+            raise DeviceAllocationError(
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {needed - len(given)}, Available: {len(available)}"
             )
@@ -126,15 +126,17 @@ class DeviceLedger:
         """Checks that a pod which starts again after the node's boot can keep its devices.
 
         Raises:
-            DeviceRefusal: the plugin has not registered yet, or no longer has one of the devices.
+            DeviceAllocationError: the plugin has not registered yet, or no longer has one of the devices.
         """
         healthy = self._healthy.get(holding.resource)
         if healthy is None:
-            raise DeviceRefusal(f"cannot allocate unregistered device {holding.resource}")
+            raise DeviceAllocationError(f"cannot allocate unregistered device {holding.resource}")
         if not healthy:
-            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {holding.resource}")
+            raise DeviceAllocationError(
+                f"no healthy devices present; cannot allocate unhealthy devices {holding.resource}"
+            )
         if not healthy.keys() >= set(holding.device_ids):
-            raise DeviceRefusal(
+            raise DeviceAllocationError(
                 "previously allocated devices are no longer healthy; "
                 f"cannot allocate unhealthy devices {holding.resource}"
             )

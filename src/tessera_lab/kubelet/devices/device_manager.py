@@ -23,10 +23,10 @@ from tessera.kubelet.interfaces import (
 from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient, RegistrationError, is_extended_resource_name
 from tessera_lab.kubelet.devices.checkpoint import Checkpoint
 from tessera_lab.kubelet.devices.device_ledger import (
+    DeviceAllocationError,
     DeviceChoice,
     DeviceHolding,
     DeviceLedger,
-    DeviceRefusal,
     PodUid,
     Reusable,
     copy_allocations,
@@ -155,7 +155,7 @@ class DeviceManager:
         A pod that held devices before the node's boot keeps them, if they still exist.
 
         Raises:
-            DeviceRefusal: a container cannot get its devices; the pod then holds nothing.
+            DeviceAllocationError: a container cannot get its devices; the pod then holds nothing.
         """
         spec = pod["spec"]
         reusable: Reusable = {}
@@ -174,7 +174,7 @@ class DeviceManager:
                         took = True
                     held = self.ledger.holdings(uid, container["name"])
                 copy_allocations(spec, container["name"], reusable, held)
-        except DeviceRefusal:
+        except DeviceAllocationError:
             self.release(uid)
             raise
         if took:
@@ -186,12 +186,12 @@ class DeviceManager:
         choice = self.ledger.choose(resource, needed, reusable)
         endpoint = self._endpoints.get(resource)
         if endpoint is None:
-            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+            raise DeviceAllocationError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         try:
             devices = await self._prefer(endpoint, choice)
             allocation = await _build_allocation(endpoint, devices)
         except (PluginError, ConnectionError) as error:
-            raise DeviceRefusal(f"rpc error: code = Unknown desc = {error}") from error
+            raise DeviceAllocationError(f"rpc error: code = Unknown desc = {error}") from error
         return DeviceHolding(container=container, resource=resource, device_ids=devices, allocation=allocation)
 
     async def _prefer(self, endpoint: _Endpoint, choice: DeviceChoice) -> tuple[str, ...]:

@@ -107,8 +107,8 @@ class ImageCatalogue:
         """Returns the image of a reference, if it or its repository is named."""
         repository = repository_of(reference)
         if "@" in reference:
-            wanted = reference.partition("@")[2]
-            reference = next((each for each in self.tags(repository) if self.digest(each) == wanted), reference)
+            desired = reference.partition("@")[2]
+            reference = next((each for each in self.tags(repository) if self.digest(each) == desired), reference)
         if reference in self._tags:
             return self._tags[reference]
         by_digest = "@" in reference

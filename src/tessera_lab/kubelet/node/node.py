@@ -305,7 +305,7 @@ class SimulatedNode:
             labels=(node.get("metadata") or {}).get("labels") or {},
             taints=(node.get("spec") or {}).get("taints") or (),
             allocatable=parse_amounts(self.allocatable()),
-            others=self.pods.needs_beside(pod.uid),
+            others=self.pods.list_other_pods(pod.uid),
         )
 
     def allocatable(self) -> Mapping[str, str]:

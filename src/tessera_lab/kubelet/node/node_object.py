@@ -145,11 +145,11 @@ class NodeObject:
         except NotFound:
             await self.register()
             return
-        wanted = self._status(node)
+        desired = self._status(node)
         lists = {
-            name: _difference(node["status"].get(name) or {}, wanted[name]) for name in ("capacity", "allocatable")
+            name: _difference(node["status"].get(name) or {}, desired[name]) for name in ("capacity", "allocatable")
         }
-        await self._patch({"nodeInfo": wanted["nodeInfo"], **lists})
+        await self._patch({"nodeInfo": desired["nodeInfo"], **lists})
         if not self._network.is_set():
             await self._patch_conditions()
 
@@ -165,13 +165,13 @@ class NodeObject:
         taints = [dict(taint) for taint in self._options.taints]
         if not self._network.is_set():
             taints.append({"key": NOT_READY_TAINT, "effect": "NoSchedule"})
-        told = {"taints": taints, "providerID": self._options.provider_id}
-        return {name: value for name, value in told.items() if value}
+        fields = {"taints": taints, "providerID": self._options.provider_id}
+        return {name: value for name, value in fields.items() if value}
 
     async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:
         try:
-            made = await self._client.create(NODES.untyped(), node)
-            if not (made.get("status") or {}).get("conditions"):
+            created = await self._client.create(NODES.untyped(), node)
+            if not (created.get("status") or {}).get("conditions"):
                 await self._patch(node["status"])
         except AlreadyExists:
             old = await self._client.get(NODES.untyped(), self._name)
@@ -199,8 +199,8 @@ class NodeObject:
         if node is None:
             return
         status = node.get("status") or {}
-        wanted = self._status(node)
-        resources = {name: wanted[name] for name in ("capacity", "allocatable")}
+        desired = self._status(node)
+        resources = {name: desired[name] for name in ("capacity", "allocatable")}
         if any(resources[name] != (status.get(name) or {}) for name in resources):
             await self._patch({name: _difference(status.get(name) or {}, resources[name]) for name in resources})
         said = {each["type"]: each["status"] for each in status.get("conditions") or ()}
@@ -208,7 +208,7 @@ class NodeObject:
             self._ready_since = self._registered = rfc3339(self._clock.now())
             await self._patch_conditions()
         if (status.get("nodeInfo") or {}).get("bootID") != self.boot_id:
-            await self._patch({"nodeInfo": wanted["nodeInfo"]})
+            await self._patch({"nodeInfo": desired["nodeInfo"]})
 
     def _status(self, node: Json | None) -> dict[str, Any]:
         capacity, allocatable = self._resources(node)
@@ -320,5 +320,5 @@ def _extended(node: Json | None) -> dict[str, str]:
 
 def _difference(old: Json, new: Json) -> dict[str, Any]:
     """Returns the merge patch from one resource list to the other."""
-    gone = {name: None for name in old if name not in new}
-    return {name: value for name, value in new.items() if old.get(name) != value} | gone
+    removed = {name: None for name in old if name not in new}
+    return {name: value for name, value in new.items() if old.get(name) != value} | removed

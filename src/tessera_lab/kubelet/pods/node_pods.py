@@ -68,7 +68,7 @@ class NodePods:
             self._workers[uid].object_deleted()
         return self._workers.keys()
 
-    def needs_beside(self, uid: str) -> list[PodInfo]:
+    def list_other_pods(self, uid: str) -> list[PodInfo]:
         """Returns resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
@@ -90,7 +90,7 @@ class NodePods:
     async def _work(self, uid: str, worker: PodWorker) -> None:
         """Runs a pod's worker; after an error of the lab starts it again, with new containers."""
         try:
-            while not await self._on_worker_end(worker) and not worker.is_gone:
+            while not await self._on_worker_end(worker) and not worker.is_deleted:
                 again = PodWorker(worker.pod, self._services, worker)
                 again.update(worker.pod)
                 worker = self._workers[uid] = again

@@ -18,7 +18,7 @@ from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
 from tessera_lab.kubelet.containers.runtime import CreatedContainer
-from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid
 from tessera_lab.kubelet.pod_status import (
     ContainerRecord,
     container_records,
@@ -83,7 +83,7 @@ class PodWorker:
         self._reference = make_reference(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
 
     @property
-    def is_gone(self) -> bool:
+    def is_deleted(self) -> bool:
         """True if the API object is gone."""
         return self._gone
 
@@ -186,7 +186,7 @@ class PodWorker:
     async def _allocate_devices(self) -> AdmissionRejection | None:
         try:
             await self._services.devices.allocate(self.pod, self._uid)
-        except DeviceRefusal as refusal:
+        except DeviceAllocationError as refusal:
             text = f"Allocate failed due to {refusal}, which is unexpected"
             return AdmissionRejection("UnexpectedAdmissionError", text)
         return None
@@ -274,7 +274,7 @@ class PodWorker:
             clock=context.clock,
             pod_began=self._started_monotonic,
             changed=self.status_changed,
-            tell=lambda text: self.record_event("Unhealthy", text, type="Warning"),
+            record_failure=lambda text: self.record_event("Unhealthy", text, type="Warning"),
         )
         return ProgramRun(program, context, probing)
 

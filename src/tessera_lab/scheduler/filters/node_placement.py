@@ -1,7 +1,7 @@
 """Node selectors, node affinity and taints: ``k8s.io/component-helpers/scheduling/corev1``.
 
 Works on decoded JSON: a pod's ``spec`` and a node's labels, name and taints. The DaemonSet controller and the simulated
-kubelet's admission use these functions too, as in Kubernetes. :class:`Refusal` is the answer of every filter.
+kubelet's admission use these functions too, as in Kubernetes. :class:`NodeRejection` is the answer of every filter.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class NodeRejection(msgspec.Struct, frozen=True):
     """One reason.
 
     Attributes:
@@ -27,8 +27,8 @@ Json = Mapping[str, Any]
 
 def selector_matches(spec: Json, labels: Mapping[str, str], name: str) -> bool:
     """True if ``spec.nodeSelector`` and the required node affinity both admit a node with these labels."""
-    wanted = spec.get("nodeSelector")
-    if wanted and any(labels.get(key) != value for key, value in wanted.items()):
+    desired = spec.get("nodeSelector")
+    if desired and any(labels.get(key) != value for key, value in desired.items()):
         return False
     terms = required_terms(spec)
     return terms is None or any(term_matches(term, labels, name) for term in terms)

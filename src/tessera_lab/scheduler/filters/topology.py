@@ -11,41 +11,43 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
-from tessera_lab.scheduler.filters.node_placement import Refusal, selector_matches, untolerated
+from tessera_lab.scheduler.filters.node_placement import NodeRejection, selector_matches, untolerated
 from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
 
 Json = Mapping[str, Any]
 #: A topology key and a node's value for it.
 Domain = tuple[str, str]
 
-NO_AFFINITY = Refusal("node(s) didn't match pod affinity rules", final=True)
-ANTI_AFFINITY = Refusal("node(s) didn't match pod anti-affinity rules")
-EXISTING_ANTI_AFFINITY = Refusal("node(s) didn't satisfy existing pods anti-affinity rules")
+NO_AFFINITY = NodeRejection("node(s) didn't match pod affinity rules", final=True)
+ANTI_AFFINITY = NodeRejection("node(s) didn't match pod anti-affinity rules")
+EXISTING_ANTI_AFFINITY = NodeRejection("node(s) didn't satisfy existing pods anti-affinity rules")
 
 
-def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
+def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
     """Returns the filter of nodes for a pod; None if no rule of this pod or of another concerns it."""
-    near, apart = required_terms(pod, "podAffinity"), required_terms(pod, "podAntiAffinity")
-    if not near and not apart and not cluster.holders_of_anti_affinity:
+    affinity_terms, anti_affinity_terms = required_terms(pod, "podAffinity"), required_terms(pod, "podAntiAffinity")
+    if not affinity_terms and not anti_affinity_terms and not cluster.holders_of_anti_affinity:
         return None
-    near_counts: Counter[Domain] = Counter()
-    apart_counts: Counter[Domain] = Counter()
-    if near or apart:
+    affinity_counts: Counter[Domain] = Counter()
+    anti_affinity_counts: Counter[Domain] = Counter()
+    if affinity_terms or anti_affinity_terms:
         for node, other in _matching_pods(cluster):
-            if near and all(term_matches(term, pod, other, cluster) for term in near):
-                near_counts.update(_domains(near, node))
-            apart_counts.update(_domains([term for term in apart if term_matches(term, pod, other, cluster)], node))
-    against = _violates_anti_affinity(pod, cluster)
-    first_of_its_kind = not near_counts and all(term_matches(term, pod, pod, cluster) for term in near)
+            if affinity_terms and all(term_matches(term, pod, other, cluster) for term in affinity_terms):
+                affinity_counts.update(_domains(affinity_terms, node))
+            anti_affinity_counts.update(
+                _domains([term for term in anti_affinity_terms if term_matches(term, pod, other, cluster)], node)
+            )
+    forbidden_domains = _violates_anti_affinity(pod, cluster)
+    first_of_its_kind = not affinity_counts and all(term_matches(term, pod, pod, cluster) for term in affinity_terms)
 
-    def judge(node: CachedNode) -> Refusal | None:
-        if any(term["topologyKey"] not in node.labels for term in near):
+    def judge(node: CachedNode) -> NodeRejection | None:
+        if any(term["topologyKey"] not in node.labels for term in affinity_terms):
             return NO_AFFINITY
-        if not first_of_its_kind and any(not near_counts[domain] for domain in _domains(near, node)):
+        if not first_of_its_kind and any(not affinity_counts[domain] for domain in _domains(affinity_terms, node)):
             return NO_AFFINITY
-        if any(apart_counts[domain] for domain in _domains(apart, node)):
+        if any(anti_affinity_counts[domain] for domain in _domains(anti_affinity_terms, node)):
             return ANTI_AFFINITY
-        if against and any(against[domain] for domain in node.labels.items()):
+        if forbidden_domains and any(forbidden_domains[domain] for domain in node.labels.items()):
             return EXISTING_ANTI_AFFINITY
         return None
 
@@ -95,8 +97,8 @@ def _domains(terms: Sequence[Json], node: CachedNode) -> list[Domain]:
     return [(key, node.labels[key]) for key in keys if key in node.labels]
 
 
-SKEWED = Refusal("node(s) didn't match pod topology spread constraints")
-NO_LABEL = Refusal("node(s) didn't match pod topology spread constraints (missing required label)", final=True)
+SKEWED = NodeRejection("node(s) didn't match pod topology spread constraints")
+NO_LABEL = NodeRejection("node(s) didn't match pod topology spread constraints (missing required label)", final=True)
 
 
 class _Constraint(msgspec.Struct):
@@ -109,7 +111,7 @@ class _Constraint(msgspec.Struct):
     least: int
 
 
-def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Refusal | None] | None:
+def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
     """Returns the filter of nodes for a pod; None if it has no hard constraint."""
     rules = [
         rule for rule in pod.spec.get("topologySpreadConstraints") or () if rule["whenUnsatisfiable"] == "DoNotSchedule"
@@ -120,7 +122,7 @@ def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], Re
     counted = [node for node in cluster.nodes.values() if all(key in node.labels for key in keys)]
     constraints = [_constraint(rule, pod, [node for node in counted if _included(rule, pod, node)]) for rule in rules]
 
-    def judge(node: CachedNode) -> Refusal | None:
+    def judge(node: CachedNode) -> NodeRejection | None:
         for each in constraints:
             value = node.labels.get(each.key)
             if value is None:

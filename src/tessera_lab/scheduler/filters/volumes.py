@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
-from tessera_lab.scheduler.filters.node_placement import Refusal, term_matches
+from tessera_lab.scheduler.filters.node_placement import NodeRejection, term_matches
 from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
 from tessera_lab.scheduler.state.storage_cache import (
     NO_PROVISIONER,
@@ -24,11 +24,13 @@ from tessera_lab.scheduler.state.storage_cache import (
 Json = Mapping[str, Any]
 
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
-NODE_CONFLICT = Refusal("node(s) didn't match PersistentVolume's node affinity", final=True)
-NO_VOLUMES = Refusal("node(s) didn't find available persistent volumes to bind", final=True)
-TOO_MANY = Refusal("node(s) exceed max volume count")
-ONE_POD_ONLY = Refusal("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")
-NO_ZONE = Refusal("node(s) had no available volume zone", final=True)
+NODE_CONFLICT = NodeRejection("node(s) didn't match PersistentVolume's node affinity", final=True)
+NO_VOLUMES = NodeRejection("node(s) didn't find available persistent volumes to bind", final=True)
+TOO_MANY = NodeRejection("node(s) exceed max volume count")
+ONE_POD_ONLY = NodeRejection(
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+)
+NO_ZONE = NodeRejection("node(s) had no available volume zone", final=True)
 
 #: Labels in which volume and node must agree, if the node has any of them.
 ZONES = (
@@ -61,26 +63,26 @@ class VolumeFilter(msgspec.Struct, frozen=True):
     """
 
     hopeless: str
-    judge: Callable[[CachedNode], Refusal | None]
+    judge: Callable[[CachedNode], NodeRejection | None]
     plan: Callable[[CachedNode], VolumePlan]
 
 
 def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
     """Returns the filter of nodes for a pod; None if it uses no claims."""
     storage = cluster.storage
-    wanted = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
-    if not wanted:
+    desired = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
+    if not desired:
         return None
-    why = next((text for key, own in wanted.items() if (text := _unusable(storage, key, ephemeral=own))), "")
-    claims = [] if why else [storage.claims[key] for key in wanted]
+    reason = next((text for key, own in desired.items() if (text := _unusable(storage, key, ephemeral=own))), "")
+    claims = [] if reason else [storage.claims[key] for key in desired]
     bound = [each for each in claims if storage.is_bound(each)]
     loose = [each for each in claims if not storage.is_bound(each)]
-    if not why and not all(map(storage.waits_for_consumer, loose)):
-        why = UNBOUND_IMMEDIATE
+    if not reason and not all(map(storage.waits_for_consumer, loose)):
+        reason = UNBOUND_IMMEDIATE
 
     taken = _exclusive_conflict(claims, pod, cluster)
 
-    def judge(node: CachedNode) -> Refusal | None:
+    def judge(node: CachedNode) -> NodeRejection | None:
         if taken:
             return ONE_POD_ONLY
         if _exceeds_limit(claims, node, storage):
@@ -92,7 +94,7 @@ def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
             return NO_VOLUMES
         return None if all(volume is not None and _in_zone(volume, node) for volume in volumes) else NO_ZONE
 
-    return VolumeFilter(why, judge, lambda node: _plan(loose, node, storage) or VolumePlan())
+    return VolumeFilter(reason, judge, lambda node: _plan(loose, node, storage) or VolumePlan())
 
 
 def _unusable(storage: StorageCache, key: str, *, ephemeral: bool) -> str:

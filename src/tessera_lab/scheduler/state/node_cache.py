@@ -103,7 +103,7 @@ class CachedNode:
         used, allocatable = self.used, self.allocatable
         return [each for each in requests.items() if each[1] > allocatable.get(each[0], 0) - used.get(each[0], 0)]
 
-    def ports_taken(self, ports: frozenset[HostPort]) -> bool:
+    def ports_in_use(self, ports: frozenset[HostPort]) -> bool:
         """True if another pod of the node holds one of the host ports."""
         return bool(ports) and any(ports_conflict(ports, pod.ports) for pod in self.pods.values())
 

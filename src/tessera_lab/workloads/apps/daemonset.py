@@ -80,23 +80,23 @@ class DaemonSetController:
         by_node = _by_node(pods)
         nodes = {node["metadata"]["name"]: node for node in self._mirrors.nodes.cache.values()}
         template = pod_template(owner)
-        wanted = [name for name, node in nodes.items() if should_run(template["spec"], node)]
+        desired = [name for name, node in nodes.items() if should_run(template["spec"], node)]
         if self._expectations.are_met(key) and not is_being_deleted(owner):
-            await self._manage(key, owner, wanted, by_node)
+            await self._manage(key, owner, desired, by_node)
             if self._expectations.are_met(key):
-                await self._update(key, owner, wanted, by_node)
-        return await self._write_status(owner, wanted, by_node)
+                await self._update(key, owner, desired, by_node)
+        return await self._write_status(owner, desired, by_node)
 
-    async def _manage(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
+    async def _manage(self, key: str, owner: Json, desired: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
         """Creates missing pods; deletes failed and surplus pods and those on a wrong node."""
-        missing = [name for name in wanted if not by_node.get(name)]
+        missing = [name for name in desired if not by_node.get(name)]
         superfluous = [
             pod
             for name, pods in by_node.items()
-            for pod in (pods[1:] if name in wanted else self._unwanted(name, pods))
+            for pod in (pods[1:] if name in desired else self._unwanted(name, pods))
             if not is_being_deleted(pod)
         ]
-        failed = [pod for name in wanted for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
+        failed = [pod for name in desired for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
         for pod in failed:
             node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
             found = f"Found failed daemon pod {metadata['namespace']}/{metadata['name']} on node {node}"
@@ -117,7 +117,7 @@ class DaemonSetController:
             return ()  # the pod garbage collector deletes them
         return [pod for pod in pods if not may_stay(pod["spec"], node)]
 
-    async def _update(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
+    async def _update(self, key: str, owner: Json, desired: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
         """Deletes as many outdated pods as maxUnavailable allows; the next reconcile replaces them."""
         strategy = owner["spec"].get("updateStrategy") or {}
         if strategy.get("type") == "OnDelete":
@@ -126,11 +126,11 @@ class DaemonSetController:
         if rolling.get("maxSurge") not in {None, 0, "0", "0%"}:
             note = "maxSurge is not implemented by the lab; the update keeps to maxUnavailable"
             self._mirrors.record_event(DAEMONSETS, owner, "NotImplemented", note, warning=True)
-        budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(wanted))
+        budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(desired))
         digest = _digest(owner)
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
-        pods = [by_node[name][0] for name in wanted if by_node.get(name)]
-        unavailable = len(wanted) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
+        pods = [by_node[name][0] for name in desired if by_node.get(name)]
+        unavailable = len(desired) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
         outdated = [pod for pod in pods if labels_of(pod).get(HASH_LABEL) != digest and not is_being_deleted(pod)]
         lame = [pod for pod in outdated if available_in(pod, minimum, now) != 0.0]
         sound = [pod for pod in outdated if available_in(pod, minimum, now) == 0.0]
@@ -140,21 +140,21 @@ class DaemonSetController:
             await self._pods.delete(key, owner, victims)
 
     async def _write_status(
-        self, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]
+        self, owner: Json, desired: Sequence[str], by_node: Mapping[str, list[Json]]
     ) -> float | None:
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
-        current = [by_node[name][0] for name in wanted if by_node.get(name)]
+        current = [by_node[name][0] for name in desired if by_node.get(name)]
         waits = [available_in(pod, minimum, now) for pod in current]
         digest = _digest(owner)
         available = waits.count(0.0)
         counts = {
-            "desiredNumberScheduled": len(wanted),
+            "desiredNumberScheduled": len(desired),
             "currentNumberScheduled": len(current),
-            "numberMisscheduled": sum(1 for name, pods in by_node.items() if pods and name not in wanted),
+            "numberMisscheduled": sum(1 for name, pods in by_node.items() if pods and name not in desired),
             "numberReady": sum(map(is_ready, current)),
             "updatedNumberScheduled": sum(labels_of(pod).get(HASH_LABEL) == digest for pod in current),
             "numberAvailable": available,
-            "numberUnavailable": len(wanted) - available,
+            "numberUnavailable": len(desired) - available,
             "observedGeneration": owner["metadata"].get("generation", 0),
         }
         required = {"desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled", "numberReady"}

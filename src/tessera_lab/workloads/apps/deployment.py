@@ -126,13 +126,13 @@ class DeploymentController:
             },
         }
         try:
-            made = await self._client.create(REPLICASETS.untyped(), body, metadata["namespace"])
+            created = await self._client.create(REPLICASETS.untyped(), body, metadata["namespace"])
         except AlreadyExists:
             return await self._existing(deployment, body["metadata"]["name"], collisions)
         await self._set_revision(deployment, number)
         if size:
-            self._record_scaling(deployment, made, 0, size)
-        return made
+            self._record_scaling(deployment, created, 0, size)
+        return created
 
     async def _existing(self, deployment: Json, name: str, collisions: int) -> Json | None:
         found = await self._client.get(REPLICASETS.untyped(), name, deployment["metadata"]["namespace"])
@@ -146,10 +146,10 @@ class DeploymentController:
     async def _refresh(self, deployment: Json, new: Json, old: Sequence[Json]) -> Json:
         """Gives the newest ReplicaSet the highest revision and the Deployment's annotations."""
         number = max(rollout.revision(new), max(map(rollout.revision, old), default=0) + 1)
-        wanted = rollout.annotations(deployment, number)
+        desired = rollout.annotations(deployment, number)
         current = new["metadata"].get("annotations") or {}
-        if any(current.get(name) != value for name, value in wanted.items()):
-            new = await self._patch(new, {"metadata": {"annotations": wanted}})
+        if any(current.get(name) != value for name, value in desired.items()):
+            new = await self._patch(new, {"metadata": {"annotations": desired}})
         await self._set_revision(deployment, number)
         return new
 
@@ -241,9 +241,9 @@ def _progressing(
         text = f'ReplicaSet "{name}" is progressing.'
         moved = _condition(deployment, "Progressing", ("True", "ReplicaSetUpdated"), text, now)
         return moved | {"lastUpdateTime": rfc3339(now)}, float(deadline)
-    left = parse_rfc3339(before["lastUpdateTime"]) + deadline - now
-    if left > 0:
-        return dict(before), left
+    remaining = parse_rfc3339(before["lastUpdateTime"]) + deadline - now
+    if remaining > 0:
+        return dict(before), remaining
     text = f'ReplicaSet "{name}" has timed out progressing.'
     return _condition(deployment, "Progressing", ("False", "ProgressDeadlineExceeded"), text, now), None
 

@@ -63,7 +63,7 @@ class JobController:
         if not is_being_deleted(job) and self._expectations.are_met(key):
             again = await self._manage(key, job, pods, verdict)
         await self._write_status(job, pods, verdict)
-        deadline = _deadline_left(job, self._mirrors.clock.now())
+        deadline = _remaining_deadline(job, self._mirrors.clock.now())
         return min((each for each in (again, deadline) if each is not None), default=None)
 
     def _outcome(self, job: Json, pods: Sequence[Json]) -> tuple[str, str, str] | None:
@@ -75,10 +75,10 @@ class JobController:
         limit = job["spec"].get("backoffLimit")
         if failed > (BACKOFF_LIMIT if limit is None else int(limit)):
             return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-        left = _deadline_left(job, self._mirrors.clock.now())
-        if left is not None and left <= 0:
+        remaining = _remaining_deadline(job, self._mirrors.clock.now())
+        if remaining is not None and remaining <= 0:
             return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
-        if completions_left(job, pods) == 0:
+        if remaining_completions(job, pods) == 0:
             return "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
         return None
 
@@ -87,17 +87,17 @@ class JobController:
     ) -> float | None:
         """Creates or deletes pods; returns seconds until failed pods may be replaced."""
         active = [pod for pod in pods if is_active(pod)]
-        wanted = 0 if verdict is not None or job["spec"].get("suspend") else desired_active(job, pods)
-        if len(active) > wanted:
-            victims = sorted(active, key=deletion_rank)[: len(active) - wanted]
+        desired = 0 if verdict is not None or job["spec"].get("suspend") else desired_active(job, pods)
+        if len(active) > desired:
+            victims = sorted(active, key=deletion_rank)[: len(active) - desired]
             self._expectations.expect(key, deletions=[pod["metadata"]["uid"] for pod in victims])
             await self._pods.delete(key, job, victims)
-        elif len(active) < wanted:
-            wait = _pause_left(pods, self._mirrors.clock.now())
+        elif len(active) < desired:
+            wait = _remaining_pause(pods, self._mirrors.clock.now())
             if wait > 0:
                 return wait
-            self._expectations.expect(key, creations=wanted - len(active))
-            await self._pods.create(key, job, lambda _: new_pod(job), wanted - len(active))
+            self._expectations.expect(key, creations=desired - len(active))
+            await self._pods.create(key, job, lambda _: new_pod(job), desired - len(active))
         return None
 
     async def _write_status(self, job: Json, pods: Sequence[Json], verdict: tuple[str, str, str] | None) -> None:
@@ -145,9 +145,9 @@ class JobController:
         ttl, end = job["spec"].get("ttlSecondsAfterFinished"), finished(job)
         if ttl is None or end is None or is_being_deleted(job):
             return None
-        left = parse_rfc3339(end["lastTransitionTime"]) + int(ttl) - self._mirrors.clock.now()
-        if left > 0:
-            return left
+        remaining = parse_rfc3339(end["lastTransitionTime"]) + int(ttl) - self._mirrors.clock.now()
+        if remaining > 0:
+            return remaining
         metadata = job["metadata"]
         try:
             await self._mirrors.client.delete(
@@ -174,7 +174,7 @@ def not_implemented(job: Json) -> str | None:
     return next((f"spec.{name}" for name in ("podFailurePolicy", "successPolicy") if job["spec"].get(name)), None)
 
 
-def completions_left(job: Json, pods: Sequence[Json]) -> int:
+def remaining_completions(job: Json, pods: Sequence[Json]) -> int:
     """Number of pods that must still succeed; without ``completions`` it is one, and then all pods must have ended."""
     succeeded = sum(phase(pod) == "Succeeded" for pod in pods)
     completions = job["spec"].get("completions")
@@ -190,7 +190,7 @@ def desired_active(job: Json, pods: Sequence[Json]) -> int:
     if job["spec"].get("completions") is None:
         succeeded = any(phase(pod) == "Succeeded" for pod in pods)
         return min(parallelism, sum(map(is_active, pods))) if succeeded else parallelism
-    return min(parallelism, completions_left(job, pods))
+    return min(parallelism, remaining_completions(job, pods))
 
 
 def new_pod(job: Json) -> Any:
@@ -212,7 +212,7 @@ def _restarts(job: Json, pods: Sequence[Json]) -> int:
     )
 
 
-def _pause_left(pods: Sequence[Json], now: float) -> float:
+def _remaining_pause(pods: Sequence[Json], now: float) -> float:
     """Seconds until failed pods may be replaced."""
     ends = sorted(_ended_at(pod) for pod in pods if phase(pod) == "Failed")
     succeeded = max((_ended_at(pod) for pod in pods if phase(pod) == "Succeeded"), default=0.0)
@@ -232,7 +232,7 @@ def _ended_at(pod: Json) -> float:
     return max(ends, default=parse_rfc3339(pod["metadata"]["creationTimestamp"]))
 
 
-def _deadline_left(job: Json, now: float) -> float | None:
+def _remaining_deadline(job: Json, now: float) -> float | None:
     seconds, start = job["spec"].get("activeDeadlineSeconds"), (job.get("status") or {}).get("startTime")
     if seconds is None or start is None or job["spec"].get("suspend"):
         return None

@@ -103,9 +103,9 @@ def _replicas(owner: Json) -> int:
 
 
 def _fully_labelled(owner: Json, pod: Json) -> bool:
-    wanted = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
+    desired = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
     labels = labels_of(pod)
-    return all(labels.get(name) == value for name, value in wanted.items())
+    return all(labels.get(name) == value for name, value in desired.items())
 
 
 def _conditions(owner: Json, number: int, refusal: ApiError | None, now: str) -> list[Json]:

@@ -97,10 +97,10 @@ def bounds(deployment: Json) -> RolloutBounds:
     if strategy.get("type") == "Recreate":
         return RolloutBounds(0, replicas(deployment))
     rolling = strategy.get("rollingUpdate") or {}
-    wanted = replicas(deployment)
-    surge = _number(rolling.get("maxSurge", "25%"), wanted, up=True)
-    unavailable = _number(rolling.get("maxUnavailable", "25%"), wanted, up=False)
-    return RolloutBounds(surge, 1) if not surge and not unavailable else RolloutBounds(surge, min(unavailable, wanted))
+    desired = replicas(deployment)
+    surge = _number(rolling.get("maxSurge", "25%"), desired, up=True)
+    unavailable = _number(rolling.get("maxUnavailable", "25%"), desired, up=False)
+    return RolloutBounds(surge, 1) if not surge and not unavailable else RolloutBounds(surge, min(unavailable, desired))
 
 
 def _number(value: int | str, total: int, *, up: bool) -> int:
@@ -117,24 +117,24 @@ def annotations(deployment: Json, number: int) -> dict[str, str]:
     """The annotations that the Deployment's newest ReplicaSet has."""
     own = deployment["metadata"].get("annotations") or {}
     copied = {name: value for name, value in own.items() if name not in _NOT_COPIED}
-    wanted = replicas(deployment)
+    desired = replicas(deployment)
     return {
         **copied,
         REVISION: str(number),
-        DESIRED: str(wanted),
-        MAXIMUM: str(wanted + bounds(deployment).surge),
+        DESIRED: str(desired),
+        MAXIMUM: str(desired + bounds(deployment).surge),
     }
 
 
 def new_replicaset_size(deployment: Json, replicasets: Sequence[Json], current: int) -> int:
     """Number of replicas that the newest ReplicaSet may have now, if it has ``current``."""
-    wanted = replicas(deployment)
+    desired = replicas(deployment)
     if (deployment["spec"].get("strategy") or {}).get("type") == "Recreate":
-        return wanted
-    room = wanted + bounds(deployment).surge - sum(map(replicas, replicasets))
-    if current > wanted:
-        return wanted
-    return min(wanted, current + max(0, room))
+        return desired
+    room = desired + bounds(deployment).surge - sum(map(replicas, replicasets))
+    if current > desired:
+        return desired
+    return min(desired, current + max(0, room))
 
 
 def scale_down_old(deployment: Json, new: Json, old: Sequence[Json]) -> list[ReplicaSetScale]:
@@ -175,9 +175,9 @@ def old_to_forget(deployment: Json, old: Sequence[Json]) -> list[Json]:
 
 def is_complete(deployment: Json, new: Json | None, everything: Sequence[Json]) -> bool:
     """True if all replicas have the newest template and are available."""
-    wanted = replicas(deployment)
+    desired = replicas(deployment)
     updated = count_present(new) if new is not None else 0
-    return updated == wanted == sum(map(count_present, everything)) and sum(map(available, everything)) == wanted
+    return updated == desired == sum(map(count_present, everything)) and sum(map(available, everything)) == desired
 
 
 def count_totals(everything: Sequence[Json], new: Json | None) -> dict[str, Any]:

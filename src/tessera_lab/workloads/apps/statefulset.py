@@ -64,23 +64,23 @@ class StatefulSetController:
 
     async def _manage(self, key: str, owner: Json, pods: dict[int, Json]) -> None:
         """Takes one step towards the wanted pods; the step's events cause the next one."""
-        wanted = _ordinals(owner)
+        desired = _ordinals(owner)
         one_at_a_time = owner["spec"].get("podManagementPolicy") != "Parallel"
         ended = [pod for pod in pods.values() if phase(pod) in {"Succeeded", "Failed"} and not is_being_deleted(pod)]
         if ended:
             await self._delete(key, owner, ended)
             return
-        missing = [number for number in wanted if number not in pods]
+        missing = [number for number in desired if number not in pods]
         if one_at_a_time:
-            blocked = next((n for n in wanted if n in pods and not self._is_available(owner, pods[n])), None)
+            blocked = next((n for n in desired if n in pods and not self._is_available(owner, pods[n])), None)
             missing = [number for number in missing if blocked is None or number < blocked][:1]
         if missing:
             self._expectations.expect(key, creations=len(missing))
             await self._create(key, owner, missing)
             return
-        surplus = sorted((number for number in pods if number not in wanted), reverse=True)
+        surplus = sorted((number for number in pods if number not in desired), reverse=True)
         leaving = any(is_being_deleted(pod) for pod in pods.values())
-        sound = all(self._is_available(owner, pods[number]) for number in wanted)
+        sound = all(self._is_available(owner, pods[number]) for number in desired)
         if one_at_a_time:
             surplus = surplus[:1] if sound and not leaving else []
         victims = [pods[number] for number in surplus if not is_being_deleted(pods[number])]

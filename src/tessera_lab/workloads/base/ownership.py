@@ -96,14 +96,14 @@ class OwnershipClaims:
         if is_being_deleted(owner):
             return list(mine)
         selector = selector_of(owner)
-        kept: list[Json] = []
+        retained: list[Json] = []
         for item in mine:
             if selector.matches(labels_of(item)) or is_being_deleted(item):
-                kept.append(item)
+                retained.append(item)
             else:
                 await self._release(owner, item)
         matching = [item for item in orphans if selector.matches(labels_of(item)) and not is_being_deleted(item)]
-        return kept + [item for item in matching if await self._adopt(owner, item)]
+        return retained + [item for item in matching if await self._adopt(owner, item)]
 
     async def _adopt(self, owner: Json, item: Json) -> bool:
         references = [*(item["metadata"].get("ownerReferences") or ()), owner_reference(self._owner, owner)]

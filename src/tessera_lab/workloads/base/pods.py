@@ -122,15 +122,15 @@ class PodMaker:
                 *(self._create_one(key, owner, make(index)) for index in range(done, done + size))
             )
             done += size
-            refusals = [each for each in answers if each is not None]
-            if refusals:
+            rejections = [each for each in answers if each is not None]
+            if rejections:
                 self._expectations.created(key, number - done)
-                raise refusals[0]
+                raise rejections[0]
             batch *= 2
 
     async def _create_one(self, key: str, owner: Json, pod: Mapping[str, Any]) -> ApiError | None:
         try:
-            made = await self._mirrors.client.create(PODS.untyped(), pod, owner["metadata"]["namespace"])
+            created = await self._mirrors.client.create(PODS.untyped(), pod, owner["metadata"]["namespace"])
         except ApiError as error:
             self._expectations.created(key)
             terminating = isinstance(error, Forbidden) and any(
@@ -142,7 +142,7 @@ class PodMaker:
         except (ConnectionError, TimeoutError):
             self._expectations.created(key)
             raise
-        self._record_event(owner, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        self._record_event(owner, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
         return None
 
     async def delete(self, key: str, owner: Json, pods: Sequence[Json]) -> None:

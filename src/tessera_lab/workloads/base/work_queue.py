@@ -158,12 +158,12 @@ class Expectations:
 
     Args:
         clock: for the expiry.
-        look_again: queues a key whose expectation has expired.
+        requeue: queues a key whose expectation has expired.
     """
 
-    def __init__(self, clock: Clock, look_again: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, requeue: Callable[[str], None]) -> None:
         self._clock = clock
-        self._look_again = look_again
+        self._look_again = requeue
         self._expected: dict[str, _Expected] = {}
 
     def are_met(self, key: str) -> bool:

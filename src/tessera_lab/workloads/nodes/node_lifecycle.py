@@ -57,10 +57,10 @@ class NodeTaints:
 
     async def _reconcile(self, key: str) -> None:
         node = self._mirrors.nodes.cache.get(key)
-        wanted = desired_taints(node) if node is not None else None
-        if node is None or wanted is None:
+        desired = desired_taints(node) if node is not None else None
+        if node is None or desired is None:
             return
-        metadata, patch = node["metadata"], {"spec": {"taints": wanted or None}}
+        metadata, patch = node["metadata"], {"spec": {"taints": desired or None}}
         try:
             await self._mirrors.client.merge_patch(
                 NODES, metadata["name"], patch, resource_version=metadata["resourceVersion"]
@@ -78,10 +78,10 @@ def desired_taints(node: Json) -> list[Json] | None:
     taints = (node.get("spec") or {}).get("taints") or []
     others = [each for each in taints if each.get("key") not in {NOT_READY_TAINT, UNREACHABLE_TAINT}]
     ours = [each for each in taints if each not in others]
-    wanted = _WANTED.get(ready, ())
-    if {(each["key"], each.get("effect")) for each in ours} == set(wanted):
+    desired = _WANTED.get(ready, ())
+    if {(each["key"], each.get("effect")) for each in ours} == set(desired):
         return None
-    return [*others, *({"key": key, "effect": effect} for key, effect in wanted)]
+    return [*others, *({"key": key, "effect": effect} for key, effect in desired)]
 
 
 #: Seconds without a renewal until a node is Unknown (``--node-monitor-grace-period`` since Kubernetes 1.32).
@@ -122,22 +122,22 @@ class NodeLifecycle:
         if now < renewed + GRACE:
             return renewed + GRACE - now
         since = self._lost.setdefault(name, now)
-        await self._mark(node)
+        await self._set_unknown(node)
         return await self._evict(name, now - since)
 
-    async def _mark(self, node: Json) -> None:
+    async def _set_unknown(self, node: Json) -> None:
         """Sets the conditions that kubelet writes to Unknown."""
         conditions = (node.get("status") or {}).get("conditions") or []
         now = rfc3339(self._mirrors.clock.now())
         unknown = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": _MESSAGE, "lastTransitionTime": now}
         kubelets = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
-        wanted = [
+        desired = [
             {**each, **unknown} if each["type"] in kubelets and each["status"] != "Unknown" else each
             for each in conditions
         ]
-        if wanted == conditions:
+        if desired == conditions:
             return
-        patch = {"status": {"conditions": wanted}}
+        patch = {"status": {"conditions": desired}}
         version = node["metadata"]["resourceVersion"]
         await self._mirrors.client.merge_patch(
             NODES, node["metadata"]["name"], patch, subresource="status", resource_version=version
@@ -194,7 +194,7 @@ class PodGarbageCollector:
         await self._queue.run()
 
     def _on_pod(self, event: Any) -> None:
-        if event.kind is not EventKind.DELETED and self._is_lost(event.object):
+        if event.kind is not EventKind.DELETED and self._has_no_kubelet(event.object):
             self._queue.add_after(key_of(event.object), QUARANTINE if event.object["spec"].get("nodeName") else 0)
 
     def _on_node(self, event: Any) -> None:
@@ -202,13 +202,13 @@ class PodGarbageCollector:
             for pod in self._mirrors.pods.cache.by_index(NODE, event.object["metadata"]["name"]):
                 self._queue.add_after(key_of(pod), QUARANTINE)
 
-    def _is_lost(self, pod: Json) -> bool:
+    def _has_no_kubelet(self, pod: Json) -> bool:
         node = pod["spec"].get("nodeName")
         return node not in self._mirrors.nodes.cache if node else is_being_deleted(pod)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._mirrors.pods.cache.get(key)
-        if pod is None or not self._is_lost(pod):
+        if pod is None or not self._has_no_kubelet(pod):
             return
         metadata = pod["metadata"]
         client = self._mirrors.client

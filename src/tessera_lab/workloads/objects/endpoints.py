@@ -65,13 +65,13 @@ class EndpointsController:
         listed = [
             pod for pod in pods if (pod.get("status") or {}).get("podIP") and phase(pod) in {"Running", "Pending"}
         ]
-        wanted = (endpoints(service, listed), endpoint_slice(service, listed))
-        if self._written.get(key) == wanted:
+        desired = (endpoints(service, listed), endpoint_slice(service, listed))
+        if self._written.get(key) == desired:
             return
         namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
-        await self._mirrors.client.apply(ENDPOINTS, name, wanted[0], namespace)
-        await self._mirrors.client.apply(ENDPOINT_SLICES, wanted[1]["metadata"]["name"], wanted[1], namespace)
-        self._written[key] = wanted
+        await self._mirrors.client.apply(ENDPOINTS, name, desired[0], namespace)
+        await self._mirrors.client.apply(ENDPOINT_SLICES, desired[1]["metadata"]["name"], desired[1], namespace)
+        self._written[key] = desired
 
     async def _delete(self, key: str) -> None:
         """The slice goes with its owner; Endpoints have none and are deleted by name."""

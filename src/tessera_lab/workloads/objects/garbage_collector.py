@@ -95,9 +95,9 @@ class GarbageCollector:
         solid, dangling, waiting = await self._sort(item)
         meta = item.object.metadata
         if solid:
-            gone = {each.uid for each in (*dangling, *waiting)}
-            if gone:
-                await self._set_owners(item, [each for each in meta.owner_references if each.uid not in gone])
+            removed = {each.uid for each in (*dangling, *waiting)}
+            if removed:
+                await self._set_owners(item, [each for each in meta.owner_references if each.uid not in removed])
             return
         blocks = bool(waiting) and any(
             reference.block_owner_deletion and reference.uid == meta.uid

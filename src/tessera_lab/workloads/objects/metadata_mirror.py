@@ -120,11 +120,11 @@ class MetadataMirror:
             indexes={NAMESPACE: lambda item: (item.metadata.namespace,)},
         )
 
-        def tell(event: WatchEvent[PartialObject]) -> None:
+        def notify(event: WatchEvent[PartialObject]) -> None:
             for handler in self._handlers:
                 handler(kind, event)
 
-        mirror.add_handler(tell)
+        mirror.add_handler(notify)
         return mirror
 
     async def _discover(self) -> list[Kind]:

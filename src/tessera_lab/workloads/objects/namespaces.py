@@ -31,14 +31,14 @@ class NamespaceContents:
         self._ca = ca
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.namespaces.add_handler(lambda event: self._queue.add(event.object["metadata"]["name"]))
-        mirrors.service_accounts.add_handler(self._lost("default"))
-        mirrors.config_maps.add_handler(self._lost(ROOT_CA))
+        mirrors.service_accounts.add_handler(self._watch_deletions("default"))
+        mirrors.config_maps.add_handler(self._watch_deletions(ROOT_CA))
 
     async def run(self) -> None:
         """Creates default contents until cancelled."""
         await self._queue.run()
 
-    def _lost(self, name: str) -> Callable[[WatchEvent[dict[str, object]]], None]:
+    def _watch_deletions(self, name: str) -> Callable[[WatchEvent[dict[str, object]]], None]:
         def handle(event: WatchEvent[dict[str, object]]) -> None:
             metadata: Json = event.object["metadata"]  # type: ignore[assignment] # an object of every kind has it
             if event.kind is EventKind.DELETED and metadata["name"] == name:

@@ -63,9 +63,9 @@ class Provisioner:
             return None
         parameters = item.get("parameters") or {}
         uid, now = claim["metadata"]["uid"], self._mirrors.clock.monotonic()
-        left = self._began.setdefault(uid, now) + float(parameters.get("seconds", 1)) - now
-        if left > 0:
-            return left
+        remaining = self._began.setdefault(uid, now) + float(parameters.get("seconds", 1)) - now
+        if remaining > 0:
+            return remaining
         await self._make(claim, item, selected)
         return None
 
@@ -110,10 +110,10 @@ class Provisioner:
         values = ((node["metadata"].get("labels") or {}).get(key) for node in self._mirrors.nodes.cache.values())
         return min((str(value) for value in values if value), default="")
 
-    async def _fail(self, claim: Json, why: str) -> None:
+    async def _fail(self, claim: Json, reason: str) -> None:
         """Gives the claim back to the scheduler, which may choose another node."""
         meta = claim["metadata"]
-        note = f'failed to provision volume with StorageClass "{claim["spec"]["storageClassName"]}": {why}'
+        note = f'failed to provision volume with StorageClass "{claim["spec"]["storageClassName"]}": {reason}'
         self._mirrors.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningFailed", note, warning=True)
         patch = {"metadata": {"annotations": {SELECTED_NODE: None}}}
         await self._mirrors.client.merge_patch(PERSISTENT_VOLUME_CLAIMS, meta["name"], patch, meta["namespace"])

@@ -152,10 +152,10 @@ class VolumeController:
 
     async def _release(self, resource: Resource[Any], item: Json, finalizer: str) -> None:
         meta = item["metadata"]
-        left = [each for each in meta.get("finalizers") or () if each != finalizer]
-        if len(left) == len(meta.get("finalizers") or ()):
+        remaining = [each for each in meta.get("finalizers") or () if each != finalizer]
+        if len(remaining) == len(meta.get("finalizers") or ()):
             return
-        patch = {"metadata": {"finalizers": left}}
+        patch = {"metadata": {"finalizers": remaining}}
         try:
             await self._mirrors.client.merge_patch(resource.untyped(), meta["name"], patch, meta.get("namespace"))
         except NotFound:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tessera.kubelet.interfaces import ContainerDevices, Device
 from tessera_lab.kubelet.devices.device_ledger import (
+    DeviceAllocationError,
     DeviceHolding,
     DeviceLedger,
-    DeviceRefusal,
     PodUid,
     Reusable,
     copy_allocations,
@@ -60,7 +60,7 @@ def test_a_held_device_is_not_offered_to_another_pod() -> None:
     ],
 )
 def test_refusals_are_kubelets(made: DeviceLedger, resource: str, text: str) -> None:
-    with pytest.raises(DeviceRefusal) as refusal:
+    with pytest.raises(DeviceAllocationError) as refusal:
         made.choose(resource, 2, ())
     assert str(refusal.value) == text
 
@@ -144,7 +144,7 @@ def test_no_device_ever_belongs_to_two_pods(steps: list[tuple[str, str]]) -> Non
             continue
         try:
             choice = made.choose(MIG, 2, ())
-        except DeviceRefusal:
+        except DeviceAllocationError:
             continue
         give(made, uid, "c", *choice.available[:2])
     held = [device for pod in made.pods() for holding in pod.holdings for device in holding.device_ids]

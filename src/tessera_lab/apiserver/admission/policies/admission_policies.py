@@ -94,9 +94,9 @@ class AdmissionPolicies:
         found = match_webhook(_hook(constraints, "resourceRules"), request, self._registry, self._reader)
         if found is None:
             return None
-        asked = request.attributes
-        own = self._registry.get(asked.group, asked.version, asked.resource)
-        namespace = asked.namespace if asked.resource != "namespaces" else ""
+        attributes = request.attributes
+        own = self._registry.get(attributes.group, attributes.version, attributes.resource)
+        namespace = attributes.namespace if attributes.resource != "namespaces" else ""
         shown = self._reader.get(NAMESPACES, "", namespace) if namespace else None
         return {**cel_variables(build_review(request, self._new_uid(), own, found.resource)), "namespaceObject": shown}
 
@@ -122,14 +122,14 @@ class AdmissionPolicies:
     ) -> None:
         name, actions = binding["metadata"]["name"], binding["spec"]["validationActions"]
         if "Audit" in actions:
-            told = {
+            annotation = {
                 "message": failure.message,
                 "policy": policy,
                 "binding": name,
                 "expressionIndex": failure.index,
                 "validationActions": list(actions),
             }
-            self._audit.annotate({_FAILURE: msgspec.json.encode([told]).decode()})
+            self._audit.annotate({_FAILURE: msgspec.json.encode([annotation]).decode()})
         if "Warn" in actions:
             where = f"ValidatingAdmissionPolicy '{policy}' with binding '{name}'"
             warnings.append(f"Validation failed for {where}: {failure.message}")
@@ -172,10 +172,10 @@ class AdmissionPolicies:
     def _message(self, validation: Part, names: frozenset[str], scope: dict[str, Any]) -> str:
         if validation.get("messageExpression"):
             try:
-                made = self._program(validation["messageExpression"], names).evaluate(scope)
+                created = self._program(validation["messageExpression"], names).evaluate(scope)
             except EvaluationError:
-                made = None
-            text = made.strip() if isinstance(made, str) else ""
+                created = None
+            text = created.strip() if isinstance(created, str) else ""
             if text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE:
                 return text
         stated = (validation.get("message") or "").strip()
@@ -215,13 +215,15 @@ _EVERYTHING = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "r
 
 def _hook(resources: Part, rules: str) -> dict[str, Any]:
     """Returns MatchResources in the form that webhook configurations use."""
-    kept = {key: resources[key] for key in ("matchPolicy", "namespaceSelector", "objectSelector") if key in resources}
-    return {**kept, "rules": resources.get(rules) or []}
+    retained = {
+        key: resources[key] for key in ("matchPolicy", "namespaceSelector", "objectSelector") if key in resources
+    }
+    return {**retained, "rules": resources.get(rules) or []}
 
 
 def _refusal(request: AdmissionRequest, text: str, reason: str) -> StatusError:
-    asked = request.attributes
-    error = forbidden(asked.group, asked.resource, asked.name, text)
+    attributes = request.attributes
+    error = forbidden(attributes.group, attributes.resource, attributes.name, text)
     error.status["reason"] = reason
     error.status["code"] = error.code = CODES[reason]
     error.status["details"]["causes"] = [{"message": text}]

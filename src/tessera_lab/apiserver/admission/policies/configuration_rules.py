@@ -112,10 +112,10 @@ def _check_binding(spec: Part) -> Iterator[StatusCause]:
         if action in actions[:index]:
             yield field_errors.duplicate(f"spec.validationActions[{index}]", action)
     if {"Deny", "Warn"} <= set(actions):
-        why = (
+        reason = (
             "must not contain both Deny and Warn (repeating the same validation failure information in the API "
             "response and headers serves no purpose)"
         )
-        yield field_errors.invalid("spec.validationActions", actions, why)
+        yield field_errors.invalid("spec.validationActions", actions, reason)
     if not actions:
         yield field_errors.required("spec.validationActions", "at least one validation action is required")

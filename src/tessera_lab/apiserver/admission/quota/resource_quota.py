@@ -43,15 +43,15 @@ class QuotaAdmission:
         Raises:
             tessera_lab.apiserver.status.StatusError: 403, in Kubernetes' words.
         """
-        asked = request.attributes
-        if request.obj is None or request.operation not in ("CREATE", "UPDATE") or asked.subresource:
+        attributes = request.attributes
+        if request.obj is None or request.operation not in ("CREATE", "UPDATE") or attributes.subresource:
             return ()
-        resource = GroupResource(asked.group, asked.resource)
-        for quota in reader.list(QUOTAS, asked.namespace):
-            why = quota_exceeded_error(quota, resource, request.obj, request.old)
-            if why:
-                name = request.obj["metadata"].get("name") or asked.name
-                raise forbidden(asked.group, asked.resource, name, why)
+        resource = GroupResource(attributes.group, attributes.resource)
+        for quota in reader.list(QUOTAS, attributes.namespace):
+            reason = quota_exceeded_error(quota, resource, request.obj, request.old)
+            if reason:
+                name = request.obj["metadata"].get("name") or attributes.name
+                raise forbidden(attributes.group, attributes.resource, name, reason)
         return ()
 
 

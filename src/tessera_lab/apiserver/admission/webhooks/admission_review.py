@@ -42,32 +42,33 @@ def build_review(request: AdmissionRequest, uid: str, own: ResourceType | None, 
         own: resource type of the write, None if it is not registered.
         other: resource type of the version that the webhook wants, if that is another one.
     """
-    asked = request.attributes
+    attributes = request.attributes
     meant = other or own
-    group, version = (meant.group, meant.version) if meant else (asked.group, asked.version)
-    kind = _kind(request, asked.group, asked.version)
-    resource = {"group": asked.group, "version": asked.version, "resource": asked.resource}
+    group, version = (meant.group, meant.version) if meant else (attributes.group, attributes.version)
+    kind = _kind(request, attributes.group, attributes.version)
+    resource = {"group": attributes.group, "version": attributes.version, "resource": attributes.resource}
     shown = {**kind, "group": group, "version": version} if other else kind
-    name = asked.name or ((request.obj or {}).get("metadata") or {}).get("name", "")
-    made: Obj = {
+    name = attributes.name or ((request.obj or {}).get("metadata") or {}).get("name", "")
+    created: Obj = {
         "uid": uid,
-        "kind": {**shown, "kind": other.kind} if other and not asked.subresource else shown,
-        "resource": {"group": group, "version": version, "resource": meant.plural if meant else asked.resource},
-        "subResource": asked.subresource,
+        "kind": {**shown, "kind": other.kind} if other and not attributes.subresource else shown,
+        "resource": {"group": group, "version": version, "resource": meant.plural if meant else attributes.resource},
+        "subResource": attributes.subresource,
         "requestKind": kind,
         "requestResource": resource,
-        "requestSubResource": asked.subresource,
+        "requestSubResource": attributes.subresource,
         "name": name,
-        "namespace": asked.namespace or (name if asked.resource == "namespaces" and not asked.group else ""),
+        "namespace": attributes.namespace
+        or (name if attributes.resource == "namespaces" and not attributes.group else ""),
         "operation": request.operation,
-        "userInfo": encode_user(asked.user),
+        "userInfo": encode_user(attributes.user),
         "object": convert_version(request.obj, own, other),
         "oldObject": convert_version(request.old, own, other),
         "dryRun": request.dry_run,
         "options": _options(request),
     }
     absent = ("subResource", "requestSubResource", "name", "namespace")
-    return {key: value for key, value in made.items() if key not in absent or value}
+    return {key: value for key, value in created.items() if key not in absent or value}
 
 
 def _kind(request: AdmissionRequest, group: str, version: str) -> Obj:
@@ -174,8 +175,8 @@ def denial_error(hook: str, status: Mapping[str, Any]) -> StatusError:
     """The error that a client gets when a webhook denies its request."""
     denied = f'admission webhook "{hook}" denied the request'
     code = status.get("code") or 0
-    why = status.get("message") or status.get("reason")
-    text = f"{denied}: {why}" if why else f"{denied} without explanation"
+    reason = status.get("message") or status.get("reason")
+    text = f"{denied}: {reason}" if reason else f"{denied} without explanation"
     error = StatusError(max(code, 400), str(status.get("reason") or ""), text)
     if status.get("details"):
         error.status["details"] = status["details"]

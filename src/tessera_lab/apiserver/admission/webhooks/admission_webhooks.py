@@ -70,15 +70,15 @@ class AdmissionWebhooks:
             return AdmissionResult(obj=request.obj)
         warnings: list[str] = []
         again: set[int] = set()
-        asked: list[int] = []
+        attributes: list[int] = []
         hooks = list(self._hooks(MUTATING))
         for index, hook in enumerate(hooks):
             was_asked, obj = await self._mutate_with(hook, request, warnings)
             if obj != request.obj:
-                again |= set(asked)
+                again |= set(attributes)
                 request = msgspec.structs.replace(request, obj=obj)
             if was_asked and hook.get("reinvocationPolicy", "Never") == "IfNeeded":
-                asked.append(index)
+                attributes.append(index)
         for index in sorted(again):
             _, obj = await self._mutate_with(hooks[index], request, warnings)
             request = msgspec.structs.replace(request, obj=obj)
@@ -104,8 +104,8 @@ class AdmissionWebhooks:
             yield from configuration.get("webhooks") or ()
 
     def _request_type(self, request: AdmissionRequest) -> ResourceType | None:
-        asked = request.attributes
-        return self._registry.get(asked.group, asked.version, asked.resource)
+        attributes = request.attributes
+        return self._registry.get(attributes.group, attributes.version, attributes.resource)
 
     def _match_hook(self, hook: Mapping[str, Any], request: AdmissionRequest) -> tuple[WebhookInvocation, Obj] | None:
         """Returns the webhook's invocation and its review; None if the webhook does not match."""
@@ -171,9 +171,9 @@ class AdmissionWebhooks:
             )
             return parse_response(answer, review["uid"], mutating=mutating)
         except CallFailed as error:
-            why = f"failed to call webhook: {error}"
+            reason = f"failed to call webhook: {error}"
         except BadResponse as error:
-            why = f"received invalid webhook response: {error}"
+            reason = f"received invalid webhook response: {error}"
         if hook.get("failurePolicy", "Fail") == "Ignore":
             return None
-        raise internal_error(f'failed calling webhook "{hook["name"]}": {why}')
+        raise internal_error(f'failed calling webhook "{hook["name"]}": {reason}')

@@ -67,11 +67,11 @@ def _check_hook(hook: Part, place: str) -> Iterator[StatusCause]:
             )
     versions = hook.get("admissionReviewVersions") or []
     if versions and not set(versions) & set(REVIEW_VERSIONS):
-        why = f"must include at least one of {', '.join(REVIEW_VERSIONS)}"
-        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, why)
+        reason = f"must include at least one of {', '.join(REVIEW_VERSIONS)}"
+        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, reason)
     elif versions and "v1" not in versions:
-        why = "this API server sends AdmissionReview v1 only"
-        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, why)
+        reason = "this API server sends AdmissionReview v1 only"
+        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, reason)
     timeout = hook.get("timeoutSeconds", 10)
     if not 1 <= timeout <= 30:
         yield field_errors.invalid(
@@ -95,8 +95,8 @@ def _check_client_config(config: Part, place: str) -> Iterator[StatusCause]:
                 yield field_errors.required(f"{place}.service.{name}")
         port = service.get("port", 443)
         if not 1 <= port <= 65535:
-            why = "port is not valid: must be between 1 and 65535, inclusive"
-            yield field_errors.invalid(f"{place}.service.port", port, why)
+            reason = "port is not valid: must be between 1 and 65535, inclusive"
+            yield field_errors.invalid(f"{place}.service.port", port, reason)
         path = service.get("path") or "/"
         if not path.startswith("/"):
             yield field_errors.invalid(f"{place}.service.path", path, "must start with a '/'")

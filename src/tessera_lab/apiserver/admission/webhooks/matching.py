@@ -43,15 +43,15 @@ def match_webhook(
     hook: Part, request: AdmissionRequest, registry: ResourceRegistry, reader: ObjectReader
 ) -> WebhookInvocation | None:
     """The invocation of a webhook for a request; None if its rules or selectors do not match the request."""
-    asked = request.attributes
+    attributes = request.attributes
     rules = [rule for rule in hook.get("rules") or () if _may_match(rule, request)]
     if not rules or not _namespace_matches(hook, request, reader) or not _object_matches(hook, request):
         return None
-    if _any_rule_matches(rules, request, asked.group, asked.version):
+    if _any_rule_matches(rules, request, attributes.group, attributes.version):
         return WebhookInvocation(hook=hook)
     if hook.get("matchPolicy", "Equivalent") != "Equivalent":
         return None
-    for other in _equivalents(asked, registry):
+    for other in _equivalents(attributes, registry):
         if _any_rule_matches(rules, request, other.group, other.version):
             return WebhookInvocation(hook=hook, resource=other)
     return None
@@ -59,25 +59,27 @@ def match_webhook(
 
 def _may_match(rule: Part, request: AdmissionRequest) -> bool:
     """True if the rule names the operation and the resource, in whatever group and version."""
-    asked = request.attributes
+    attributes = request.attributes
     names = rule.get("resourceNames")  # in rules of policies only
     return (
         _is_listed(rule.get("operations"), request.operation)
-        and any(_resource_matches(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
-        and (not names or asked.name in names)
+        and any(
+            _resource_matches(each, attributes.resource, attributes.subresource) for each in rule.get("resources") or ()
+        )
+        and (not names or attributes.name in names)
     )
 
 
-def _equivalents(asked: Attributes, registry: ResourceRegistry) -> Iterable[ResourceType]:
-    own = registry.get(asked.group, asked.version, asked.resource)
+def _equivalents(attributes: Attributes, registry: ResourceRegistry) -> Iterable[ResourceType]:
+    own = registry.get(attributes.group, attributes.version, attributes.resource)
     if own is None:
         return ()
     return [each for each in registry if each.storage == own.storage and each is not own]
 
 
 def _any_rule_matches(rules: Sequence[Part], request: AdmissionRequest, group: str, version: str) -> bool:
-    asked = request.attributes
-    cluster = not asked.namespace or asked.resource == "namespaces"
+    attributes = request.attributes
+    cluster = not attributes.namespace or attributes.resource == "namespaces"
     return any(
         _may_match(rule, request)
         and _is_listed(rule.get("apiGroups"), group)
@@ -115,21 +117,21 @@ def _labels(obj: Part | None) -> Mapping[str, str]:
 
 
 def _namespace_matches(hook: Part, request: AdmissionRequest, reader: ObjectReader) -> bool:
-    wanted = build_selector(hook.get("namespaceSelector"))
-    asked = request.attributes
-    if not wanted.requirements:
+    desired = build_selector(hook.get("namespaceSelector"))
+    attributes = request.attributes
+    if not desired.requirements:
         return True
-    if (asked.group, asked.resource) == ("", "namespaces") and request.operation != "DELETE":
-        return wanted.matches(_labels(request.obj))
-    name = asked.namespace or (asked.name if asked.resource == "namespaces" else "")
-    return not name or wanted.matches(_labels(reader.get(NAMESPACES, "", name)))
+    if (attributes.group, attributes.resource) == ("", "namespaces") and request.operation != "DELETE":
+        return desired.matches(_labels(request.obj))
+    name = attributes.namespace or (attributes.name if attributes.resource == "namespaces" else "")
+    return not name or desired.matches(_labels(reader.get(NAMESPACES, "", name)))
 
 
 def _object_matches(hook: Part, request: AdmissionRequest) -> bool:
-    wanted = build_selector(hook.get("objectSelector"))
-    if not wanted.requirements:
+    desired = build_selector(hook.get("objectSelector"))
+    if not desired.requirements:
         return True
-    return any(obj is not None and wanted.matches(_labels(obj)) for obj in (request.obj, request.old))
+    return any(obj is not None and desired.matches(_labels(obj)) for obj in (request.obj, request.old))
 
 
 def cel_variables(review: Obj) -> dict[str, Any]:
@@ -159,6 +161,6 @@ def match_conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, 
     return not errors
 
 
-def _evaluation_error(asked: Attributes, errors: Sequence[str]) -> StatusError:
-    why = errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]"
-    return forbidden(asked.group, asked.resource, asked.name, why)
+def _evaluation_error(attributes: Attributes, errors: Sequence[str]) -> StatusError:
+    reason = errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]"
+    return forbidden(attributes.group, attributes.resource, attributes.name, reason)
