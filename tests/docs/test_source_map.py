@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
 #: Ends of names in backticks that are paths of this tree.
-PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|/))`")
+PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|\.md|/))`")
 
 
 def _tree() -> set[str]:
