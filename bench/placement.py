@@ -24,8 +24,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
-from tessera.placement.policies import POLICIES
-from tessera.placement.policy import Policy
+from tessera.placement.policies import POLICIES, Policy
 
 MODEL = "A100-40GB"
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

@@ -5,9 +5,8 @@ from contextlib import nullcontext
 import msgspec
 import pytest
 
-from tessera.replay.decider import Decider
 from tessera.replay.player import DeciderKind, replay
-from tessera.replay.recorder import Decision, Record
+from tessera.replay.recorder import Decider, Decision, Record
 from tessera.replay.service import Recorders
 from tessera.replay.state_codec import NotPlainError
 

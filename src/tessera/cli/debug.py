@@ -128,7 +128,7 @@ async def _pods(client: "Client", namespace: str, node: str | None) -> "Sequence
 
 
 def _differences(record: "Record", file: Path) -> "list[Difference]":
-    from tessera.replay.deciders import DECIDERS
+    from tessera.replay.player import DECIDERS
     from tessera.replay.player import replay as play
     from tessera.replay.state_codec import NotPlainError
 

@@ -17,7 +17,7 @@ from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.node_status import WAITING_FOR_KUBELET
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.nodes.product_labels import COUNT_LABEL
+from tessera.api.nodes.gpu_labels import COUNT_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.explain.snapshot import event_time
 from tessera.kube.resources import Condition, CoreEvent, Node, Pod

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready

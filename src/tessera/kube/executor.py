@@ -13,7 +13,7 @@ has shown yet. Rules:
 6. All of this may be lost at any instant: a new process decides from what it observes.
 
 The client's transport checks just before each write if this process may write at all
-(:mod:`tessera.kube.transport.fenced`): the doer's client must be a fenced one.
+(:mod:`tessera.kube.transport.interface`): the doer's client must be a fenced one.
 
 Hand-written because controller libraries for Python (kopf, for instance) run one handler per object and read their
 state from it; here one decision over all objects leads to many writes. An instruction costs one task and one entry of

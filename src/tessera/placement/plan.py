@@ -27,8 +27,7 @@ from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
-from tessera.placement.policies.fragmentation_gradient import FragmentationGradient
-from tessera.placement.policy import Policy
+from tessera.placement.policies import FragmentationGradient, Policy
 from tessera.placement.reasons import NeverFits, Reason, UnknownProfile
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget

@@ -1,13 +1,12 @@
-"""Runs a decider over a record and says where it decides otherwise."""
+"""The deciders that can be replayed; runs one over a record and reports each decision that differs."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from tessera.replay.decider import Decider
-from tessera.replay.recorder import Decision, Record
+from tessera.replay.recorder import Decider, Decision, Record
 from tessera.replay.state_codec import NotPlainError, decode, encode
 
 
@@ -77,3 +76,26 @@ def _decide(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> De
         return Decision(arguments, encode(decide(*given, **named)))
     except Exception as error:  # noqa: BLE001 - the recorded decision may have failed the same way
         return Decision(arguments, error=type(error).__name__)
+
+
+_NVML = "tessera.nvml.interface"
+
+#: By the kind that a record names.
+DECIDERS: Mapping[str, DeciderKind] = {
+    "slicer": DeciderKind(
+        decider="tessera.controller.slicing.slicer:Slicer",
+        modules=("tessera.controller", "tessera.api", "tessera.kube", "tessera.placement", "tessera.mig"),
+    ),
+    "slices": DeciderKind(
+        decider="tessera.agent.slices.state_machine:SliceStateMachine",
+        modules=("tessera.agent.slices", "tessera.agent.inventory"),
+    ),
+    "mig-config": DeciderKind(
+        decider="tessera.agent.mig_config.state_machine:CardStateMachine",
+        modules=("tessera.agent.mig_config", "tessera.agent.inventory", "tessera.mig", _NVML),
+    ),
+    "health": DeciderKind(
+        decider="tessera.agent.health.faults:HealthStateMachine",
+        modules=("tessera.agent.health", "tessera.agent.inventory", _NVML),
+    ),
+}

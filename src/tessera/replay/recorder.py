@@ -1,12 +1,15 @@
-"""Keeps the last decisions of a decider: what went in and what came out, after the state before the first of them.
+"""Deciders, and the recorder that keeps their last decisions: inputs and outputs, after the state before the first.
+
+A decider takes events in at one entry and gives instructions out; it does no I/O and has no clock.
 
 A recorder keeps between N and 2 N decisions: after each N it writes down the decider's whole state and forgets the
 decisions before the last such moment, so a record always begins at a known state. Writing the state of a large cluster
 takes time, so recording is off by default.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -34,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What a recorder has kept.
 
     Attributes:
-        decider: the decider's kind, a key of :data:`tessera.replay.deciders.DECIDERS`.
+        decider: the decider's kind, a key of :data:`tessera.replay.player.DECIDERS`.
         name: which one of its kind: a card's UUID; empty where a process has one.
         state: before the first decision, see :func:`.encode`.
         decisions: in order.
@@ -96,3 +99,29 @@ class Recorder:
         kept = [*before, *self._decisions]
         skipped = self._count - len(kept)
         return Record(decider=self._kind, name=self._name, state=state, decisions=kept, skipped=skipped)
+
+
+Result = TypeVar("Result")
+
+
+class Decider(ABC, Generic[P, Result]):
+    """A state machine whose decisions can be recorded and replayed.
+
+    Its state is plain data; what goes in (an event, and the time where it matters) and what comes out are values.
+    Executors call :meth:`handle`; a decider implements :meth:`decide`.
+    """
+
+    #: Attributes that are no part of the state.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("recorder",)
+    #: Keeps what goes in and comes out; None while nothing is recorded.
+    recorder: Recorder | None = None
+
+    def handle(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Takes in one event; arguments and result are those of :meth:`decide`."""
+        if self.recorder is None:
+            return self.react(*args, **kwargs)
+        return self.recorder.call(self.react, *args, **kwargs)
+
+    @abstractmethod
+    def react(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+        """What to do now."""

@@ -15,8 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from tessera.limits.processes import RECORD_SIZE
-from tessera.replay.decider import Decider
-from tessera.replay.recorder import Record, Recorder
+from tessera.replay.recorder import Decider, Record, Recorder
 
 #: Why a process has no records to offer, and what to do.
 NO_RECORDS = "the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"

@@ -13,7 +13,7 @@ from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
-from tessera.api.sharing.mps_limits import client_share
+from tessera.api.sharing.shares import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import ComputeMode

@@ -21,7 +21,7 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
 from tessera.agent.mps.state import MpsState
-from tessera.api.sharing.mps_limits import client_share
+from tessera.api.sharing.shares import client_share
 from tessera.clock import SystemClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

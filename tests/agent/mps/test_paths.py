@@ -9,9 +9,9 @@ from tessera.agent.mps.paths import MpsPaths, container_edits
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.mps_limits import ClientShare
 from tessera.api.sharing.profile import MigStrategy, SharingKind
 from tessera.api.sharing.profile_parser import parse_profile
+from tessera.api.sharing.shares import ClientShare
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused, load_document
-from tessera.api.gpu_operator.settings import NamedConfig, OperatorSettings
-from tessera.api.gpu_operator.settings_reader import read_settings
+from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings, read_settings
 from tessera.api.operator_fields.keys import POLICY, VALUES, Leaf, Shape
 from tessera.api.operator_fields.without_effect import COMPONENTS
 from tessera.api.sharing.profile import MigStrategy

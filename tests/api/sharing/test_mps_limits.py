@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.sharing.mps_limits import ClientShare, client_share, most_clients
+from tessera.api.sharing.shares import ClientShare, client_share, most_clients
 
 
 @pytest.mark.parametrize(

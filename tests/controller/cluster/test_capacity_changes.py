@@ -1,7 +1,7 @@
 """Who is asked again about which nodes, and that everybody's turn comes."""
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.cluster.capacity_changes import CapacityChanges
+from tessera.controller.cluster.cluster_state import CapacityChanges
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 PODS = [PodUid(name) for name in "abc"]

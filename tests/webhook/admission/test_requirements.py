@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.offers.offered import Placed, slices, whole_card
 
+from tessera.api.nodes.gpu_labels import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind
-from tessera.api.nodes.product_labels import count_label
 from tessera.mig.models import model_by_short_name
 from tessera.offers.selection import CardProperties, Offer
 from tessera.webhook.admission.json_patch import apply_operations

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from tessera.api.sharing.mps_limits import ClientShare
+from tessera.api.sharing.shares import ClientShare
 
 
 class MpsPlan(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind
-from tessera.replay.decider import Decider
+from tessera.replay.recorder import Decider
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,8 +20,8 @@ from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.policy import MemoryGrant, default_share
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
-from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import SharingKind
+from tessera.api.sharing.shares import client_share
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 

@@ -66,7 +66,7 @@ from tessera.agent.mig_config.retry import (
     describe_call,
 )
 from tessera.nvml.interface import GpuInstance
-from tessera.replay.decider import Decider
+from tessera.replay.recorder import Decider
 
 #: Seconds after which a card is read again without any event while pods hold devices that the layout removes.
 HELD_RECHECK = 30.0

@@ -16,7 +16,7 @@ from typing import NewType, Protocol
 import msgspec
 
 from tessera.agent.base.mps_plan import MpsPlan
-from tessera.api.sharing.mps_limits import ClientShare
+from tessera.api.sharing.shares import ClientShare
 
 #: Identifies one daemon, over restarts of the agent and of the machine.
 DaemonId = NewType("DaemonId", str)

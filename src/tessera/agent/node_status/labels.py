@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.product_labels import count_label, product_label
+from tessera.api.nodes.gpu_labels import count_label, product_label
 from tessera.api.sharing.profile import MigStrategy, SharingKind
 from tessera.mig.names import resource_spelling
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from tessera.agent.base.mps_plan import MpsPlan
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
-from tessera.api.sharing.mps_limits import ClientShare, client_share, most_clients
 from tessera.api.sharing.profile import SharingKind
+from tessera.api.sharing.shares import ClientShare, client_share, most_clients
 from tessera.nvml.interface import GpuInfo
 
 

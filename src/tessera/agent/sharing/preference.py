@@ -8,8 +8,8 @@ kubelet needs no preference to admit it.
 from collections.abc import Mapping, Sequence
 
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.api.sharing.preferred_shares import NotEnoughShares, prefer_shares
 from tessera.api.sharing.profile import AllocationPolicy
+from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Topology
 

@@ -1,7 +1,7 @@
 """Reads the node's Instaslice object as events, and keeps its status up to date.
 
 One writer per node with one write in flight. Changes during a write go into the next write, so a burst of pods costs
-few writes; after a slow write the writer rests (:mod:`tessera.kube.write_pacing`). Every write is a merge patch of the
+few writes; after a slow write the writer rests (:mod:`tessera.kube.backoff`). Every write is a merge patch of the
 status that names only the differences:
 
 * the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
@@ -33,10 +33,9 @@ from tessera.api.instaslice import (
     recorded_slices,
 )
 from tessera.api.names import PodUid
-from tessera.kube.backoff import Backoff
+from tessera.kube.backoff import STATE_WRITE, Backoff, pause_after_write
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
-from tessera.kube.write_pacing import STATE_WRITE, pause_after_write
 
 _log = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.slice_table import CallBackoff, ObservedGpu, SliceTable
 from tessera.api.names import PodUid
-from tessera.replay.decider import Decider
+from tessera.replay.recorder import Decider
 
 #: First and longest delay in seconds before a failed call is tried again.
 RETRY_FIRST, RETRY_MOST = 0.2, 30.0

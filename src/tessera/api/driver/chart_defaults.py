@@ -1,15 +1,19 @@
-"""Driver defaults of NVIDIA's Helm chart v26.7.0.
+"""Driver defaults of NVIDIA's Helm chart v26.7.0, and the variables of ``toolkit.env`` that name files of the host.
 
 The chart renders them into the ``ClusterPolicy``, so they count for every installation by values. An object that a user
 wrote by hand has none of them; for such an object Tessera takes only the images from here, since it has no images of
 its own for these parts.
+
+The folders of those files are mounted into the toolkit's container, so each must be a path that Kubernetes can mount.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tessera.api.documents import join_path, quote_value
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.api.driver.field_reader import FieldReader
 
 CHART_VERSION = "v26.7.0"
 
@@ -69,3 +73,30 @@ VALUES: Mapping[str, Any] = MappingProxyType(
         "toolkit": {"enabled": True, **_image(TOOLKIT_SOURCE), "env": [], "installDir": INSTALL_DIR},
     }
 )
+
+
+FILE_VARIABLES = (
+    "RUNTIME_CONFIG",
+    "RUNTIME_DROP_IN_CONFIG",
+    "RUNTIME_SOCKET",
+    "CONTAINERD_CONFIG",
+    "CONTAINERD_SOCKET",
+    "CRIO_CONFIG",
+    "DOCKER_CONFIG",
+    "DOCKER_SOCKET",
+    "NRI_SOCKET",
+)
+_HANDLER = "nvidia"
+
+
+def judge_toolkit_env(reading: FieldReader, env: Mapping[str, str], path: str) -> None:
+    """Notes mistakes in paths, and variables that Tessera sets itself."""
+    for name in FILE_VARIABLES:
+        value = env.get(name, "")
+        parts = value.split("/")
+        if value and (parts[0] or not parts[-1] or ".." in parts or "\0" in value):
+            text = f"{quote_value(value)} must be an absolute path of a file on the host, without .."
+            reading.add_problem(join_path(path, name), text)
+    if env.get("CONTAINERD_RUNTIME_CLASS", _HANDLER) != _HANDLER:
+        text = f"no effect: the handler is {_HANDLER!r}, by which Tessera's RuntimeClass finds it"
+        reading.add_notice(join_path(path, "CONTAINERD_RUNTIME_CLASS"), text)

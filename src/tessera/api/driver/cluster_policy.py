@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver import chart_defaults as chart
+from tessera.api.driver.chart_defaults import judge_toolkit_env
 from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, DriverPolicy, OperandSettings
 from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
-from tessera.api.driver.runtime_paths import judge_toolkit_env
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
     apply_annotations,

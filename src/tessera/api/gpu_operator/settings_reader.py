@@ -21,15 +21,80 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.api.documents import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
+from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.cluster_policy import API_VERSION, KIND
+from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
-from tessera.api.gpu_operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, OperatorSettings
 from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.api.operator_fields.keys import POLICY, VALUES, check_keys
 from tessera.api.operator_fields.notices import list_unsupported
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.text import one_line
+
+#: Tessera's namespace, and its own ConfigMaps there, which count if the file names none.
+SYSTEM_NAMESPACE = "tessera-system"
+OWN_PROFILES = "sharing-profiles"
+OWN_LAYOUTS = "mig-layouts"
+
+DEVICE_ID_STRATEGIES = ("uuid", "index")
+
+
+class NamedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A ConfigMap that the settings name.
+
+    Attributes:
+        name: empty for Tessera's own.
+        default: the entry for nodes without a label; empty for none.
+        data: content of the ConfigMap; None if Tessera does not make it.
+    """
+
+    name: str = ""
+    default: str = ""
+    data: Mapping[str, str] | None = None
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that Tessera follows.
+
+    Attributes:
+        mig_strategy: how cards in MIG mode are advertised.
+        sharing: the sharing profiles.
+        layouts: the MIG layouts.
+        mig_reboot: a node may be rebooted for a change of layout.
+        device_list_strategies: how containers learn of their devices; None for the agent's default.
+        device_id_strategy: of :data:`DEVICE_ID_STRATEGIES`; None for the agent's default.
+        pass_device_specs: device nodes are named in the answers to kubelet too.
+        mps_root: host folder of the MPS daemons; None for the agent's default.
+        kubelet_root: kubelet's ``--root-dir``; None for the usual one.
+        health: the environment variables that choose which errors count, with their values.
+        namespace: the operator's namespace, if the file has it.
+        driver_objects: the ClusterPolicy and the NVIDIADriver by which Tessera installs drivers; none if the hosts have
+            theirs.
+        drivers: the meaning of these objects.
+        notices: settings without effect, or with another effect than upstream.
+    """
+
+    mig_strategy: MigStrategy
+    sharing: NamedConfig = NamedConfig()
+    layouts: NamedConfig = NamedConfig()
+    mig_reboot: bool = False
+    device_list_strategies: tuple[str, ...] | None = None
+    device_id_strategy: str | None = None
+    pass_device_specs: bool = False
+    mps_root: str | None = None
+    kubelet_root: str | None = None
+    health: Mapping[str, str] = {}
+    namespace: str = ""
+    driver_objects: tuple[dict[str, Any], ...] = ()
+    drivers: tuple[DriverPolicy, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def driver_root(self) -> str:
+        """Host folder with the files of driver containers; empty for the usual place, and for no drivers."""
+        return next((each.driver_root for each in self.drivers if each.driver_root != DRIVER_ROOT), "")
+
 
 #: The chart's value of ``mig.strategy`` since its version 1.7; without one a ClusterPolicy leaves it to the device
 #: plugin, whose default is ``none``.

@@ -3,8 +3,11 @@
 All parts of Tessera that must recognise such nodes read this list: those that give nodes drivers, record their way to
 usable cards, or tell an autoscaler in advance. ``deploy/agent.yaml`` repeats it for the scheduler. A node's own offers
 and ``nvidia.com/mig.config`` also show GPUs; they are no labels of discovery and are defined elsewhere.
+
+The labels with product names are here too, so that writers of labels and selectors spell a product alike.
 """
 
+import re
 from collections.abc import Mapping
 
 #: Labels that mean GPUs with the value ``true``: NVIDIA's operator; Node Feature Discovery by NVIDIA's PCI vendor alone
@@ -51,3 +54,32 @@ def labels_say_gpu(labels: Mapping[str, str]) -> bool:
     return any(labels.get(name) == "true" for name in PRESENT_LABELS) or any(
         name in labels for name in ACCELERATOR_LABELS
     )
+
+
+#: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).
+LONGEST = 63
+#: Prefix of the labels that count a node's cards of one model; the product follows.
+COUNT_LABEL = "tessera.dev/count."
+_NAME = COUNT_LABEL.partition("/")[2]
+
+
+def sanitise(text: str) -> str:
+    """Returns a text as a label's value: drops characters besides letters, digits, ``-_.``; a blank becomes one dash.
+
+    Same rules as GPU feature discovery, so that selectors written for it match.
+    """
+    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
+
+
+def product_label(product: str, *suffixes: str) -> str:
+    """Returns a product's name with its suffixes as a label's value; shortens a too long name at its end."""
+    tail = "".join("-" + sanitise(suffix) for suffix in suffixes)
+    name = sanitise(product)
+    if len(name) + len(tail) > LONGEST:
+        name = name[: LONGEST - len(tail)].rstrip("-_.")
+    return name + tail
+
+
+def count_label(product: str) -> str:
+    """Returns the label that counts a node's cards of a model; nodes without such a card lack it."""
+    return COUNT_LABEL + sanitise(product)[: LONGEST - len(_NAME)].rstrip("-_.")

@@ -21,7 +21,6 @@ import msgspec
 from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.names import resource_of
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.mps_limits import most_clients
 from tessera.api.sharing.profile import (
     MigStrategy,
     ResourcePattern,
@@ -31,6 +30,7 @@ from tessera.api.sharing.profile import (
     SharingKind,
     SharingProfile,
 )
+from tessera.api.sharing.shares import most_clients
 from tessera.limits.nodes import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"

@@ -9,8 +9,15 @@ from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
-from tessera.api.gpu_operator.settings_reader import POLICY_KIND, read_settings
+from tessera.api.gpu_operator.settings_reader import (
+    OWN_LAYOUTS,
+    OWN_PROFILES,
+    POLICY_KIND,
+    SYSTEM_NAMESPACE,
+    NamedConfig,
+    OperatorSettings,
+    read_settings,
+)
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts

@@ -11,9 +11,9 @@ from tessera.api.documents import FileRefused, Problem
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import GPU_RESOURCE, make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription
-from tessera.api.sharing.mps_limits import client_share
 from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile_document
+from tessera.api.sharing.shares import client_share
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 
 

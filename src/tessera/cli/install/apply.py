@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.cli.install.manifests import (
     AGENT,

@@ -22,7 +22,7 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.api.documents import Notice
-    from tessera.api.gpu_operator.settings import OperatorSettings
+    from tessera.api.gpu_operator.settings_reader import OperatorSettings
     from tessera.cli.install.manifests import InstallChoices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -213,7 +213,7 @@ def _choices(
     values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
 ) -> "tuple[InstallChoices, Sequence[Notice]]":
     from tessera.api.gpu_operator.driver_objects import drivers_of_values
-    from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+    from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
     from tessera.cli.install.manifests import InstallChoices
 
     settings = None if values is None else _settings(values, drivers)

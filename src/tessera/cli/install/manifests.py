@@ -27,7 +27,13 @@ import msgspec
 
 from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
 from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
-from tessera.api.gpu_operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
+from tessera.api.gpu_operator.settings_reader import (
+    OWN_LAYOUTS,
+    OWN_PROFILES,
+    SYSTEM_NAMESPACE,
+    NamedConfig,
+    OperatorSettings,
+)
 from tessera.api.names import DEVICE_ACCESS_POLICY
 
 #: The ConfigMap of authorities and its key. Builds mount it too, and trust its keys ``*.crt``.

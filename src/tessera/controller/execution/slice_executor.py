@@ -40,12 +40,12 @@ from tessera.controller.slicing.instructions import (
     Write,
 )
 from tessera.controller.slicing.slicer import Slicer
+from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.kube.write_pacing import AWAITED_WRITE, STATE_WRITE, pause_after_write
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 

@@ -8,10 +8,11 @@ and pods. Between two events the process sleeps.
 import asyncio
 import random
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
@@ -19,7 +20,6 @@ from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
-from tessera.controller.slicing.refused_pods import RefusedPods
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
@@ -28,6 +28,43 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.run import Provisioning
+
+#: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
+#: those of a restarted agent within half a minute.
+REFUSAL_TIMEOUT = 60.0
+
+
+class RefusedPods:
+    """Refused pods, and the time since when each is refused.
+
+    An agent may die before a bound pod's containers start, and the scheduler may refuse a pinned pod. A pod that is
+    refused for too long loses its slices. The times live only in memory: a restarted controller counts from its start.
+
+    Attributes:
+        timeout: seconds for which a pod may be refused.
+    """
+
+    def __init__(self, timeout: float = REFUSAL_TIMEOUT) -> None:
+        self.timeout = timeout
+        self._since: dict[PodUid, float] = {}
+
+    def update(self, refused: AbstractSet[PodUid], now: float) -> None:
+        """Replaces the set of refused pods."""
+        for uid in self._since.keys() - refused:
+            del self._since[uid]
+        for uid in refused:
+            self._since.setdefault(uid, now)
+
+    def next_expiry(self) -> float | None:
+        """Time at which the first refused pod loses its slices; None if no pod is refused."""
+        return min(self._since.values()) + self.timeout if self._since else None
+
+    def pop_expired(self, now: float) -> list[PodUid]:
+        """Returns the pods whose time is over. A pod that is still refused gets the same time again."""
+        found = [uid for uid, since in self._since.items() if since + self.timeout <= now]
+        for uid in found:
+            self._since[uid] = now
+        return found
 
 
 async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from tessera.controller.filters.resources import Filter
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.allocation_table import AllocationTable
+from tessera.controller.slicing.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet

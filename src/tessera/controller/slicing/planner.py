@@ -18,9 +18,8 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.slicing.allocation_table import AllocationTable
 from tessera.controller.slicing.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.slicer_state import AllocationTable, SlicerState
 from tessera.placement.step_budget import StepBudget
 
 

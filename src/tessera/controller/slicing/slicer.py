@@ -65,7 +65,7 @@ from tessera.kube.resources import Node, Pod
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.step_budget import StepBudget
-from tessera.replay.decider import Decider
+from tessera.replay.recorder import Decider
 
 
 class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):

@@ -40,8 +40,7 @@ from tessera.kube.client.errors import (
 )
 from tessera.kube.resources import PODS, Scale
 from tessera.kube.resources.meta import Resource, manifest
-from tessera.kube.transport.fenced import FencedTransport
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import FencedTransport, Request, Response, Stream, Transport
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from tessera.api.driver.node_status import (
     DriverStatus,
     DriverStrategy,
 )
-from tessera.api.gpu_operator.settings import SYSTEM_NAMESPACE
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
 from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.api.nodes.offers import OFFERS_ANNOTATION

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import HOSTNAME_LABEL
-from tessera.api.nodes.product_labels import count_label
+from tessera.api.nodes.gpu_labels import count_label
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
 from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.kube.write_pacing import AWAITED_WRITE, STATE_WRITE, pause_after_write
+from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,19 @@
-"""Chooses a container's shares: spread over the devices, or packed onto few.
+"""Shares of devices: the choice for a container, and the limits of MPS.
 
 Kubelet asks for preferred entries among the free ones. The function takes one entry after another: ``distributed`` from
 the device with the fewest shares in use, ``packed`` from the one with the most. Ties are broken by the use of the card,
 so MIG devices, which have one share each, are also spread over or packed onto cards; then by the entries that this
 request has already taken; then by order. Unshared whole cards are chosen by their links, elsewhere.
+
+Sources for MPS: NVIDIA's MPS documentation (16 client contexts per device before Volta, 48 from Volta on) and the
+device plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin
+gives compute capability 7.0, which is Volta, 16 clients; here it has the 48 that the hardware has.
 """
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+
+import msgspec
 
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy
@@ -62,3 +68,33 @@ def prefer_shares(
         on_card[best.gpu] += 1
         taken.update({best.uuid, best.gpu})
     return (*must_include, *chosen)
+
+
+_VOLTA = (7, 0)
+
+
+class ClientShare(msgspec.Struct, frozen=True):
+    """The memory and compute of one client of a shared card.
+
+    Attributes:
+        memory_mib: device memory in MiB, the pinned memory limit of the daemon.
+        thread_percent: of the card's threads, 1 to 100.
+    """
+
+    memory_mib: int
+    thread_percent: int
+
+
+def most_clients(compute_capability: tuple[int, int]) -> int:
+    """The most clients of one card."""
+    return 48 if compute_capability >= _VOLTA else 16
+
+
+def client_share(memory_mib: int, replicas: int) -> ClientShare:
+    """An equal share of a card, rounded down as the daemon takes whole numbers.
+
+    Args:
+        memory_mib: of the whole card.
+        replicas: number of shares, 1 or more.
+    """
+    return ClientShare(memory_mib // replicas, max(1, 100 // replicas))
