@@ -48,7 +48,7 @@ READING = (
     ["autoscaler", "advise"],
     ["autoscaler", "advise", "-o", "json"],
     ["autoscaler", "advise", "-o", "capi"],
-    ["autoscaler", "warm", "--per-hour", "5", "--max-waiting-share", "0.05"],
+    ["autoscaler", "warm", "--pods-per-hour", "5", "--max-waiting-share", "0.05"],
     ["install", "--dry-run"],
 )
 #: One of each kind of output.

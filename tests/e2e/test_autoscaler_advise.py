@@ -93,7 +93,7 @@ def test_the_loop_is_found_in_a_clusters_own_records(scaled: RunningLab) -> None
 
 
 def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: RunningLab) -> None:
-    text = scaled.tessera("autoscaler", "warm", "--per-hour", "2", "--max-waiting-share", "0.3", "-o", "yaml")
+    text = scaled.tessera("autoscaler", "warm", "--pods-per-hour", "2", "--max-waiting-share", "0.3", "-o", "yaml")
     done = scaled.run("kubectl", "apply", "--server-side", "-n", "default", "-f", "-", text=text)
     assert done.returncode == 0, done.stderr
     selector = ("-n", "default", "-l", "app.kubernetes.io/name=tessera-warm")
@@ -114,7 +114,7 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: RunningLab
 
 
 def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: RunningLab) -> None:
-    text = scaled.tessera("autoscaler", "advise", "--labelled", "-o", "openshift")
+    text = scaled.tessera("autoscaler", "advise", "--accelerator-label", "-o", "openshift")
     assert yaml.safe_load(text)["spec"]["maxNodeProvisionTime"] == "15m"
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=tessera", "-f", "-")
     done = scaled.run("kubectl", *apply, text=text)
@@ -122,6 +122,6 @@ def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: Runn
     spec = scaled.get("clusterautoscaler", "default")["spec"]
     assert (spec["maxNodeProvisionTime"], spec["podPriorityThreshold"]) == ("15m", -10)
     assert spec["scaleDown"]["delayAfterDelete"] == "5m"
-    (group,) = json.loads(scaled.tessera("autoscaler", "advise", "--labelled", "-o", "json"))["groups"]
+    (group,) = json.loads(scaled.tessera("autoscaler", "advise", "--accelerator-label", "-o", "json"))["groups"]
     assert group["current"]["max_node_provision"] == 900
     assert group["loop"]["late"] == 0

@@ -5,7 +5,7 @@ from tessera.cli.base.command_group import Table
 #: Commands by the group they join; ``""`` is the command line itself.
 COMMANDS: dict[str, Table] = {
     "": {
-        "demo": ("tessera_lab.cli.demo", "Watch a slice being made on demand, on simulated cards."),
+        "demo": ("tessera_lab.cli.demo", "Show how Tessera makes a slice on demand, on simulated cards."),
         "lab": ("tessera_lab.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     },
     "bench": {
@@ -15,6 +15,6 @@ COMMANDS: dict[str, Table] = {
         ),
     },
     "autoscaler": {
-        "simulate": ("tessera_lab.cli.autoscaler_simulate", "Play what an autoscaler does under given timers."),
+        "simulate": ("tessera_lab.cli.autoscaler_simulate", "Simulate an autoscaler with given timers."),
     },
 }

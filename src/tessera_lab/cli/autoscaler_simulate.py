@@ -1,4 +1,4 @@
-"""``tessera autoscaler simulate``: what an autoscaler does under given timers, played in the lab and told in lines."""
+"""``tessera autoscaler simulate``: simulates an autoscaler with given timers in the lab, and prints its steps."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings
 
 _DURATION = Duration()
-#: Names of drivers on the command line, and of the lab's scenarios.
+#: The lab's scenarios by the names of drivers on the command line.
 _DRIVERS = {"built": "built", "precompiled": "precompiled-public"}
-#: Whose order of steps, in words.
+#: Orders of steps in words.
 _ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of steps"}
 
 
@@ -27,26 +27,43 @@ _ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of ste
     type=_DURATION,
     default="5m",
     show_default=True,
-    help="maxNodeProvisionTime, unneededTime and delayAfterAdd, as far as they are not given by themselves.",
+    help="Set maxNodeProvisionTime, unneededTime and delayAfterAdd to this, unless an option below sets one.",
 )
-@click.option("--max-node-provision-time", type=_DURATION, help="By itself.  [default: as --timer]")
-@click.option("--unneeded-time", type=_DURATION, help="By itself.  [default: as --timer]")
-@click.option("--delay-after-add", type=_DURATION, help="By itself.  [default: as --timer]")
-@click.option("--drivers", type=click.Choice(list(_DRIVERS)), default="built", show_default=True, help="How they come.")
-@click.option("--labelled/--unlabelled", default=True, help="Nodes carry the accelerator label.  [default: labelled]")
+@click.option("--max-node-provision-time", type=_DURATION, help="Set this timer alone.  [default: as --timer]")
+@click.option("--unneeded-time", type=_DURATION, help="Set this timer alone.  [default: as --timer]")
+@click.option("--delay-after-add", type=_DURATION, help="Set this timer alone.  [default: as --timer]")
+@click.option(
+    "--drivers",
+    type=click.Choice(list(_DRIVERS)),
+    default="built",
+    show_default=True,
+    help="Nodes compile the driver, or pull a precompiled one.",
+)
+@click.option(
+    "--accelerator-label/--no-accelerator-label",
+    "labelled",
+    default=True,
+    help="New nodes register with, or without, the accelerator label.  [default: with]",
+)
 @click.option(
     "--operator",
     type=click.Choice(["reference", "tessera"]),
     default="reference",
     show_default=True,
-    help="Whose order of steps; Tessera's nodes carry its startup taint.",
+    help="Order of steps on a new node: the reference operator's or Tessera's. Tessera's nodes have its startup taint.",
 )
-@click.option("--hours", type=Number(0.1, 4), default=1.0, show_default=True, help="Simulated.")
-@click.option("--pods", type=click.IntRange(1, 10), default=1, show_default=True, help="That each ask for a card.")
-@click.option("--max-nodes", type=click.IntRange(1, 20), default=1, show_default=True, help="Of the node group.")
-@click.option("--vm-time", type=_DURATION, help="Of a cloud, for a virtual machine.  [default: the cost model's]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of chance.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
+@click.option("--hours", type=Number(0.1, 4), default=1.0, show_default=True, help="Simulated time, hours.")
+@click.option(
+    "--pods", type=click.IntRange(1, 10), default=1, show_default=True, help="Number of pods that need a card."
+)
+@click.option(
+    "--max-nodes", type=click.IntRange(1, 20), default=1, show_default=True, help="Largest size of the node group."
+)
+@click.option(
+    "--vm-time", type=_DURATION, help="Time of the cloud to start a virtual machine.  [default: the cost model's]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random numbers.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @report_errors
 def command(
     *,
@@ -64,14 +81,14 @@ def command(
     seed: int,
     output: str,
 ) -> None:
-    """Play on a simulated cluster what an autoscaler does with nodes whose cards come late.
+    """Simulate an autoscaler and nodes whose cards can be used only some time after they are Ready.
 
-    Nothing of it is measured: costs are those of tessera bench costs, and the autoscaler is a model of the real one.
+    Nothing is measured: the costs are those of tessera bench costs, and the autoscaler is a model of the real one.
 
     \b
     Examples:
-      tessera autoscaler simulate --timer 5m --drivers built --unlabelled
-      tessera autoscaler simulate --timer 5m --drivers precompiled --unlabelled
+      tessera autoscaler simulate --timer 5m --drivers built --no-accelerator-label
+      tessera autoscaler simulate --timer 5m --drivers precompiled --no-accelerator-label
       tessera autoscaler simulate --timer 5m --drivers built --vm-time 4m --max-nodes 3
       tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
     """
@@ -119,7 +136,7 @@ def _report_lines(setting: "AutoscalingSettings", played: "AutoscalingRun") -> I
     from tessera.provisioning.advise.findings import span
 
     label = "with" if setting.labelled else "without"
-    yield "simulated: nothing of this is measured"
+    yield "simulated, nothing is measured"
     yield f"drivers {setting.scenario.title}, {_ORDERS[setting.operator]}, nodes {label} the accelerator label"
     yield _timers(setting.timers)
     yield f"{count_noun(setting.pods, 'pod')} for a card each, at most {count_noun(setting.maximum, 'node')}"
@@ -134,7 +151,7 @@ def _report_lines(setting: "AutoscalingSettings", played: "AutoscalingRun") -> I
     if waiting:
         yield f"{count_noun(waiting, 'pod')} did not run within {hours}"
     yield (
-        f"{count_noun(played.made, 'node')} made, {played.lost} of them taken away before the cards could be used; "
+        f"{count_noun(played.made, 'node')} made, {played.lost} of them removed before the cards could be used; "
         f"{count_noun(played.timed_out, 'time-out')}; {played.node_hours:.2f} node hours paid within {hours}"
     )
 

@@ -1,7 +1,7 @@
-"""``tessera demo``: a Deployment asks for a slice, gets it, and gives it back, on a simulated cluster of its own.
+"""``tessera demo``: shows the life of a slice of a Deployment, on a simulated cluster.
 
-Everything below the command is what runs in production: API client, webhook, controller, agent, device plugin over
-gRPC. Only the cluster and the cards are simulated, and everything shown says so. The times are measured in the run.
+The demo runs the production code: API client, webhook, controller, agent, device plugin over gRPC. Only the cluster and
+the cards are simulated, and the output marks them. The times are measured in the run.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from tessera_lab.daemon import control_socket, lab_folder
 NODE = "node-1"
 CARDS = "4xA100-40GB"
 PROFILE = "3g.20gb"
-#: Latencies of the simulation, seconds; they make visible that pulling and slicing overlap.
+#: Latencies of the simulation, seconds; they show that pull and slicing overlap.
 PULL, SLICE = 1.0, 0.4
-#: Longer than any step takes on a slow machine; a step that takes longer has failed.
+#: Seconds; longer than any step takes on a slow machine, so a longer step has failed.
 PATIENCE = 60.0
 
 DEPLOYMENT = {
@@ -75,18 +75,18 @@ End it with:
 
 
 class PodTimeline:
-    """Times of the events of the demo's pod, in seconds of the clock, as watches report them."""
+    """Moments of the demo's pod by name, in seconds of the clock, as watches report them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.times: dict[str, float] = {}
 
-    def record(self, what: str) -> None:
-        """Notes the first time of something."""
-        self.times.setdefault(what, self._clock.monotonic())
+    def record(self, moment: str) -> None:
+        """Records the time of a moment, unless it is recorded already."""
+        self.times.setdefault(moment, self._clock.monotonic())
 
     def pod(self, event: WatchEvent[Pod]) -> None:
-        """A change of a pod."""
+        """Handles a change of a pod."""
         pod = event.object
         if pod.metadata.labels.get("app") != "vllm":
             return
@@ -99,26 +99,27 @@ class PodTimeline:
             self.record("running")
 
     def instaslice(self, event: WatchEvent[Instaslice]) -> None:
-        """A change of a node's slices."""
+        """Handles a change of a node's slices."""
         for result in event.object.status.pod_allocation_results.values():
             self.record("promised")
             if result.allocation_status.allocation_status_daemonset == "created":
                 self.record("slice")
 
     def between(self, first: str, last: str) -> float:
-        """Seconds from one thing to another."""
+        """Seconds from one moment to another."""
         return self.times[last] - self.times[first]
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the simulated cluster running and say what to try next.")
+@click.option("--keep", is_flag=True, help="Keep the simulated cluster running, and show commands to try.")
 @report_errors
 def command(keep: bool) -> None:
-    """Watch a slice being made on demand, on simulated cards.
+    """Show how Tessera makes a slice on demand, on simulated cards.
 
-    Starts a simulated Kubernetes cluster with four A100s on this machine, installs Tessera in it, and lets a
-    Deployment ask for nvidia.com/mig-3g.20gb: it is held, a slice is made for it, it runs, it is deleted, and the
-    slice is gone. Needs no GPU, no cluster and no rights. Takes about ten seconds.
+    The demo starts a simulated Kubernetes cluster with four A100 cards on this machine, installs Tessera in it, and
+    creates a Deployment that requests nvidia.com/mig-3g.20gb. Tessera holds its pod, makes a slice for it, and lets it
+    run. Then the demo deletes the Deployment, and Tessera removes the slice. The demo needs no GPU, no cluster and no
+    special rights, and takes about ten seconds.
     """
     clock = SystemClock()
     progress = Progress(clock)
@@ -131,13 +132,13 @@ def command(keep: bool) -> None:
 
 
 def _path() -> str:
-    """The line that makes ``tessera`` a command of the shell, where it is none yet."""
+    """The line that adds ``tessera`` to the shell's path; empty if the shell finds it already."""
     return "" if shutil.which("tessera") else f"\n  export PATH={Path(sys.executable).parent}:$PATH"
 
 
 @contextmanager
 def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
-    """A lab that is gone afterwards, or the default one that stays."""
+    """Starts a lab and removes it at the end of the block; with ``keep``, the default lab, which stays."""
     arguments = ["--nodes", CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
     if keep:
         folder = lab_folder.default_folder()
@@ -189,7 +190,7 @@ def _offered(nodes: Informer[Node]) -> bool:
 async def _run(
     client: Client, watched: InformerGroup, timeline: PodTimeline, slices: Informer[Instaslice], progress: Progress
 ) -> None:
-    """Creates the Deployment and tells what happens until its pod runs on its slice."""
+    """Creates the Deployment and shows the progress until its pod runs on its slice."""
     with progress.step("creating deployment/vllm", f"deployment/vllm asks for {resource_of(PROFILE)}: 1"):
         await client.create(DEPLOYMENTS, DEPLOYMENT, "default")
         await watched.wait_until(lambda: "created" in timeline.times, PATIENCE, "the pod is created")
@@ -231,7 +232,7 @@ def _empty(slices: Informer[Instaslice]) -> bool:
 
 
 def _show(lab: lab_folder.LabState, slices: Informer[Instaslice], progress: Progress) -> None:
-    """The object, the card listing and the map, as a user of the cluster would see them."""
+    """Shows the Instaslice object, the list of cards and the map, as a user of the cluster would see them."""
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     if node is None:
         return

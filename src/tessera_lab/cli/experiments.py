@@ -24,8 +24,8 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
 
     Args:
         experiment: its name.
-        scenarios: names of its scenarios, of which the options may choose some.
-        trial: what the options say.
+        scenarios: names of all its scenarios.
+        trial: values of the options.
     """
     one = _measure(experiment, trial.repeat or 30, trial.seed)
     results: list[Samples] = []
@@ -62,23 +62,23 @@ def _print_result(scenario: str) -> Callable[[str], None]:
 
 
 def format_attribution(attribution: Attribution) -> Iterator[str]:
-    """Formats which waits cause the difference between two means."""
+    """The seconds that each wait adds to the difference between two means."""
     yield f"  {attribution.reference.scenario}: where {attribution.total_saving:.1f} s come from (simulated)"
     for each in attribution.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
     yield f"    {attribution.total_saving:>7.1f} s  together"
     if any(round(each.seconds, 1) < 0 for each in attribution.savings if each.what not in {UNEXPLAINED, PERIOD}):
-        yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"
+        yield "  below 0: without that wait, a periodic check came later by chance; more samples reduce this"
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @report_errors
 def command(output: str) -> None:
-    """Print the cost model that experiments in the lab run on.
+    """Print the cost model of experiments in the lab.
 
-    Numbers marked "calibrated" were chosen so that the reference operator's order of steps comes to Red Hat's means;
-    nobody measured them. The others name their source.
+    Numbers marked "calibrated" are not measured: they were chosen so that the reference operator's order of steps gives
+    Red Hat's means. The others name their source.
     """
     costs = list_costs(CostModel())
     if output == "json":

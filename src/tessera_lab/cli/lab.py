@@ -34,8 +34,8 @@ def lab_options(function: Any) -> Any:
                 default="4xA100-40GB",
                 show_default=True,
                 metavar="CARDS[,CARDS]...",
-                help="One entry a node: 4xA100-40GB; 2xA30+1xH200 for mixed cards; 10*8xH100-80GB for ten alike; 0 for"
-                " a node without cards; 4xA30@rhcos4.15 for another --os.",
+                help="The nodes' cards: 4xA100-40GB for one node; 2xA30+1xH200 for a node with mixed cards;"
+                " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os.",
             ),
             click.option(
                 "--os",
@@ -45,62 +45,69 @@ def lab_options(function: Any) -> Any:
                 help="Operating system of the nodes: ubuntu22.04, ubuntu24.04, rhcos4.15 and others.",
             ),
             click.option(
-                "--kernel", default="", metavar="NAME", help="Their kernel, `uname -r`.  [default: the --os's]"
+                "--kernel",
+                default="",
+                metavar="NAME",
+                help="The nodes' kernel, `uname -r`.  [default: the kernel of --os]",
             ),
             click.option(
                 "--group",
                 "groups",
                 multiple=True,
                 metavar="NAME=CARDS[:MIN-MAX]",
-                help="A node group with a simulated cluster autoscaler, for pods that ask for nvidia.com/gpu:"
-                " gpu=4xA100-40GB:0-3. A node comes after --boot-time.",
+                help="A node group with a simulated cluster autoscaler, for pods that request nvidia.com/gpu:"
+                " gpu=4xA100-40GB:0-3; repeatable. A new node is ready after --boot-time.",
             ),
             click.option(
                 "--idle-time",
                 type=click.FloatRange(0),
                 default=600.0,
                 show_default=True,
-                help="Seconds after which the autoscaler takes an idle node of a group away.",
+                help="Seconds after which the autoscaler removes an idle node of a group.",
+            ),
+            click.option("--virtual-time", is_flag=True, help="Skip simulated waits: `sleep 3600` ends at once."),
+            click.option(
+                "--image-pull", type=click.FloatRange(0), default=0.0, help="Seconds that the pull of an image takes."
             ),
             click.option(
-                "--virtual-time", is_flag=True, help="Leap over simulated waiting: `sleep 3600` ends in no time."
-            ),
-            click.option(
-                "--image-pull", type=click.FloatRange(0), default=0.0, help="Seconds an image takes to arrive."
-            ),
-            click.option(
-                "--slice-latency", type=click.FloatRange(0), default=0.0, help="Seconds a slice takes to make."
+                "--slice-latency", type=click.FloatRange(0), default=0.0, help="Seconds that a card needs for a slice."
             ),
             click.option(
                 "--publish-every",
                 type=click.FloatRange(0, min_open=True),
-                help="Kubelets publish changed capacity on this period in seconds, as real ones do every 10.  [default:"
-                " at once]",
+                help="Period in seconds at which kubelets publish changed capacity; real ones have 10.  [default: at"
+                " once]",
             ),
             click.option(
                 "--boot-time",
                 type=click.FloatRange(0),
                 default=30.0,
                 show_default=True,
-                help="Seconds that a node is away when it reboots, and that one of a --group takes to come.",
+                help="Seconds that a reboot takes, and that a new node of a --group takes.",
             ),
             click.option(
                 "--mig-config",
                 default="dynamic",
                 show_default=True,
                 metavar="LAYOUT",
-                help="Label nvidia.com/mig.config of nodes with cards; '' for none: cards are then offered whole.",
+                help="Value of the label nvidia.com/mig.config of nodes with cards; '' for no label, which offers whole"
+                " cards.",
             ),
             click.option(
                 "--drivers",
                 is_flag=True,
-                help="Machines without drivers, for a ClusterPolicy to bring (examples/drivers). Registries are"
-                " simulated, too.",
+                help="Start nodes without drivers; a ClusterPolicy installs them (examples/drivers), from simulated"
+                " registries.",
             ),
             click.option(
-                "--port", type=click.IntRange(0, 65535), default=0, help="Of the API server; 0 for a free one."
+                "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server; 0 for a free port."
             ),
-            click.option("--tessera/--no-tessera", "installed", default=True, help="Install Tessera (deploy/)."),
+            click.option(
+                "--tessera/--no-tessera",
+                "installed",
+                default=True,
+                help="Install Tessera from deploy/.  [default: install]",
+            ),
         )
     ):
         function = option(function)
@@ -111,9 +118,9 @@ def lab_options(function: Any) -> Any:
 def command() -> None:
     """Start, inspect and stop a simulated cluster on this machine.
 
-    An API server that kubectl works with, a scheduler, workload controllers and one simulated kubelet a node, which
-    speaks the real device-plugin protocol. Tessera is installed in it from deploy/ and runs for real; cards, images
-    and all other containers are simulated.
+    The lab has an API server for kubectl, a scheduler, workload controllers and a simulated kubelet for each node,
+    which uses the real device-plugin protocol. Tessera is installed in it from deploy/ and runs its production code;
+    cards, images and all other containers are simulated.
     """
 
 
@@ -171,11 +178,13 @@ def down(folder: Path | None) -> None:
 
 
 @command.command()
-@click.option("-o", "--output", type=click.Choice(["text", "json", "kubeconfig"]), default="text", help="What to show.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json", "kubeconfig"]), default="text", help="Output format."
+)
 @dir_option
 @report_errors
 def status(folder: Path | None, output: str) -> int:
-    """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
+    """Show the running lab and its kubeconfig. The exit code is 1 if no lab runs."""
     from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
@@ -208,16 +217,16 @@ def smi(folder: Path | None, node: str) -> None:
 
 @command.command()
 @click.argument("node")
-@click.option("--kernel", metavar="NAME", default="", help="Boot into this one, `uname -r`.  [default: the same]")
+@click.option("--kernel", metavar="NAME", default="", help="Boot into this kernel, `uname -r`.  [default: the same]")
 @dir_option
 @report_errors
 def reboot(folder: Path | None, node: str, kernel: str) -> None:
     """Reboot a node, and do not wait for it.
 
-    Every container on it ends, and every MIG instance of its cards is gone; A100 and A30 stay in MIG mode, later cards
-    leave it. Then the node comes up with another boot ID (see `lab up --boot-time`), its pods' containers start again,
-    and the agent lays its cards out as before. Pods that had devices fail, as on real nodes, where kubelet meets them
-    before it has met their device plugin again; what owns them makes new ones.
+    All containers of the node end, and the MIG instances of its cards are lost; A100 and A30 stay in MIG mode, newer
+    cards leave it. After --boot-time (see `lab up`) the node has a new boot ID, its pods' containers start again, and
+    the agent restores the layout of its cards. Pods with devices fail, as on real nodes: kubelet restarts them before
+    their device plugin has registered. Their owner creates new pods.
 
     \b
     Watch it:
@@ -231,10 +240,10 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
 
 
 def _lab_folder(folder: Path | None) -> Path:
-    """The lab that is meant.
+    """The folder of the running lab.
 
     Raises:
-        LabError: no lab runs where the caller says that there is one.
+        LabError: no lab runs in the given folder.
     """
     from tessera_lab.daemon.lab_folder import resolve_folder
 
@@ -246,7 +255,7 @@ def _lab_folder(folder: Path | None) -> Path:
 @dir_option
 @report_errors
 def serve(folder: Path | None, **options: Any) -> None:
-    """Run a lab in the foreground until it is told to end; `up` does this in the background."""
+    """Run a lab in the foreground until it gets a signal; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
     from tessera.cli.base.process import reduce_garbage_collection, start_log
     from tessera_lab.daemon.serve import LabOptions, serve_lab

@@ -1,7 +1,7 @@
-"""Steps on a terminal: a live line with its seconds while a step runs, a line with its time when it is done.
+"""Shows steps on a terminal: a live line with the seconds while a step runs, a line with its time when it is done.
 
-Times stand in one column, and lines fit a terminal of 80 columns. Without a terminal only the finished lines are
-written, so that a log stays readable. Hand-written because the live line is all that is needed: ``rich`` with its
+Times are in one column, and lines fit a terminal of 80 columns. Without a terminal, only the finished lines are
+written, so that a log stays readable. Hand-written because the live line is all that the demo needs: ``rich`` with its
 dependencies is 13 MB, and its import takes 124 ms.
 """
 
@@ -17,7 +17,7 @@ from tessera.clock import Clock
 
 #: Columns of a step's text.
 WIDTH = 66
-#: Pictures of the turning sign before a step that runs, and seconds between two of them.
+#: Frames of the spinner before a running step, and seconds between two frames.
 _FRAMES, _REDRAW_SECONDS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 0.1
 
 
@@ -38,7 +38,7 @@ class Progress:
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:
-        """Shows ``doing`` until the block ends, then ``done`` with the time; a failed block leaves ``doing`` behind."""
+        """Shows ``doing`` until the block ends, then ``done`` with the time; after a failure ``doing`` stays."""
         started = self._clock.monotonic()
         try:
             with self._spinner(doing):
@@ -54,7 +54,7 @@ class Progress:
         say_coloured(f"  {self._painted('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s")
 
     def command(self, line: str) -> None:
-        """Writes a command line whose output follows, as a user would have typed it."""
+        """Writes a command line as a user would type it; its output follows."""
         say_coloured("", self._painted(f"$ {line}", 1))
 
     def _painted(self, text: str, code: int) -> str:

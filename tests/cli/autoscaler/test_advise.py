@@ -35,7 +35,7 @@ def advised(*arguments: str, told: Told) -> str:
 
 
 def test_the_table_ranks_the_label_above_timers_and_says_what_the_sample_supports(rows: str, capsys: Told) -> None:
-    told = advised("--samples", rows, "--unlabelled", *FIVE, told=capsys)
+    told = advised("--samples", rows, "--no-accelerator-label", *FIVE, told=capsys)
     numbered = [line.strip() for line in told.splitlines() if line.strip()[:2] in {"1.", "2.", "3.", "4.", "5."}]
     assert numbered[0].startswith("1. the accelerator label is missing")
     assert numbered[1].startswith("2. replace loop: 100% of its nodes take longer than maxNodeProvisionTime 5m")
@@ -45,7 +45,7 @@ def test_the_table_ranks_the_label_above_timers_and_says_what_the_sample_support
 
 
 def test_json_has_bounds_timers_loops_and_findings(rows: str, capsys: Told) -> None:
-    told = json.loads(advised("--samples", rows, "--labelled", *FIVE, "-o", "json", told=capsys))
+    told = json.loads(advised("--samples", rows, "--accelerator-label", *FIVE, "-o", "json", told=capsys))
     (group,) = told["groups"]
     assert group["current"]["max_node_provision"] == 300
     assert group["loop"]["late"] == 1
@@ -55,12 +55,12 @@ def test_json_has_bounds_timers_loops_and_findings(rows: str, capsys: Told) -> N
 
 
 def test_each_autoscaler_has_its_own_words(rows: str, capsys: Told) -> None:
-    openshift = yaml.safe_load(advised("--samples", rows, "--labelled", "-o", "openshift", told=capsys))
+    openshift = yaml.safe_load(advised("--samples", rows, "--accelerator-label", "-o", "openshift", told=capsys))
     assert openshift["spec"]["maxNodeProvisionTime"] == "15m"
     assert openshift["spec"]["scaleDown"]["enabled"] is True
-    capi = yaml.safe_load(advised("--samples", rows, "--labelled", "-o", "capi", told=capsys))
+    capi = yaml.safe_load(advised("--samples", rows, "--accelerator-label", "-o", "capi", told=capsys))
     assert capi["cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime"] == "15m"
-    flags = advised("--samples", rows, "--labelled", "-o", "flags", told=capsys)
+    flags = advised("--samples", rows, "--accelerator-label", "-o", "flags", told=capsys)
     assert "--max-node-provision-time=15m\n" in flags
     pool = yaml.safe_load(advised("--samples", rows, "-o", "karpenter", told=capsys))
     assert (pool["kind"], pool["metadata"]["name"]) == ("NodePool", "gpu")
@@ -84,17 +84,17 @@ def test_one_sample_shortens_no_timer_and_the_table_says_why(one: str, capsys: T
 
 @pytest.mark.parametrize("form", ["openshift", "capi", "flags"])
 def test_what_is_piped_into_a_cluster_is_told_of_on_standard_error(form: str, one: str, capsys: Told) -> None:
-    arguments = ["--samples", one, "--unlabelled", "--max-node-provision-time", "20m", "-o", form]
+    arguments = ["--samples", one, "--no-accelerator-label", "--max-node-provision-time", "20m", "-o", form]
     assert main(["autoscaler", "advise", *arguments]) == 0
     told = capsys.readouterr()
     assert "20m" in told.out
     assert "2m\n" not in told.out
     assert "1m\n" not in told.out
     assert "  maxNodeProvisionTime kept at 20m: too few samples\n" in told.err
-    assert "unneededTime not below the default of 10m: too few samples; the present one is not known" in told.err
+    assert "unneededTime not below the default of 10m: too few samples; the present timer is unknown" in told.err
     assert "  1. the accelerator label is missing" in told.err
     assert "measure more nodes before timers are cut" in told.err
-    assert ("these timers hold for all node groups" in told.err) is (form != "capi")
+    assert ("these timers apply to all node groups" in told.err) is (form != "capi")
 
 
 def test_karpenters_policy_and_unknown_patience_are_left_as_they_are(one: str, rows: str, capsys: Told) -> None:

@@ -9,7 +9,7 @@ import yaml
 from tessera.cli.main import main
 
 Told = pytest.CaptureFixture[str]
-RATES = ["--per-hour", "6", "--time-to-gpu", "9m", "--node-price", "0.5"]
+RATES = ["--pods-per-hour", "6", "--time-to-gpu", "9m", "--node-price", "0.5"]
 
 
 def warm(*arguments: str, told: Told) -> str:
@@ -33,7 +33,7 @@ def test_a_price_for_waiting_finds_the_cheapest_pool(capsys: Told) -> None:
 
 def test_the_time_may_come_from_a_file(tmp_path: Path, capsys: Told) -> None:
     (tmp_path / "x").write_text("group,ready\na,369\nb,1000\n")
-    arguments = ["autoscaler", "warm", "--per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
+    arguments = ["autoscaler", "warm", "--pods-per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
     assert main([*arguments, "a"]) == 0
     assert "a node takes 6m9s" in capsys.readouterr().out
     assert main([*arguments, "c"]) == 1
@@ -42,7 +42,7 @@ def test_the_time_may_come_from_a_file(tmp_path: Path, capsys: Told) -> None:
 
 def test_what_was_measured_in_the_lab_is_marked_in_every_form(tmp_path: Path, capsys: Told) -> None:
     (tmp_path / "x").write_text("group,ready,simulated\na,369,true\nb,1000,\n")
-    arguments = ["autoscaler", "warm", "--per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
+    arguments = ["autoscaler", "warm", "--pods-per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
 
     def said(group: str, *others: str) -> tuple[str, str]:
         assert main([*arguments, group, *others]) == 0
@@ -54,14 +54,14 @@ def test_what_was_measured_in_the_lab_is_marked_in_every_form(tmp_path: Path, ca
     assert json.loads(said("a", "-o", "json")[0])["simulated"] is True
     placeholders, warning = said("a", "-o", "yaml")
     assert placeholders.startswith(f"# {mark}\n")
-    assert warning == f"warning: {mark}; size no real pool by them\n"
+    assert warning == f"warning: {mark}; do not size a real pool by them\n"
     assert "simulated" not in said("b")[0]
     assert json.loads(said("b", "-o", "json")[0])["simulated"] is False
     assert said("b", "-o", "yaml")[1] == ""
 
 
 def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(capsys: Told) -> None:
-    text = warm("--gpus", "4", "--selector", "pool=gpu", "-o", "yaml", told=capsys)
+    text = warm("--gpus-per-node", "4", "--selector", "pool=gpu", "-o", "yaml", told=capsys)
     assert "&id" not in text
     priority, deployment = yaml.safe_load_all(text)
     assert (priority["kind"], priority["value"]) == ("PriorityClass", -10)
@@ -73,8 +73,8 @@ def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(caps
 @pytest.mark.parametrize(
     ("priority", "says"),
     [
-        ("-1000", "the autoscaler makes no node for a priority of -1000: its cutoff is -10"),
-        ("0", "is not pushed aside by pods that have 0 or no priority"),
+        ("-1000", "the autoscaler makes no node for a pod of priority -1000: its cutoff is -10"),
+        ("0", "a pod with priority 0 or none cannot replace a placeholder"),
         ("-5", ""),
     ],
 )
@@ -89,13 +89,13 @@ def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" is not of the form LABEL=VALUE'),
-        (["--selector", "gpu"], '--selector "gpu" is not of the form LABEL=VALUE'),
-        (["--per-hour", "nan"], "'--per-hour': nan is not a finite number"),
+        (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" does not have the form LABEL=VALUE'),
+        (["--selector", "gpu"], '--selector "gpu" does not have the form LABEL=VALUE'),
+        (["--pods-per-hour", "nan"], "'--pods-per-hour': nan is not a finite number"),
         (["--node-price", "inf"], "'--node-price': inf is not a finite number"),
         (["--max-waiting-share", "nan"], "'--max-waiting-share': nan is not a finite number"),
-        (["--per-hour", "0"], "0.0 is not in the range"),
-        (["--per-hour", "100000"], "need too many warm nodes: at most 1,000 nodes"),
+        (["--pods-per-hour", "0"], "0.0 is not in the range"),
+        (["--pods-per-hour", "100000"], "need too many warm nodes: at most 1,000 nodes"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments: list[str], says: str, capsys: Told) -> None:

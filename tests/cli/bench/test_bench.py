@@ -72,7 +72,7 @@ def test_saved_seconds_are_listed_and_a_zero_has_no_minus() -> None:
 
 def test_a_step_that_saved_less_than_nothing_is_explained() -> None:
     assert attributed(wait=-3.0, overlap=13.0)[-1].startswith(
-        "  below 0: without that wait a look at intervals came later"
+        "  below 0: without that wait, a periodic check came later"
     )
 
 

@@ -16,9 +16,9 @@ def simulated(*arguments: str, told: Told) -> str:
 
 
 def test_a_loop_is_told_line_by_line(capsys: Told) -> None:
-    lines = simulated("--timer", "5m", "--drivers", "built", "--unlabelled", told=capsys).splitlines()
+    lines = simulated("--timer", "5m", "--drivers", "built", "--no-accelerator-label", told=capsys).splitlines()
     assert lines[:3] == [
-        "simulated: nothing of this is measured",
+        "simulated, nothing is measured",
         "drivers built on the node, reference operator, nodes without the accelerator label",
         "maxNodeProvisionTime 5m, unneededTime 5m, delayAfterAdd 5m, maxNodeStartupTime 15m",
     ]
@@ -38,7 +38,7 @@ def test_each_timer_may_be_given_by_itself(capsys: Told) -> None:
 def test_tesseras_order_of_steps_may_be_played(capsys: Told) -> None:
     told = simulated("--drivers", "precompiled", "--operator", "tessera", "--max-nodes", "3", told=capsys)
     assert "Tessera's order of steps" in told
-    assert "1 node made, 0 of them taken away before the cards could be used; 0 time-outs" in told
+    assert "1 node made, 0 of them removed before the cards could be used; 0 time-outs" in told
 
 
 def test_hours_are_a_number(capsys: Told) -> None:

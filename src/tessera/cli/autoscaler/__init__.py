@@ -1,19 +1,22 @@
-"""``tessera autoscaler``: what measured times to a GPU mean for the timers of an autoscaler, and for warm nodes."""
+"""``tessera autoscaler``: computes an autoscaler's timers and the size of a warm pool from measured start times."""
 
 import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
 
-#: A command a file.
+#: Each command is one file.
 COMMANDS: Table = {
     "advise": (
         "tessera.cli.autoscaler.advise",
-        "Say which timers a node group needs, and what is wrong with its own.",
+        "Compute the timers that a node group needs, and find mistakes in its settings.",
     ),
-    "warm": ("tessera.cli.autoscaler.warm", "Size a pool of warm nodes, and make its placeholder pods."),
+    "warm": (
+        "tessera.cli.autoscaler.warm",
+        "Compute the size of a pool of warm nodes, and print its placeholder pods.",
+    ),
 }
 
 
 @click.command(cls=LazyCommands, table=COMMANDS, group="autoscaler", no_args_is_help=True)
 def command() -> None:
-    """Set an autoscaler's timers by measured times to a GPU, and size a pool of warm nodes."""
+    """Compute an autoscaler's timers, and the size of a pool of warm nodes, from measured start times."""

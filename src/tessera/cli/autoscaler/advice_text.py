@@ -1,4 +1,4 @@
-"""Advice as text: for each group what was measured, the timers, what the present ones do, and what is to be done."""
+"""Advice as text: each group's measured times, its timers, the effect of the present timers, and the remedies."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tessera.provisioning.advise.timers import Advice, Bound, Timers
 from tessera.provisioning.options import STARTUP_TAINT
 
 SIMULATED = "simulated: these times come from the lab"
-#: What people call each timer, and the option that says which one is in force.
+#: The name of each timer, and the option that gives its present value.
 TIMERS = {
     "max_node_provision": "maxNodeProvisionTime",
     "max_node_startup": "maxNodeStartupTime",
@@ -32,19 +32,19 @@ OPTIONS = {
 
 
 class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is said of one group.
+    """The advice for one group.
 
     Attributes:
         group: its name.
-        labels: what is known of the accelerator label.
-        simulated: times are the lab's.
-        advice: bounds and timers.
-        current: the timers in force.
-        loop: what the present maxNodeProvisionTime does; None where it or the times are not known.
-        advised_loop: the same for the advised one.
-        empty_loop: what the present unneededTime does to nodes without the label; None where they have it.
-        karpenter: its nodes are Karpenter's, which knows of these timers only ``unneeded``, as consolidateAfter.
-        findings: worst first.
+        labels: its accelerator label.
+        simulated: True for times of a lab.
+        advice: bounds and advised timers.
+        current: the present timers.
+        loop: effect of the present maxNodeProvisionTime; None if the timer or the times are unknown.
+        advised_loop: effect of the advised maxNodeProvisionTime.
+        empty_loop: effect of the present unneededTime on nodes without the label; None if they have it.
+        karpenter: True for nodes of Karpenter, which has only the timer ``unneeded``, as consolidateAfter.
+        findings: mistakes, worst first.
     """
 
     group: str
@@ -62,7 +62,7 @@ class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
 def build_group_advice(
     times: GroupTimes, advice: Advice, current: Timers, labels: Labels, found: tuple[Finding, ...], *, karpenter: bool
 ) -> GroupAdvice:
-    """The parts as one value; Karpenter has no timers that loop."""
+    """The advice from its parts; Karpenter has no timers by which nodes are replaced again and again."""
     return GroupAdvice(
         group=times.group,
         labels=labels,
@@ -77,14 +77,14 @@ def build_group_advice(
     )
 
 
-def advice_lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Iterator[str]:
+def advice_lines(groups: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Iterator[str]:
     """The report.
 
     Args:
-        told: each group's.
-        cluster: what concerns all groups.
+        groups: the advice for each group.
+        cluster: findings about all groups.
     """
-    for place, each in enumerate(told):
+    for place, each in enumerate(groups):
         if place:
             yield ""
         yield f"node group {each.group or '(no name)'}" + (f"   ({SIMULATED})" if each.simulated else "")
@@ -93,7 +93,7 @@ def advice_lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -
         yield from _loops(each)
         yield from finding_lines(each.findings)
     if cluster:
-        yield from [""] if told else []
+        yield from [""] if groups else []
         yield "all node groups"
         yield from finding_lines(cluster)
 
@@ -119,15 +119,15 @@ def _bound(bound: Bound) -> str:
 
 def _timers(each: GroupAdvice) -> Iterator[str]:
     yield f"  {'timer':<34}{'now':>14}{'advised':>9}"
-    reasons = dict(kept_timers(each))
+    reasons = dict(unshortened_timers(each))
     for field, name in {"unneeded": "consolidateAfter"}.items() if each.karpenter else TIMERS.items():
         now, then = getattr(each.current, field), getattr(each.advice.timers, field)
         why = f"   {reasons[field]}" if field in reasons else ""
         yield f"  {name:<34}{_known(now):>14}{_known(then):>9}{why}"
 
 
-def kept_timers(each: GroupAdvice) -> Iterator[tuple[str, str]]:
-    """The timers that are not as short as what was measured, with what keeps them: ``kept at 15m: too few samples``."""
+def unshortened_timers(each: GroupAdvice) -> Iterator[tuple[str, str]]:
+    """The timers that stay longer than the measured times, with the reason: ``kept at 15m: too few samples``."""
     for field, why in each.advice.kept.items():
         now, then = getattr(each.current, field), getattr(each.advice.timers, field)
         if each.karpenter and field != "unneeded":
@@ -144,12 +144,12 @@ def _known(seconds: float | None) -> str:
 
 
 def _loops(each: GroupAdvice) -> Iterator[str]:
-    told = (
+    loops = (
         ("maxNodeProvisionTime", "now", each.loop),
         ("maxNodeProvisionTime", "advised", each.advised_loop if each.advised_loop != each.loop else None),
         ("no label, empty nodes kept", "now", each.empty_loop),
     )
-    for timer, name, loop in told:
+    for timer, name, loop in loops:
         if loop is not None:
             yield (
                 f"  with {timer} {span(loop.timer)} ({name}): {loop.late:.0%} of nodes replaced "
@@ -164,7 +164,7 @@ def _cost(loop: ReplaceLoop) -> str:
 
 
 def finding_lines(found: Sequence[Finding]) -> Iterator[str]:
-    """Numbered, each with what to do about it."""
+    """The findings with numbers, each with its remedy."""
     for number, each in enumerate(found, start=1):
         yield f"  {number}. {each.text}"
         if each.remedy:
@@ -174,17 +174,17 @@ def finding_lines(found: Sequence[Finding]) -> Iterator[str]:
 def print_for_autoscaler(
     groups: Sequence[GroupAdvice], cluster: Sequence[Finding], facts: ClusterFacts, form: str
 ) -> None:
-    """Prints it.
+    """Prints advice as settings of an autoscaler, and findings and notes on standard error.
 
     Args:
-        groups: each group's advice.
-        cluster: what concerns all groups.
-        facts: of the cluster's autoscaler.
+        groups: the advice for each group.
+        cluster: findings about all groups.
+        facts: facts about the cluster's autoscaler.
         form: one of :data:`tessera.provisioning.advise.emit.FORMATS`.
     """
     advices = [each.advice for each in groups]
     longest = emit.longest(advices)
-    for line in (*_first(groups, cluster), *_notes(form, longest.max_node_startup)):
+    for line in (*_warnings(groups, cluster), *_notes(form, longest.max_node_startup)):
         say(line, err=True)
     match form:
         case "openshift":
@@ -202,36 +202,36 @@ def print_for_autoscaler(
             say_document(yaml.safe_dump_all(pools, sort_keys=False))
 
 
-def _first(groups: Sequence[GroupAdvice], cluster: Sequence[Finding]) -> Iterator[str]:
-    """What stands in the table and not in what is printed."""
+def _warnings(groups: Sequence[GroupAdvice], cluster: Sequence[Finding]) -> Iterator[str]:
+    """The parts of the table that settings of an autoscaler do not contain."""
     if any(each.simulated for each in groups):
-        yield f"warning: {SIMULATED}; set no real timer by them"
+        yield f"warning: {SIMULATED}; do not set a real timer by them"
     for each in groups:
-        said = [*_kept(each), *finding_lines(each.findings)]
-        if said:
+        lines = [*_unshortened_lines(each), *finding_lines(each.findings)]
+        if lines:
             yield f"node group {each.group or '(no name)'}"
-            yield from said
+            yield from lines
     if cluster:
         yield "all node groups"
         yield from finding_lines(cluster)
 
 
-def _kept(each: GroupAdvice) -> Iterator[str]:
-    for timer, why in kept_timers(each):
-        ask = ""
+def _unshortened_lines(each: GroupAdvice) -> Iterator[str]:
+    for timer, why in unshortened_timers(each):
+        hint = ""
         if getattr(each.current, timer) is None and getattr(each.advice.timers, timer) is not None:
-            ask = f"; the present one is not known: if it is longer, give {OPTIONS[timer]}"
+            hint = f"; the present timer is unknown: if it is longer, give {OPTIONS[timer]}"
         name = "consolidateAfter" if each.karpenter else TIMERS[timer]
-        yield f"  {name} {why}{ask}"
+        yield f"  {name} {why}{hint}"
 
 
 def _notes(form: str, startup: float | None) -> Iterator[str]:
-    """What the form cannot say, or does beside what it says."""
+    """Notes on settings that the form cannot express, and on its side effects."""
     if form in {"openshift", "flags"}:
-        yield "note: these timers hold for all node groups, also for those that were not measured; -o capi is for one"
+        yield "note: these timers apply to all node groups, measured or not; -o capi prints them for each group"
     if form == "openshift" and startup is not None:
-        yield "note: it has no field for maxNodeStartupTime; annotate the MachineSets: -o capi"
+        yield "note: ClusterAutoscaler has no field for maxNodeStartupTime; annotate the MachineSets: -o capi"
     if form == "flags" and startup is not None:
-        yield "note: a cluster autoscaler before 1.35 has no --max-node-startup-time and does not start with it"
+        yield "note: a cluster autoscaler before 1.35 does not know --max-node-startup-time and does not start with it"
     if form == "karpenter":
-        yield "note: startupTaints is one list: add what the NodePool has in it already"
+        yield "note: startupTaints is one list: add the taints that the NodePool has already"

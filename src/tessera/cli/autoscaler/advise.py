@@ -1,4 +1,4 @@
-"""``tessera autoscaler advise``: timers from measured times, and what the present ones do."""
+"""``tessera autoscaler advise``: computes timers from measured times, and shows the effect of the present timers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,27 +26,28 @@ _DURATION = Duration()
     "--samples",
     type=FILE,
     metavar="FILE",
-    help="Times from a file instead of the cluster: CSV or JSON with group, and provision, startup or ready (seconds"
-    " from request, registration or Ready until the cards are usable); or records, as tessera provisioning report"
-    " -o json prints them; or results of tessera bench autoscale. - reads standard input.",
+    help="Read times from this file, not the cluster: CSV or JSON with group, and provision, startup or ready (seconds"
+    " from the request, the registration or Ready until the cards are usable); or the output of tessera provisioning"
+    " report -o json; or results of tessera bench autoscale. - reads standard input.",
 )
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this node group; repeatable.")
 @click.option(
-    "--labelled/--unlabelled",
+    "--accelerator-label/--no-accelerator-label",
+    "labelled",
     default=None,
-    help="Whether nodes carry the provider's accelerator label from registration on.  [default: as the cluster says]",
+    help="Assume that new nodes register with, or without, the cloud's accelerator label.  [default: read the cluster]",
 )
-@click.option("--karpenter", is_flag=True, help="Karpenter makes the nodes.  [default: as the cluster says]")
-@click.option("--max-node-provision-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
-@click.option("--max-node-startup-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
-@click.option("--unneeded-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
-@click.option("--delay-after-add", type=_DURATION, help="The timer in force.  [default: the cluster's]")
+@click.option("--karpenter", is_flag=True, help="Assume that Karpenter makes the nodes.  [default: read the cluster]")
+@click.option("--max-node-provision-time", type=_DURATION, help="The present timer.  [default: the cluster's]")
+@click.option("--max-node-startup-time", type=_DURATION, help="The present timer.  [default: the cluster's]")
+@click.option("--unneeded-time", type=_DURATION, help="The present timer.  [default: the cluster's]")
+@click.option("--delay-after-add", type=_DURATION, help="The present timer.  [default: the cluster's]")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json", "openshift", "capi", "flags", "karpenter"]),
     default="table",
-    help="How to show it: for people, for programs, or in an autoscaler's own words.",
+    help="Output format: a table, JSON, or settings for an autoscaler.",
 )
 @cluster_options
 @report_errors
@@ -61,17 +62,17 @@ def command(
     context: str | None,
     **timers: float | None,
 ) -> None:
-    """Say which timers a node group needs, what the present ones do, and what else is wrong.
+    """Compute the timers that a node group needs, show the effect of the present ones, and find other mistakes.
 
-    Every bound is free of assumptions about the distribution, and says which quantile the sample supports: p99 needs
-    299 nodes. With fewer, or where nodes were lost, no timer is advised that is shorter than the present one or the
-    autoscaler's default. In an autoscaler's own words the findings go to standard error. The exit code is 0 whatever
-    is found.
+    The bounds assume nothing about the distribution of times, and each names the quantile that the sample supports: p99
+    needs 299 nodes. If there are fewer, or if nodes were lost, the command advises no timer that is shorter than the
+    present one or the autoscaler's default. With settings for an autoscaler (-o), the findings go to standard error.
+    Findings do not change the exit code.
 
     \b
     Examples:
       tessera autoscaler advise
-      tessera autoscaler advise --samples times.csv --max-node-provision-time 5m --unlabelled
+      tessera autoscaler advise --samples times.csv --max-node-provision-time 5m --no-accelerator-label
       tessera autoscaler advise -o openshift |
         oc apply --server-side --force-conflicts --field-manager=tessera -f -
       tessera autoscaler advise -o capi
@@ -89,21 +90,21 @@ def command(
         raise CommandError(
             "error: no times were measured"
             + (f" of node group {', '.join(groups)}" if groups else "")
-            + "; records are made as nodes come (tessera provisioning report), or give a file with --samples"
+            + "; the controller records each new node (tessera provisioning report), or give a file with --samples"
         )
-    of_karpenter = karpenter or output == "karpenter"
-    told = [
-        _advise_group(each, facts, timers, labelled, of_karpenter or each.group in facts.karpenter) for each in times
+    all_karpenter = karpenter or output == "karpenter"
+    groups_advice = [
+        _advise_group(each, facts, timers, labelled, all_karpenter or each.group in facts.karpenter) for each in times
     ]
     match output:
         case "table":
-            say(*advice_lines(told, cluster))
+            say(*advice_lines(groups_advice, cluster))
         case "json":
-            say_json({"groups": told, "cluster": cluster})
+            say_json({"groups": groups_advice, "cluster": cluster})
         case _:
             from tessera.cli.autoscaler.advice_text import print_for_autoscaler
 
-            print_for_autoscaler(told, cluster, facts, output)
+            print_for_autoscaler(groups_advice, cluster, facts, output)
 
 
 def _advise_group(
@@ -123,14 +124,14 @@ def _advise_group(
         times,
         labelled=True if karpenter else labels.starts,
         current=current,
-        defaults=Timers() if karpenter else DEFAULTS,  # an empty node of Karpenter's goes at once by default
+        defaults=Timers() if karpenter else DEFAULTS,  # by default, Karpenter removes an empty node at once
     )
     found = findings(times, advice, current, labels=labels, karpenter=karpenter)
     return build_group_advice(times, advice, current, labels, found, karpenter=karpenter)
 
 
 def _with_never_ready(times: "tuple[GroupTimes, ...]", facts: "ClusterFacts") -> "tuple[GroupTimes, ...]":
-    """Also the groups of which nothing is measured since the autoscaler makes no node of them."""
+    """Adds the groups without measured times whose nodes the autoscaler never counts as ready."""
     from tessera.provisioning.advise.samples import GroupTimes
 
     measured = {each.group for each in times}

@@ -1,8 +1,8 @@
-"""What a cluster says of its autoscaler: timers in force, accelerator labels, priorities, and Tessera's records.
+"""Reads the facts about a cluster's autoscaler: present timers, accelerator labels, priorities, Tessera's records.
 
-Read are OpenShift's ClusterAutoscaler, the flags of a Deployment that runs the cluster autoscaler, annotations of
-MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that ask for cards. What is not there, or may
-not be read, is unknown.
+The sources are OpenShift's ClusterAutoscaler, the flags of a Deployment that runs the cluster autoscaler, annotations
+of MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that request cards. A fact is unknown if
+its object does not exist or the user may not read it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,17 +42,17 @@ NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a cluster.
+    """Facts about a cluster's autoscaler and node groups.
 
     Attributes:
-        settings: of the autoscaler as a whole.
-        labels: of the nodes that are there, by node group: name and value of the label that all of them carry, or None.
-        sets: what MachineSets and MachineDeployments say, by node group.
-        karpenter: node groups that are Karpenter's: for how long it keeps an empty node, seconds; None if for ever.
-        expendable: pods that ask for cards and for which no node is made.
+        settings: the autoscaler's settings for all node groups.
+        labels: by node group, name and value of the accelerator label that all present nodes have, or None.
+        sets: settings of MachineSets and MachineDeployments, by node group.
+        karpenter: by node group of Karpenter, the seconds for which it keeps an empty node; None for ever.
+        expendable: pods that request cards and for which the autoscaler makes no node.
         sliced: node groups whose nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
-        unmanaged: nodes of no group that is autoscaled, with the accelerator label that they carry, which offer no
-            ``nvidia.com/gpu``.
+        unmanaged: nodes without an autoscaled group that have an accelerator label and offer no ``nvidia.com/gpu``;
+            with the label.
     """
 
     settings: Settings = Settings()
@@ -64,7 +64,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     unmanaged: tuple[tuple[str, str], ...] = ()
 
     def labelled(self, group: str) -> Labels:
-        """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
+        """The accelerator label of a group. A template is preferred to nodes, which may have got the label later."""
         own, sliced = self.sets.get(group), group in self.sliced
         if own is not None and own.labels is not None:
             found = accelerator(own.labels, (CAPI_ACCELERATOR,))
@@ -77,12 +77,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types, sliced=sliced)
 
     def never_ready(self) -> tuple[str, ...]:
-        """Groups whose nodes the autoscaler waits for without end; Karpenter needs no label and looks at none."""
+        """Groups whose nodes never become ready for the autoscaler; Karpenter does not use the label."""
         found = {name: self.labelled(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
         return tuple(sorted(name for name, each in found.items() if each.there and each.sliced))
 
     def timers(self, group: str) -> Timers:
-        """The timers in force for a group: its own where it has some."""
+        """The present timers of a group: its own if it sets some, else the autoscaler's."""
         if group in self.karpenter:
             return Timers(unneeded=self.karpenter[group])
         own = self.sets.get(group)
@@ -92,7 +92,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.settings.timers, **known)
 
     def annotation_group(self, group: str) -> str:
-        """What annotations of the group's MachineSet begin with."""
+        """The API group with which annotations of the group's MachineSet begin."""
         return self.sets[group].api_group if group in self.sets else CAPI_GROUP
 
 
@@ -100,22 +100,22 @@ NOTHING = ClusterFacts()
 
 
 async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
-    """A cluster's measured times and what is known of its autoscaler."""
+    """A cluster's measured times, and the facts about its autoscaler."""
     times = from_records(await _records(client))
     nodes = (await client.list(NODES)).items
     settings = await _settings(client)
     sets: dict[str, SetFacts] = {}
-    for resource in SETS:  # owners after what they own, so that what they say is said last
+    for resource in SETS:  # owners come after their sets, so their settings win
         sets |= facts_of_sets(await _listed(client, resource), resource.group, sets)
-    pools = {str(each["metadata"]["name"]): _kept_empty(each) for each in await _listed(client, NODE_POOLS)}
-    seen = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
+    pools = {str(each["metadata"]["name"]): _consolidate_after(each) for each in await _listed(client, NODE_POOLS)}
+    used = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
     return times, ClusterFacts(
         settings=settings,
         labels=labels_of_groups(nodes),
         sliced=sliced_groups(nodes),
         unmanaged=unmanaged(nodes, sets),
         sets=sets,
-        karpenter=dict.fromkeys(seen) | pools,
+        karpenter=dict.fromkeys(used) | pools,
         expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
     )
 
@@ -125,13 +125,13 @@ async def _records(client: Client) -> tuple[ProvisioningRecord, ...]:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
     except NotFound:
         return ()
-    book = ProvisioningHistory(SAMPLE_ROWS)
-    book.load(found.data)
-    return book.nodes.values()
+    history = ProvisioningHistory(SAMPLE_ROWS)
+    history.load(found.data)
+    return history.nodes.values()
 
 
 async def _settings(client: Client) -> Settings:
-    """OpenShift's object, or the flags of whatever Deployment is called after the cluster autoscaler."""
+    """Settings of OpenShift's object, or of a Deployment with cluster-autoscaler in its name."""
     try:
         found = await client.get(CLUSTER_AUTOSCALERS, "default")
         return from_openshift(found)
@@ -144,14 +144,14 @@ async def _settings(client: Client) -> Settings:
 
 
 async def _listed(client: Client, resource: Resource[Any]) -> list[dict[str, Any]]:
-    """All objects of a kind; none where the cluster does not serve it or they may not be read."""
+    """All objects of a kind; none if the cluster does not serve it or the user may not read it."""
     try:
         return list((await client.list(resource)).items)
     except ApiError:
         return []
 
 
-def _kept_empty(pool: Mapping[str, Any]) -> float | None:
+def _consolidate_after(pool: Mapping[str, Any]) -> float | None:
     """A NodePool's ``consolidateAfter``, seconds; None for Never, or for what cannot be read."""
     disruption = (pool.get("spec") or {}).get("disruption") or {}
     try:
@@ -165,27 +165,27 @@ def _expendable(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
         sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"
             for pod in pods
-            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and _asks_for_cards(pod)
+            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and _requests_cards(pod)
         )
     )
 
 
-def _asks_for_cards(pod: Pod) -> bool:
+def _requests_cards(pod: Pod) -> bool:
     return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
 
 
-#: Annotations of nodes that Cluster API or OpenShift made: there the autoscaler is Cluster API's.
+#: Annotations of nodes that Cluster API or OpenShift made; their autoscaler is Cluster API's.
 _MACHINE_ANNOTATIONS = ("cluster.x-k8s.io/machine", "machine.openshift.io/machine")
 _DOMAIN, _WHOLE = "nvidia.com/", "nvidia.com/gpu"
 
 
 def accelerator(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, str] | None:
-    """Name and value of the first of these labels that is there."""
+    """Name and value of the first of these labels that exists; None without any."""
     return next(((name, labels[name]) for name in names if name in labels), None)
 
 
 def labels_of_groups(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]:
-    """By node group: name and value of the accelerator label that all of its nodes carry, or None."""
+    """By node group: name and value of the accelerator label that all of its nodes have, or None."""
     found: dict[str, tuple[str, str] | None] = {}
     for node in nodes:
         group = _group(node)
@@ -196,14 +196,14 @@ def labels_of_groups(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]
 
 
 def sliced_groups(nodes: Iterable[Node]) -> frozenset[str]:
-    """Node groups with a node that offers slices or renamed shares, or is about to, and no ``nvidia.com/gpu``."""
+    """Node groups with a node that offers slices or renamed shares, now or soon, and no ``nvidia.com/gpu``."""
     return frozenset(_group(node) for node in nodes if _group(node) and _sliced(node))
 
 
 def unmanaged(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> tuple[tuple[str, str], ...]:
-    """Nodes of no autoscaled group that carry an accelerator label and offer no ``nvidia.com/gpu``; with the label.
+    """Nodes without an autoscaled group that have an accelerator label and offer no ``nvidia.com/gpu``; with the label.
 
-    Whether a cloud's own group is autoscaled is nowhere in the cluster; of those nothing is said.
+    The cluster does not record if a cloud's own node group is autoscaled, so its nodes are left out.
     """
     return tuple(sorted(_unmanaged(nodes, sets)))
 
@@ -221,7 +221,7 @@ def _group(node: Node) -> str:
 
 
 def _accelerator(node: Node) -> tuple[str, str] | None:
-    """The label that the autoscaler looks for on a node: another provider's does nothing."""
+    """The accelerator label that the autoscaler uses on this node; labels of other providers have no effect."""
     if any(name in node.metadata.annotations for name in _MACHINE_ANNOTATIONS):
         return accelerator(node.metadata.labels, (CAPI_ACCELERATOR,))
     scheme = (node.spec.provider_id or "").partition(":")[0]

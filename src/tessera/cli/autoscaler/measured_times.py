@@ -1,4 +1,4 @@
-"""Where times come from: a file, or the records of the cluster that kubectl would use."""
+"""Reads measured times from a file, or from the records of a cluster."""
 
 import asyncio
 from pathlib import Path
@@ -24,12 +24,12 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 def times_and_facts(
     samples: Path | None, kubeconfig: Path | None, context: str | None
 ) -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
-    """The measured times, and what is known of the autoscaler: nothing where the times come from a file.
+    """The measured times, and the facts about the autoscaler; there are none if the times come from a file.
 
     Args:
         samples: the file; None for the cluster.
-        kubeconfig: as the option.
-        context: as the option.
+        kubeconfig: value of the option.
+        context: value of the option.
 
     Raises:
         CommandError: the file has mistakes.
@@ -39,11 +39,11 @@ def times_and_facts(
     if samples is not None:
         return _read(samples), NOTHING
 
-    async def asked() -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
+    async def read() -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
         async with connect("tessera-autoscaler", kubeconfig, context) as client:
             return await read_cluster(client)
 
-    return asyncio.run(asked())
+    return asyncio.run(read())
 
 
 def _read(file: Path) -> "tuple[GroupTimes, ...]":
@@ -64,11 +64,11 @@ def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:
 
     Args:
         text: its content.
-        name: for messages.
+        name: its name in messages.
 
     Raises:
         FileRefused: rows have mistakes.
-        ValueError: records or results have; the text names file, place and fault.
+        ValueError: records or results have mistakes; the text names file, place and mistake.
     """
     loaded = _first(text)
     if isinstance(loaded, dict) and "results" in loaded:
@@ -79,7 +79,7 @@ def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:
 
 
 def _first(text: str) -> Any:
-    """The JSON value of the text or of its first line; the first one of a list; None for other text."""
+    """The JSON value of the text or of its first line; the first element of a list; None for other text."""
     for part in (text, text.lstrip().partition("\n")[0]):
         try:
             loaded = msgspec.json.decode(part)

@@ -1,4 +1,4 @@
-"""Settings of a cluster autoscaler, out of OpenShift's object or out of the flags of its Deployment. Pure."""
+"""Reads a cluster autoscaler's settings: OpenShift's object, the flags of a Deployment, MachineSets. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -25,13 +25,13 @@ _GPU_TOTAL, _CUTOFF, _SCALE_DOWN = "gpu-total", "expendable-pods-priority-cutoff
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all node groups.
+    """Settings for all node groups.
 
     Attributes:
-        timers: in force; None in each where no autoscaler is seen.
-        gpu_types: types of cards that it has limits for.
+        timers: the present timers; each is None if no autoscaler was found.
+        gpu_types: types of cards for which it has limits.
         cutoff: pods of a lower priority cause no scale-up.
-        scale_down: whether it takes nodes away; None if nobody says so.
+        scale_down: True if it removes nodes; None if no object sets it.
     """
 
     timers: Timers = Timers()
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_openshift(scaler: Mapping[str, Any]) -> Settings:
-    """Settings of a ClusterAutoscaler; what it does not say is the autoscaler's default."""
+    """Settings of a ClusterAutoscaler object; missing fields have the autoscaler's defaults."""
     spec = _object(scaler.get("spec"))
     down = _object(spec.get("scaleDown"))
     gpus = _object(spec.get("resourceLimits")).get("gpus")
@@ -60,7 +60,7 @@ def from_openshift(scaler: Mapping[str, Any]) -> Settings:
 
 
 def from_deployment(deployment: Mapping[str, Any]) -> Settings:
-    """Settings by the flags of a Deployment's containers."""
+    """Settings from the flags of a Deployment's containers."""
     timers: dict[str, str] = {}
     types: list[str] = []
     cutoff, scale_down = CUTOFF, None
@@ -79,14 +79,14 @@ def from_deployment(deployment: Mapping[str, Any]) -> Settings:
 
 
 def override_timers(timers: Timers, **texts: object) -> Timers:
-    """Timers with those replaced that are written in an object; what cannot be read is left as it is."""
+    """The timers, replaced by those that an object sets; a text that is not a duration changes nothing."""
     found = {}
     for name, text in texts.items():
         try:
             if text:
                 found[name] = parse_duration(str(text))
         except ValueError:
-            continue  # the autoscaler refuses it as well
+            continue  # the autoscaler refuses it too
     return msgspec.structs.replace(timers, **found)
 
 
@@ -104,7 +104,7 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-#: MachineDeployments last.
+#: Kinds of node groups; MachineDeployments last, since they own MachineSets.
 SETS = (
     Resource(OPENSHIFT_GROUP, "v1beta1", "machinesets", "MachineSet", True, dict[str, Any]),
     Resource(CAPI_GROUP, "v1beta1", "machinesets", "MachineSet", True, dict[str, Any]),
@@ -115,22 +115,22 @@ _OPTIONS = {
     "maxnodestartuptime": "max_node_startup",
     "scaledownunneededtime": "unneeded",
 }
-#: Without it the autoscaler leaves a set alone (``nodeGroupMinSizeAnnotationKey``).
+#: The autoscaler manages only sets with this annotation (``nodeGroupMinSizeAnnotationKey``).
 _SIZE = "/cluster-api-autoscaler-node-group-min-size"
 
-#: Label of a MachineDeployment: what the cluster's topology calls it, and what its nodes' group is called after.
+#: Label of a MachineDeployment with its name in the cluster's topology, which is the name of its nodes' group.
 _TOPOLOGY = "topology.cluster.x-k8s.io/deployment-name"
 
 
 class SetFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one set says.
+    """Settings of one MachineSet or MachineDeployment.
 
     Attributes:
-        api_group: of its kind; its annotations begin with it.
-        timers: the node group's own; None in each that it leaves to the autoscaler.
-        labels: of the nodes to come; None where the set does not decide that.
+        api_group: the API group of its kind; its annotations begin with it.
+        timers: the node group's own timers; each is None if the autoscaler's holds.
+        labels: labels of its new nodes; None if the kind does not set labels.
         owner: name of its MachineDeployment; empty for none.
-        autoscaled: the cluster autoscaler manages it: it, or its owner, says how large it may be.
+        autoscaled: True if the cluster autoscaler manages it: the set or its owner has a minimum size.
     """
 
     api_group: str
@@ -143,12 +143,12 @@ class SetFacts(msgspec.Struct, frozen=True, kw_only=True):
 def facts_of_sets(
     items: Iterable[Mapping[str, Any]], api_group: str, known: Mapping[str, SetFacts]
 ) -> dict[str, SetFacts]:
-    """What sets of one kind say, by name; sets that are known already take over what their owners say.
+    """Settings of the sets of one kind, by name; also known sets that take over settings of their owners.
 
     Args:
         items: the objects.
-        api_group: of their kind.
-        known: what the sets say that were read before.
+        api_group: the API group of their kind.
+        known: settings of the sets that were read before.
     """
     found: dict[str, SetFacts] = {}
     for item in items:
@@ -179,7 +179,7 @@ def _facts(item: Mapping[str, Any], api_group: str) -> SetFacts:
 
 
 def _template_labels(item: Mapping[str, Any]) -> dict[str, str]:
-    """``spec.template.spec.metadata.labels``: not those of the Machine, which stand one step higher."""
+    """``spec.template.spec.metadata.labels``: labels of nodes, not of Machines (``spec.template.metadata.labels``)."""
     found: Any = item
     for step in ("spec", "template", "spec", "metadata", "labels"):
         found = found.get(step) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""``tessera autoscaler warm``: how many nodes to keep warm, and the placeholder pods that do it."""
+"""``tessera autoscaler warm``: computes how many nodes to keep warm, and prints the placeholder pods for them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,31 +15,55 @@ if TYPE_CHECKING:
     from tessera.provisioning.advise.samples import GroupTimes
     from tessera.provisioning.advise.warm import WarmPool
 
-#: Priority of a pod that says nothing, without a global default.
+#: Priority of a pod without a PriorityClass, if no class is the global default.
 _ORDINARY = 0
 
 
 @click.command()
-@click.option("--per-hour", type=Number(min=0, min_open=True), required=True, help="Pods that need a node.")
-@click.option("--time-to-gpu", type=Duration(), help="Of a new node.  [default: the mean of the cluster's records]")
-@click.option("--samples", type=FILE, metavar="FILE", help="Times from a file, as for advise.")
-@click.option("--group", metavar="NAME", help="Only this node group's times.")
-@click.option("--node-price", type=Number(min=0), default=1.0, show_default=True, help="Of a node, an hour.")
-@click.option("--wait-price", type=Number(min=0), help="Of a pod's waiting, an hour: find the cheapest pool.")
+@click.option(
+    "--pods-per-hour",
+    "per_hour",
+    type=Number(min=0, min_open=True),
+    required=True,
+    help="New pods in an hour, each of which needs a node.",
+)
+@click.option(
+    "--time-to-gpu",
+    type=Duration(),
+    help="Time until a new node's cards can be used.  [default: the mean of the cluster's records]",
+)
+@click.option("--samples", type=FILE, metavar="FILE", help="Read times from this file, as tessera autoscaler advise.")
+@click.option("--group", metavar="NAME", help="Use the times of this node group only.")
+@click.option("--node-price", type=Number(min=0), default=1.0, show_default=True, help="Price of a node for an hour.")
+@click.option(
+    "--wait-price", type=Number(min=0), help="Price of an hour of a pod's waiting; then the cheapest pool is chosen."
+)
 @click.option(
     "--max-waiting-share",
     type=Number(0, 1, min_open=True),
     default=0.05,
     show_default=True,
-    help="Largest share of pods that may wait; the smallest pool that keeps it is chosen.",
+    help="Largest share of pods that may wait for a node; without --wait-price the smallest such pool is chosen.",
 )
-@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="Cards of a node.")
-@click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What a placeholder asks for.")
-@click.option("--selector", "selectors", multiple=True, metavar="LABEL=VALUE", help="Nodes of the pool; repeatable.")
 @click.option(
-    "--priority", type=int, help="Of a placeholder.  [default: -10, or the cluster's cutoff where that is higher]"
+    "--gpus-per-node", "gpus", type=click.IntRange(1), default=1, show_default=True, help="Cards of one node."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="How to show it.")
+@click.option("--resource", default="nvidia.com/gpu", show_default=True, help="Resource that placeholders request.")
+@click.option(
+    "--selector", "selectors", multiple=True, metavar="LABEL=VALUE", help="Label of the pool's nodes; repeatable."
+)
+@click.option(
+    "--priority",
+    type=int,
+    help="Priority of placeholders.  [default: -10, or the autoscaler's cutoff if that is higher]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    help="Output format; yaml prints the placeholder pods.",
+)
 @cluster_options
 @report_errors
 def command(
@@ -59,16 +83,18 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Size a pool of warm nodes: placeholder pods that any real pod pushes aside.
+    """Compute the size of a pool of warm nodes.
 
-    From how often pods come, how long a node takes and what an idle node costs. -o yaml prints the placeholders, with a
-    priority that the autoscaler still makes nodes for.
+    Placeholder pods of low priority keep the nodes warm; the scheduler evicts a placeholder when a real pod needs its
+    place. The size follows from the number of new pods in an hour, the start time of a node and the price of an idle
+    node. -o yaml prints the placeholders. Their priority is low, but high enough that the autoscaler makes nodes for
+    them.
 
     \b
     Examples:
-      tessera autoscaler warm --per-hour 6 --time-to-gpu 9m --node-price 0.53
-      tessera autoscaler warm --per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
-      tessera autoscaler warm --per-hour 6 --gpus 4 -o yaml | kubectl apply -f -
+      tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53
+      tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
+      tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o yaml | kubectl apply -f -
     """
     from tessera.cli.autoscaler.advice_text import SIMULATED
     from tessera.provisioning.advise.findings import span
@@ -87,7 +113,7 @@ def command(
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
         _warn(chosen_priority, cutoff)
         if simulated:
-            say(f"warning: {SIMULATED}; size no real pool by them", err=True)
+            say(f"warning: {SIMULATED}; do not size a real pool by them", err=True)
             say(f"# {SIMULATED}")
         _print_placeholders(chosen.nodes, resource, gpus, selector, chosen_priority)
         return
@@ -113,18 +139,18 @@ def _selector(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise CommandError(f'error: --selector "{text[:80]}" is not of the form LABEL=VALUE')
+            raise CommandError(f'error: --selector "{text[:80]}" does not have the form LABEL=VALUE')
         found[name] = value
     return found
 
 
 def _warn(priority: int, cutoff: int) -> None:
-    """Says where placeholders of this priority do nothing, or too much."""
+    """Prints a warning if the autoscaler makes no nodes for this priority, or if pods cannot evict placeholders."""
     if priority < cutoff:
-        text = f"the autoscaler makes no node for a priority of {priority}: its cutoff is {cutoff}"
+        text = f"the autoscaler makes no node for a pod of priority {priority}: its cutoff is {cutoff}"
         say(f"warning: {text}; give --priority {cutoff} or lower the cutoff", err=True)
     if priority >= _ORDINARY:
-        text = f"a placeholder of priority {priority} is not pushed aside by pods that have {_ORDINARY} or no priority"
+        text = f"a pod with priority {_ORDINARY} or none cannot replace a placeholder of priority {priority}"
         say(
             f"warning: {text}; lower the autoscaler's cutoff (podPriorityThreshold) below {_ORDINARY}, or give real "
             f"pods a PriorityClass above {priority}",
