@@ -2,16 +2,21 @@
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
+#: Modules of other projects that pages name as a source.
+OTHERS = {"vllm/platforms/interface.py"}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Ends of names in backticks that are paths of this tree.
 PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|\.md|/))`")
 
 
+@cache
 def _tree() -> set[str]:
     """Every file and folder of the tree that is not made by a build; folders end with a slash."""
     roots = [each for each in ROOT.iterdir() if not each.name.startswith(".")]
@@ -24,6 +29,13 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
     tree = _tree()
     named = set(PATH.findall((ROOT / page).read_text(encoding="utf-8")))
     assert named
+    assert {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in tree)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    tree = {path for path in _tree() if path.endswith(".py")}
+    named = {name for name in PATH.findall(page.read_text(encoding="utf-8")) if name.endswith(".py")} - OTHERS
     assert {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in tree)} == set()
 
 
