@@ -33,11 +33,15 @@ def test_hours_of_simulated_waiting_pass_at_once(cluster: Any) -> None:
 
 
 def test_an_idle_lab_rests(cluster: Any) -> None:
+    """What the lab still had to do may use the processor for some seconds."""
     pid = cluster.state.pid
-    cluster.tessera("map")
-    began, used = time.monotonic(), cpu_seconds(pid)
-    cluster.kubectl("wait", "node/node-1", "--for=condition=Ghost", "--timeout=2s", fails=True)
-    assert cpu_seconds(pid) - used < 0.5 * (time.monotonic() - began)
+
+    def rests() -> bool:
+        began, used = time.monotonic(), cpu_seconds(pid)
+        cluster.kubectl("wait", "node/node-1", "--for=condition=Ghost", "--timeout=2s", fails=True)
+        return cpu_seconds(pid) - used < 0.5 * (time.monotonic() - began)
+
+    cluster.eventually(rests)
 
 
 def test_nothing_is_measured_by_a_clock_that_does_not_leap(cluster: Any) -> None:

@@ -114,7 +114,7 @@ async def test_run_sends_what_is_recorded_later(server: ScriptedServer, recorder
     await asyncio.sleep(0)
     recorder.record(POD, "Waiting", "full")
     recorder.record(POD, "Waiting", "fuller")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await server.exhausted.wait()
     assert recorder.sent == 1
     await cancelled(task)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
+from tessera.kubelet.grpc import FIRST_PAUSE, REGISTERED, GrpcKubelet
 from tessera.kubelet.interfaces import (
     ContainerAllocateResponse,
     ContainerDevices,
@@ -119,9 +119,17 @@ async def test_a_plugin_waits_for_a_kubelet_that_is_not_up(folder: Path, plugin:
 
 
 async def test_a_kubelet_that_comes_is_tried_again_at_once_however_long_the_last_one_was_away(
-    folder: Path, plugin: Any
+    folder: Path, plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried, path = asyncio.Semaphore(0), folder / KUBELET_SOCKET
+    loop, pauses = asyncio.get_running_loop(), list[float]()
+    call_at = loop.call_at
+
+    def noted(when: float, *rest: Any, **named: Any) -> asyncio.TimerHandle:
+        pauses.append(when - loop.time())
+        return call_at(when, *rest, **named)
+
+    monkeypatch.setattr(loop, "call_at", noted)
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tried.release()
@@ -131,12 +139,14 @@ async def test_a_kubelet_that_comes_is_tried_again_at_once_however_long_the_last
     async with gone, serving(folder, plugin) as kubelet:
         for _ in range(4):
             await tried.acquire()
+        pauses.clear()
         path.unlink()
         with socket.socket(socket.AF_UNIX) as named:
             named.bind(os.fspath(path))
             while "Connection refused" not in kubelet.registrations[RESOURCE]:  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)
-            async with asyncio.timeout(0.6), await asyncio.start_unix_server(hang_up, sock=named):
+            assert pauses[-1] <= FIRST_PAUSE
+            async with await asyncio.start_unix_server(hang_up, sock=named):
                 await tried.acquire()
 
 

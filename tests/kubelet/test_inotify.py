@@ -10,7 +10,7 @@ from tessera.kubelet.inotify import FolderWatch
 
 
 async def woken(event: asyncio.Event) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await event.wait()
     event.clear()
 

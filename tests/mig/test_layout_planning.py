@@ -1,11 +1,11 @@
 """The planner finds a layout whenever one exists, and names the conflict when none does."""
 
 import itertools
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cost import count_calls
 from tests.support.mig_enumeration import layouts, multisets
 
 from tessera.mig.geometry import Geometry, Placement
@@ -20,14 +20,12 @@ GEOMETRIES = [A100, model_by_short_name("A30").geometry, RTX]
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda one: one.family)
 def test_every_feasible_multiset_has_a_plan(geometry: Geometry) -> None:
-    began = time.process_time()
-    every = multisets(geometry)
-    for wanted in every:
-        placed = plan_layout(geometry, dict(wanted))
+    for wanted in multisets(geometry):
+        calls, placed = count_calls(lambda: plan_layout(geometry, dict(wanted)))  # noqa: B023 - runs at once
+        assert calls < 20_000, "some milliseconds"
         assert not isinstance(placed, Infeasible)
         assert sorted(one.profile for one in placed) == sorted(name for name, n in wanted for _ in range(n))
         occupancy_of(geometry, placed)
-    assert (time.process_time() - began) / len(every) < 0.01
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES[:2], ids=lambda one: one.family)

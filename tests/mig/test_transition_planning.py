@@ -1,12 +1,12 @@
 """A card changes as little as its target allows, and instances in use stay whenever some layout can hold them."""
 
 import random
-import time
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cost import count_calls
 from tests.support.mig_enumeration import Multiset, layouts, multisets
 
 from tessera.mig.geometry import Geometry, Placement
@@ -195,7 +195,6 @@ def test_every_feasible_set_of_every_model_is_reached_from_every_slice_in_use(mo
         assert len(plan.keep) == min(dict(wanted).get(first.name, 0), len(held))
 
 
-def test_the_longest_search_ends_in_under_a_tenth_of_a_second() -> None:
-    began = time.process_time()
-    planned(A100, ones(0, 1, 2, 3, 4, 5, 6), {"2g.10gb": 3, "1g.5gb": 1})
-    assert time.process_time() - began < 0.1
+def test_the_longest_search_ends_soon() -> None:
+    calls, _ = count_calls(lambda: planned(A100, ones(0, 1, 2, 3, 4, 5, 6), {"2g.10gb": 3, "1g.5gb": 1}))
+    assert calls < 20_000, "some milliseconds"

@@ -87,13 +87,13 @@ class Manager:
 
     async def registered(self, count: int = 1, resource_name: str = RESOURCE) -> PluginClient:
         """The newest client of the resource once it has registered ``count`` times."""
-        async with asyncio.timeout(10), self._news:
+        async with asyncio.timeout(60), self._news:
             await self._news.wait_for(lambda: self.registrations.count(resource_name) >= count)
         return self.clients[resource_name]
 
     async def attempted(self, count: int) -> None:
         """Returns once plugins have tried to register ``count`` times."""
-        async with asyncio.timeout(10), self._news:
+        async with asyncio.timeout(60), self._news:
             await self._news.wait_for(lambda: self.attempts >= count)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 
 async def told(changes: AsyncIterator[None]) -> None:
     """One change, which may be told of more than once."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await anext(changes)
 
 

@@ -63,7 +63,7 @@ def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -
     [
         ("--sharing-config=slices", "NAMESPACE/NAME"),
         ("--mig-config=a/b/c", "NAMESPACE/NAME"),
-        ("--device-list-strategy=cdi", "none of envvar"),
+        ("--device-list-strategy=cdi", "one of envvar"),
         ("--mig-strategy=both", "mixed"),
     ],
 )

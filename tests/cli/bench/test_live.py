@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.bench.conftest import UNSCHEDULABLE, Serving
+from tests.cli.bench.conftest import Leaping, Serving
+from tests.support.listening_cluster import UNSCHEDULABLE
 
 from tessera.cli.bench.results import lines
 from tessera.cli.main import main
@@ -16,6 +17,9 @@ N = (1.0, 2.0)
 POLICY = ["--policy", "examples/drivers/cluster-policy.yaml"]
 RESET = ["bench", "policy-reset", "--node", "node-1", *POLICY, "--yes", "--repeat", "2"]
 AUTOSCALE = ["bench", "autoscale", "--name", "theirs", "--repeat", "2"]
+#: No answer of the server takes as long. Where nothing more will come, the test's time leaps.
+PATIENCE = ["--timeout", "55s"]
+LISTS = "waits until node node-1 lists nvidia.com/gpu"
 
 
 @pytest.mark.parametrize("command", [RESET, AUTOSCALE], ids=["policy-reset", "autoscale"])
@@ -45,16 +49,18 @@ def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys
     assert "  the first sample may pull images that later ones find on the node; it is shown" in capsys.readouterr().out
 
 
-def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(serving: Serving, capsys: Told) -> None:
+def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(
+    serving: Serving, leaping: Leaping, capsys: Told
+) -> None:
     """The scheduler may speak before the wait begins or after."""
-    assert main([*AUTOSCALE, "--timeout", "2s", "--kubeconfig", serving(scales=False)]) == 1
-    told = capsys.readouterr()
-    first, second, *_, failed = told.err.splitlines()
+    told = leaping("no node fits")
+    assert main([*AUTOSCALE, *PATIENCE, "--kubeconfig", serving(scales=False)]) == 1
+    first, second, *_, failed = told.getvalue().splitlines()
     waits = "theirs: waits until pod default/tessera-bench runs"
     assert {first, second} == {waits, f"theirs: no node fits: {UNSCHEDULABLE}"}
     assert failed.startswith("error: pod default/tessera-bench runs: not within ")
     assert failed.endswith(UNSCHEDULABLE)
-    assert told.out == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_what_was_measured_before_a_failure_is_kept(serving: Serving, tmp_path: Path, capsys: Told) -> None:
@@ -67,9 +73,12 @@ def test_what_was_measured_before_a_failure_is_kept(serving: Serving, tmp_path: 
     assert "cluster-policy" in capsys.readouterr().out
 
 
-def test_a_first_sample_after_which_nothing_came_is_kept(serving: Serving, tmp_path: Path, capsys: Told) -> None:
+def test_a_first_sample_after_which_nothing_came_is_kept(
+    serving: Serving, leaping: Leaping, tmp_path: Path, capsys: Told
+) -> None:
+    leaping(LISTS, times=2)
     file = tmp_path / "results.json"
-    run = [*RESET, "--timeout", "3s", "--json", str(file)]
+    run = [*RESET, *PATIENCE, "--json", str(file)]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
     (written,) = json.loads(file.read_bytes())["results"]
     assert (written["first"] >= 0, written["samples"]) == (True, [])
@@ -87,13 +96,14 @@ def test_a_scenario_of_which_only_the_first_sample_came_is_compared_with_none() 
 
 
 def test_why_an_experiment_failed_is_said_last_also_where_its_samples_cannot_be_written(
-    serving: Serving, capsys: Told
+    serving: Serving, leaping: Leaping, capsys: Told
 ) -> None:
-    run = [*RESET, "--timeout", "3s", "--json", "/dev/full"]
+    told = leaping(LISTS, times=2)
+    run = [*RESET, *PATIENCE, "--json", "/dev/full"]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out[told.out.index("{") :])["results"][0]["first"] >= 0
-    unwritten, failed = told.err.splitlines()[-2:]
+    out = capsys.readouterr().out
+    assert json.loads(out[out.index("{") :])["results"][0]["first"] >= 0
+    unwritten, failed = told.getvalue().splitlines()[-2:]
     assert unwritten.startswith("error: /dev/full could not be written (No space left on device)")
     assert failed.startswith("error: node node-1 lists nvidia.com/gpu: not within ")
 

@@ -1,11 +1,11 @@
 """`tessera config check` is given what is no file of settings: it says whose it is, and never that it is right."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.cost import run_within
 
 from tessera.cli.config.files import check_file
 from tessera.cli.config.part_report import PartReport
@@ -151,9 +151,7 @@ def test_a_gpu_cluster_is_refused() -> None:
 @pytest.mark.parametrize("write", [json.dumps, lambda d: "\n".join(f"{key}: {value}" for key, value in d.items())])
 def test_60_000_keys_are_refused_at_once(write: Callable[[dict[str, int]], str]) -> None:
     text = write({f"k{n}": 1 for n in range(60_000)})
-    before = time.process_time()
-    part = only(text)
-    assert time.process_time() - before < 3
+    part = run_within(3.0, lambda: only(text))
     assert f"{SETTINGS_VALUES}" in part.problems[0]
 
 
@@ -165,9 +163,7 @@ def test_5_000_layouts_are_refused_at_once(profiles: int) -> None:
         "mig-devices": {f"{n + 1}g.5gb": 1 for n in range(profiles)},
     }
     text = json.dumps({"version": "v1", "mig-configs": {f"l{n}": [entry] for n in range(5_000)}})
-    before = time.process_time()
-    part = only(text)
-    assert time.process_time() - before < 3
+    part = run_within(3.0, lambda: only(text))
     assert f"{SETTINGS_VALUES}" in part.problems[0]
 
 

@@ -1,6 +1,5 @@
 """Whatever is stored in Instaslices, nodes and pods: the machine goes on, in bounded time."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from tests.controller.leadership.forging import NODES as NODE_NAMES
 from tests.controller.leadership.forging import PODS as POD_NAMES
 from tests.controller.leadership.forging import Forger
+from tests.support.cost import run_within
 
 from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
@@ -30,7 +30,7 @@ from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import Cache, WatchEvent
 
-#: CPU seconds of one history on a slow machine; an honest one takes some hundredths.
+#: CPU seconds of one history; an honest one takes some hundredths.
 MOST_SECONDS = 5.0
 
 
@@ -136,9 +136,7 @@ class History:
 
 
 def play(seed: int) -> None:
-    began = time.process_time()
-    History(seed).play()
-    assert time.process_time() - began < MOST_SECONDS
+    run_within(MOST_SECONDS, History(seed).play)
 
 
 @settings(max_examples=400)

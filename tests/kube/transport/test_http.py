@@ -175,7 +175,7 @@ async def test_nobody_listening_is_a_connection_error(server: ScriptedServer) ->
 
 
 async def drained(transport: HttpTransport) -> bytes:
-    async with asyncio.timeout(5), transport.stream(GET) as stream:
+    async with asyncio.timeout(60), transport.stream(GET) as stream:
         return b"".join([chunk async for chunk in stream.chunks()])
 
 

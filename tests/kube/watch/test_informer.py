@@ -26,7 +26,7 @@ async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_in
     informer.add_handler(hear)
     assert not informer.synced
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await informer.wait_synced()
         assert names(list(informer.cache.values())) == ["a"]
         await server.exhausted.wait()
@@ -42,7 +42,7 @@ async def test_untyped_resources_are_mirrored_too(
     server.lists(pod("a", 1)).streams({"type": "MODIFIED", "object": pod("a", 101, other=[1, 2])})
     informer = Informer(client, PODS.untyped(), clock=clock, rng=random.Random(1))
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await server.exhausted.wait()
     found = informer.cache.get("default/a")
     assert found

@@ -42,7 +42,7 @@ async def played(server: ScriptedServer, mirror: Mirror) -> AsyncIterator[None]:
     """Runs until the script is at its end."""
     task = asyncio.create_task(mirror.reflector.run())
     ended = asyncio.create_task(server.exhausted.wait())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()

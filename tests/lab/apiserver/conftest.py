@@ -78,7 +78,7 @@ class Events:
 
     async def next(self) -> tuple[str, Any]:
         while not self._lines:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 self._lines = (await anext(self._chunks)).splitlines()
         event = msgspec.json.decode(self._lines.pop(0))
         return event["type"], event["object"]

@@ -55,7 +55,7 @@ async def test_calls_are_done_in_the_order_in_which_they_were_made(machine: Simu
 
 
 async def test_two_real_cards_are_cut_side_by_side_and_one_is_not(machine: SimulatedMachine) -> None:
-    meet, story = threading.Barrier(2, timeout=10), list[str]()
+    meet, story = threading.Barrier(2, timeout=60), list[str]()
 
     def at_once(_nvml: Nvml) -> None:
         meet.wait()
@@ -75,7 +75,7 @@ async def test_a_card_is_reset_while_nothing_else_is_under_way(machine: Simulate
 
     def cut(_nvml: Nvml) -> None:
         begun.set()
-        go.wait(10)
+        go.wait(60)
         story.append("cut")
 
     async with ThreadedNvml(lambda: machine, SystemClock()) as nvml:

@@ -8,12 +8,12 @@ from tessera.nvml.asynchronous.threaded import SharedLock
 
 
 def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:
-    use, meet, story = SharedLock(), Barrier(3, timeout=10), list[str]()
+    use, meet, story = SharedLock(), Barrier(3, timeout=60), list[str]()
     go = Event()
 
     def share() -> None:
         meet.wait()
-        go.wait(10)
+        go.wait(60)
         story.append("shared")
 
     with ThreadPoolExecutor(4) as threads:

@@ -164,7 +164,7 @@ def test_a_wait_for_events_makes_room_for_a_reset(
     def slow(self: Any, events: Any, data: Any, milliseconds: Any) -> None:
         assert milliseconds.value <= 1000
         waiting.set()
-        go_on.wait(10)
+        go_on.wait(60)
         wait(self, events, data, milliseconds)
 
     library.instead["nvmlEventSetWait_v2"] = slow
@@ -172,11 +172,11 @@ def test_a_wait_for_events_makes_room_for_a_reset(
     waiter = threading.Thread(target=lambda: answers.append(resettable.wait_event(3)))
     resetter = threading.Thread(target=lambda: resettable.reset(machine.uuids()[0]))
     waiter.start()
-    waiting.wait(10)
+    waiting.wait(60)
     resetter.start()
     go_on.set()
     for thread in (resetter, waiter):
-        thread.join(10)
+        thread.join(60)
     assert answers == [None]
     assert len(tool.calls) == 1
     resettable.close()

@@ -21,7 +21,7 @@ RESOURCE = "nvidia.com/mig-1g.5gb"
 
 
 async def until(happens: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await happens():  # noqa: ASYNC110 - real sockets and real time: nothing tells when
             await asyncio.sleep(0.01)
 
