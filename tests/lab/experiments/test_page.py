@@ -40,7 +40,7 @@ def test_the_page_shows_what_is_printed(command: str, tmp_path: Path, capsys: py
 
 
 def _in_table(results: tuple[Samples, ...]) -> None:
-    """The means are those of "Whose numbers"."""
+    """The means are those of "Origin of the numbers"."""
     rows = re.findall(
         r"^\| (policy reset|autoscaling), [^|]+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE
     )
