@@ -1,19 +1,21 @@
 """Rules for all tests: how often properties are searched, when garbage is collected, and the order of the tests."""
 
 import gc
-import os
 import random
 from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.searching import DEFAULT, SEARCHING, examples
 
 # On a machine with other work, how long an input takes says nothing about the test.
 PATIENT = [HealthCheck.too_slow]
-settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=PATIENT)
+settings.register_profile(
+    "repeatable", max_examples=examples(DEFAULT), derandomize=True, deadline=None, suppress_health_check=PATIENT
+)
 settings.register_profile("searching", print_blob=True, deadline=None, suppress_health_check=PATIENT)
-settings.load_profile("searching" if os.environ.get("TESSERA_SEARCH") else "repeatable")
+settings.load_profile("searching" if SEARCHING else "repeatable")
 
 #: The longest files, and folders with long ones. They start first, so that no worker is left alone with one at the end.
 LONG = (

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from tests.controller.leadership.forging import NODES, PODS, Forger
+from tests.support.searching import examples
 
 from tessera.agent.slices.events import (
     ExecutorReady,
@@ -158,7 +159,7 @@ READERS: dict[str, Callable[[Readers], None]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**64 - 1))
 def test_forged_objects_end_no_reader(reader: str, seed: int) -> None:
     READERS[reader](Readers(seed))

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from tests.support.cost import run_within
+from tests.support.searching import examples
 
 from tessera.agent.base.node_conditions import bound_messages, conditions_manifest, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
@@ -197,7 +198,7 @@ def read(reader: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(seed=st.integers(0, 2**64 - 1))
 def test_forged_settings_end_no_reader(reader: str, seed: int) -> None:
     read(reader, seed)

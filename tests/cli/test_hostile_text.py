@@ -141,17 +141,18 @@ def test_free_text_of_every_object_is_escaped(server: tuple[Objects, Path], caps
     assert r"\x1b[2J" in shown, "something of it must have been shown, or this tests nothing"
 
 
+#: `make test` tries every sixth field, `make soak` each.
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", sorted(objects()))
 def test_each_field_that_decides_is_escaped(
-    kind: str, server: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
+    kind: str, every: int, server: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, kubeconfig = server
-    once: set[tuple[str | int, ...]] = set()
+    alike: dict[tuple[str, ...], tuple[str | int, ...]] = {}
     for path in ALL:
-        alike = tuple(each for each in path if isinstance(each, str))
-        if path[0] != kind or path in FREE or alike in once:
-            continue
-        once.add(alike)
+        if path[0] == kind and path not in FREE:
+            alike.setdefault(tuple(each for each in path if isinstance(each, str)), path)
+    for path in list(alike.values())[::every]:
         spoiled = copy.deepcopy(objects())
         spoil(spoiled, path)
         there.found = encoded(spoiled)

@@ -7,6 +7,7 @@ in between is decided from an old view.
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from tests.cluster.distance import Network, distant
 from tests.cluster.fleet import NEW, Fleet, play
 
@@ -14,6 +15,7 @@ CONTROLLER = "system:serviceaccount:tessera-system:tessera-controller"
 NODES = 4
 
 
+@pytest.mark.soak
 def test_few_writes_of_a_rollout_fail_and_none_is_made_twice(tmp_path: Path) -> None:
     async def scenario(fleet: Fleet) -> None:
         assert outcomes(fleet)[409] == 0

@@ -169,7 +169,10 @@ def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name
     with_drivers(scenario, [node("a", K1)], images)
 
 
-@pytest.mark.parametrize(("outcome", "words", "_phase"), REFUSALS)
+@pytest.mark.parametrize(
+    ("outcome", "words", "_phase"),
+    [REFUSALS[0], *(pytest.param(*each, marks=pytest.mark.soak) for each in REFUSALS[1:])],
+)
 def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
     with_drivers: Callable[..., None], outcome: Outcome, words: str, _phase: DriverPhase
 ) -> None:

@@ -4,14 +4,18 @@ While an agent is dead kubelet refuses pods that come in just then, as a real on
 replaces it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from tests.support.mortal_process import Fate, mortal
 
+#: The parts of the agent's calls: `make test` tries every fourth call, `make soak` each.
+OFTEN = [("before", 0), ("after", 2)]
+RARELY = [("before", 1), ("before", 2), ("before", 3), ("after", 0), ("after", 1), ("after", 3)]
+PARTS = [*OFTEN, *(pytest.param(*each, marks=pytest.mark.soak) for each in RARELY)]
 #: More writes of the controller than a pod's whole life has; the test proves that it is.
-WRITES = 9
+WRITES = 4
 #: More NVML calls of the agent than a pod's whole life has; the test proves that it is.
 CALLS = 40
 
@@ -42,23 +46,21 @@ def life_of_a_pod(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
     return scenario
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after: bool) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], when: str) -> None:
+    die_at(range(1, WRITES + 1), in_lab, "controller", when)
+
+
+@pytest.mark.parametrize(("when", "part"), PARTS)
+def test_the_agent_may_die_at_any_nvml_call(in_lab: Callable[..., None], when: str, part: int) -> None:
+    die_at(range(part + 1, CALLS + 1, 4), in_lab, "agent", when)
+
+
+def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, when: str) -> None:
+    """Kills the process before or after each of these calls, in a cluster of its own; the last lies beyond its life."""
     outcome: list[bool] = []
-    for at in range(1, WRITES + 1):
-        fate = Fate(at, after=after)
-        in_lab(life_of_a_pod(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal("controller", fate))
+    for at in points:
+        fate = Fate(at, after=when == "after")
+        in_lab(life_of_a_pod(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal(process, fate))
     assert outcome[0]
     assert not outcome[-1], "the last point lies beyond the pod's life, so every point before it was tried"
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("part", range(4))
-def test_the_agent_may_die_at_any_nvml_call(in_lab: Callable[..., None], after: bool, part: int) -> None:
-    outcome: dict[int, bool] = {}
-    for at in range(part + 1, CALLS + 1, 4):
-        fate, struck = Fate(at, after=after), list[bool]()
-        in_lab(life_of_a_pod(fate, struck), nodes="1xA100-40GB", cluster_type=mortal("agent", fate))
-        outcome[at] = struck[0]
-    assert outcome[part + 1]
-    assert not outcome[max(outcome)], "the last point lies beyond the pod's life, so every point before it was tried"

@@ -71,7 +71,11 @@ BEFORE: dict[str, dict[str, Any]] = {"disabled": {"enabled": False}, "mistaken":
 
 
 @pytest.mark.parametrize(
-    ("before", "dies"), [("no policy", False), ("no policy", True), *((each, False) for each in ("left out", *BEFORE))]
+    ("before", "dies"),
+    [
+        ("no policy", True),
+        *(pytest.param(each, False, marks=pytest.mark.soak) for each in ("no policy", "left out", *BEFORE)),
+    ],
 )
 def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
     play: Play, before: str, *, dies: bool
@@ -175,7 +179,7 @@ mig-configs:
 """
 
 
-@pytest.mark.parametrize("every", [7, 23, 61])
+@pytest.mark.parametrize("every", [7, *(pytest.param(each, marks=pytest.mark.soak) for each in (23, 61))])
 def test_a_controller_that_dies_again_and_again_knows_what_objects_say(play: Play, every: float) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()

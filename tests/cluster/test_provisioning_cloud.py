@@ -160,7 +160,7 @@ async def waits(lab: Nodes, cloud: Cloud) -> str:
     return asked.name
 
 
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: Play, *, dies: bool) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy(**BUILD)
@@ -231,7 +231,7 @@ def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replac
     play(scenario)
 
 
-@pytest.mark.parametrize("version", ["1.2.3", "525 125"])
+@pytest.mark.parametrize("version", [pytest.param("1.2.3", marks=pytest.mark.soak), "525 125"])
 def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(play: Play, version: str) -> None:
     """A version that no registry has, and one that is none: nothing was ever followed."""
 

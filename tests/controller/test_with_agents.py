@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.searching import examples
 from tests.support.slicer_world import merge
 
 from tessera.agent.inventory.positions import SlicePosition
@@ -552,16 +553,16 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
     return Protocol
 
 
-def play(world: Any, examples: int, steps: int = 50) -> None:
+def play(world: Any, number: int, steps: int = 50) -> None:
     machine = protocol(world).TestCase
     machine.settings = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=number, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
     )
     machine().runTest()
 
 
 def test_controller_and_agents_with_watches_that_lag(new_world: Any) -> None:
-    play(new_world, 200)
+    play(new_world, examples(200))
 
 
 @pytest.mark.soak

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.test_pods import NOW, cards, lease, node, pod
+from tests.support.searching import examples
 
 from tessera.explain.counterfactuals import allocations_to_end, obstacles_by_node
 from tessera.explain.explanation import Explanation
@@ -132,7 +133,7 @@ def runs(world: World) -> bool:
 
 
 @given(worlds())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
     view, found = read(world)
     if found.case == "placing":

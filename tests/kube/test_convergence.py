@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kube.conftest import cancelled, pod, run_virtual
+from tests.support.searching import examples
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
@@ -176,7 +177,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps)
 def test_whatever_fails_the_mirror_ends_equal_and_tells_a_consistent_history(
     script: list[tuple[Step, float]],

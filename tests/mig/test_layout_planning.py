@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cost import count_calls
 from tests.support.mig_enumeration import layouts, multisets
+from tests.support.searching import examples
 
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout_planning import Infeasible, is_feasible, list_packings, max_memory_gb_of_layout, plan_layout
@@ -84,7 +85,7 @@ def test_twelve_slots_hold_four_slices_and_one_with_all_media_engines() -> None:
 
 
 @given(st.sampled_from(layouts(A100)), st.sampled_from(multisets(A100)))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_plan_beside_what_stands_touches_none_of_it(
     held: tuple[Placement, ...], wanted: tuple[tuple[str, int], ...]
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cost import count_calls
 from tests.support.mig_enumeration import Multiset, layouts, multisets
+from tests.support.searching import examples
 
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout_planning import Infeasible
@@ -136,7 +137,7 @@ def test_impossible_hardware_is_refused() -> None:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_layout_of_the_target_keeps_more(case: Case) -> None:
     geometry, held, wanted = case
     plan = planned(geometry, held, dict(wanted))
@@ -153,7 +154,7 @@ def test_no_layout_of_the_target_keeps_more(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_steps_lead_to_the_target_and_never_collide(case: Case) -> None:
     geometry, held, wanted = case
     plan = planned(geometry, held, dict(wanted))
@@ -163,7 +164,7 @@ def test_the_steps_lead_to_the_target_and_never_collide(case: Case) -> None:
 
 
 @given(cases(), st.integers(0, 16))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_after_a_crash_at_any_step_the_next_plan_does_no_more_than_was_left(case: Case, steps: int) -> None:
     geometry, held, wanted = case
     plan = planned(geometry, held, dict(wanted))
@@ -174,7 +175,7 @@ def test_after_a_crash_at_any_step_the_next_plan_does_no_more_than_was_left(case
 
 
 @given(cases(), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_order_of_entries_does_not_matter(case: Case, rng: random.Random) -> None:
     geometry, held, wanted = case
     names = [name for name, count in wanted for _ in range(count)]

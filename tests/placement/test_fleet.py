@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.mig_enumeration import layouts
+from tests.support.searching import examples
 
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
@@ -169,5 +170,5 @@ class FleetHistory(RuleBasedStateMachine):
         return [card for group in found for alike in group.nodes() for card in alike.values()]
 
 
-FleetHistory.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+FleetHistory.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestFleetHistory = FleetHistory.TestCase

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import filling_multisets, maximal_multisets
+from tests.support.searching import examples
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
@@ -314,7 +315,7 @@ batches = st.lists(st.lists(st.sampled_from(A100.names), min_size=1, max_size=3)
 
 
 @given(batches, batches)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_any_two_batches_can_be_carried_out_and_refusals_hold(
     first: list[tuple[str, ...]], second: list[tuple[str, ...]]
 ) -> None:
@@ -330,7 +331,7 @@ def test_any_two_batches_can_be_carried_out_and_refusals_hold(
 
 
 @given(batches)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_who_goes_first_is_never_displaced_by_who_comes_later(batch: list[tuple[str, ...]]) -> None:
     demands = [Demand(str(index), profiles, arrival=index) for index, profiles in enumerate(batch)]
     everyone = plan(fleet_of(2, 1), demands)
@@ -339,7 +340,7 @@ def test_who_goes_first_is_never_displaced_by_who_comes_later(batch: list[tuple[
 
 
 @given(batches)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_the_freed_set_of_a_reason_really_makes_room(batch: list[tuple[str, ...]]) -> None:
     fleet = fleet_of(1, 2)
     demands = [Demand(str(index), profiles, arrival=index) for index, profiles in enumerate(batch)]

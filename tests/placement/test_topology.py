@@ -5,6 +5,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.placement.topology import NVLINK_POINTS, CardLink, PciPath, Topology
 
@@ -157,7 +158,7 @@ def divisions(cards: tuple[int, ...], size: int, rest: int) -> list[list[tuple[i
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_the_division_is_the_best_of_all(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 7))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.driver.conftest import VERSION
+from tests.support.searching import examples
 
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.nvml.errors import InUse
@@ -118,7 +119,7 @@ async def at_rest(scene: DriverScene, *, paused: bool) -> None:
     assert scene.markers.present(DRIVER_READY) is (ready and not paused)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=14))
 def test_no_card_is_advertised_before_its_driver_was_validated(
     play_anew: Callable[..., None], steps: Sequence[tuple[str, float]]

@@ -79,10 +79,18 @@ def told(play: Callable[..., None], last_call: int, *, after: bool) -> int:
     return calls
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
-@pytest.mark.parametrize("parity", [0, 1], ids=["even calls", "odd calls"])
-def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], parity: int, after: bool) -> None:
+#: `make test` tries every fourth call, `make soak` each.
+OFTEN = [(0, False), (2, True)]
+PARTS = [(part, after) for after in (False, True) for part in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("part", "after"),
+    [pytest.param(*each, marks=() if each in OFTEN else pytest.mark.soak) for each in PARTS],
+    ids=[f"{'after' if after else 'before'} calls {part + 1}, {part + 5} and so on" for part, after in PARTS],
+)
+def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], part: int, after: bool) -> None:
     calls = told(play_anew, 0, after=False)
     assert calls > 40
-    for last_call in range(2 - parity, calls + 1, 2):
+    for last_call in range(part + 1, calls + 1, 4):
         told(play_anew, last_call, after=after)

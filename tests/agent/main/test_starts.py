@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.pods.slice_requests import container_slices, pod_slices
 from tessera.clock import rfc3339
@@ -180,7 +181,7 @@ def counts() -> st.SearchStrategy[Counts]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     init=st.lists(st.tuples(counts(), st.booleans()), max_size=3),
     apps=st.lists(counts(), min_size=1, max_size=2),

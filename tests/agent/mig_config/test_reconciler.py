@@ -255,8 +255,14 @@ async def dies(node: Node, number: int, *, after: bool) -> bool:
     return died
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("before", [five_stay, mode_changes])
+#: `make test` plays one death before and one after each call, `make soak` all.
+RARELY = [
+    pytest.param(five_stay, False, marks=pytest.mark.soak),
+    pytest.param(mode_changes, True, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [(five_stay, True), (mode_changes, False), *RARELY])
 def test_killed_at_any_call_the_next_process_ends_in_the_same_state(
     tmp_path: Path, before: Callable[[Node], Awaitable[None]], *, after: bool
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.mig_config.conftest import Bench
 from tests.support.mig_enumeration import Multiset, layouts, maximal_layouts, multisets
+from tests.support.searching import examples
 
 from tessera.agent.mig_config.events import (
     CallFailed,
@@ -141,7 +142,7 @@ def something_happens(card: Bench, draw: Draw) -> None:
             stray_facts(card, draw)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data: st.DataObject) -> None:
     draw: Draw = data.draw
@@ -166,7 +167,7 @@ def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data
     assert card.fence == frozenset()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_pod_ever_loses_what_it_holds_and_the_optimum_of_them_stays(data: st.DataObject) -> None:
     card = Bench("A100-40GB")

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, read_conditions
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, collect_label_facts
@@ -88,7 +89,7 @@ class Story:
         await self._stage.clock.sleep(3 * REPAIR_PAUSE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=st.lists(st.tuples(STEPS, PAUSES), max_size=12))
 def test_in_the_end_the_node_shows_what_is_true(play: Callable[..., None], steps: list[tuple[Step, float]]) -> None:
     async def story(stage: Any) -> None:

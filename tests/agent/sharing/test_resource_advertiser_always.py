@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
+from tests.support.searching import examples
 
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 
@@ -38,7 +39,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, max_size=25))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps: list[tuple[str, str]]) -> None:
     async def story(scene: Scene) -> None:
         names = (f"pod-{number}" for number in itertools.count())

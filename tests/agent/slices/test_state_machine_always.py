@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from tests.support.searching import examples
 
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
@@ -310,7 +311,7 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestNode.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
@@ -78,7 +79,7 @@ CHANGES = st.lists(st.one_of(NODES, NAMES), min_size=1, max_size=8)
 
 
 @given(CHANGES, st.lists(CONSTRAINTS, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked: list[NodeConstraints]) -> None:
     index = NodeIndex()
     nodes: dict[NodeName, NodeInfo] = {}

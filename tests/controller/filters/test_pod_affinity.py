@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.names import MIG_CONFIG_LABEL, NodeName
 from tessera.controller.cluster.node_index import NodeIndex
@@ -164,7 +165,7 @@ def pinned(pod: Obj, node: str) -> Obj:
     return {**pod, "spec": {**pod["spec"], "nodeSelector": selector}}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_the_index_says_what_the_scheduler_says(data: st.DataObject) -> None:
     both = Both([data.draw(_node(number)) for number in range(data.draw(st.integers(1, 5)))])

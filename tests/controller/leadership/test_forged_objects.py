@@ -11,6 +11,7 @@ from tests.controller.leadership.forging import NODES as NODE_NAMES
 from tests.controller.leadership.forging import PODS as POD_NAMES
 from tests.controller.leadership.forging import Forger
 from tests.support.cost import run_within
+from tests.support.searching import examples
 
 from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
@@ -139,7 +140,7 @@ def play(seed: int) -> None:
     run_within(MOST_SECONDS, History(seed).play)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.integers(0, 2**64 - 1))
 def test_forged_histories_end_no_process(seed: int) -> None:
     play(seed)

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.searching import examples
 from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import NodeName
@@ -110,16 +111,16 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
     return Interleavings
 
 
-def play(new_world: Any, examples: int) -> None:
+def play(new_world: Any, number: int) -> None:
     machine = interleavings(new_world).TestCase
     machine.settings = settings(
-        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=number, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
     machine().runTest()
 
 
 def test_any_interleaving_of_writes_pods_agents_and_crashes(new_world: Any) -> None:
-    play(new_world, 60)
+    play(new_world, examples(60))
 
 
 @pytest.mark.soak

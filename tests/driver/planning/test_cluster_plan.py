@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.searching import examples
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
@@ -730,5 +731,5 @@ class Anything(RuleBasedStateMachine):
         assert cluster.decide() == []
 
 
-Anything.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Anything.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestAnything = Anything.TestCase

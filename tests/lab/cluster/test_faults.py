@@ -39,7 +39,7 @@ from tessera_lab.simulation.virtual_time import run_virtual
 PARTS = tuple(os.fspath(Path(tessera_lab.__file__).parent / name) for name in ("kubelet", "scheduler", "workloads"))
 RESOURCE = "example.com/device"
 #: Runs of the ordinary test; the long one throws at every place.
-SAMPLE = 24
+SAMPLE = 8
 #: Virtual seconds in which everything must be as its spec says, the longest back-off among them.
 MENDED = 900.0
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.clock import LoopClock
 from tessera.kube.resources import PODS
@@ -239,7 +240,7 @@ def quiet() -> Any:
     logging.disable(logging.NOTSET)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(st.lists(objects(), min_size=BATCH, max_size=BATCH))
 def test_objects_with_junk_spoil_themselves_only(batch: list[tuple[str, Any]]) -> None:
     lives(batch)

@@ -22,7 +22,7 @@ FIVE = [
     pytest.param(measure, scenario, id=f"{measure.__name__}-{scenario.name}", marks=() if often else pytest.mark.soak)
     for measure, scenario, often in (
         (policy_reset, BUILT, False),
-        (policy_reset, PUBLIC, True),
+        (policy_reset, PUBLIC, False),
         (autoscale, BUILT, False),
         (autoscale, PUBLIC, True),
         (autoscale, INTERNAL, False),

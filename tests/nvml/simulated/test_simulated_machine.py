@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from tests.support.searching import examples
 
 from tessera.mig.geometry import Placement
 from tessera.mig.models import MODELS, model_by_short_name
@@ -424,7 +425,7 @@ class Card(RuleBasedStateMachine):
 
 
 TestCard = Card.TestCase
-TestCard.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestCard.settings = settings(max_examples=examples(40), stateful_step_count=20, deadline=None)
 
 
 @given(st.text(max_size=20))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -100,7 +101,7 @@ def test_every_field_in_turn_may_be_anything(name: str, new: Any) -> None:
     assert answered, "fields that are not read may be anything"
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(name=st.sampled_from(sorted(MADE)), data=st.data())
 def test_several_fields_at_once_may_be_anything(name: str, data: st.DataObject) -> None:
     found: Any = MADE[name]
@@ -110,7 +111,7 @@ def test_several_fields_at_once_may_be_anything(name: str, data: st.DataObject) 
         Reviewer(KNOWN).review(json.dumps(found).encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(name=st.sampled_from(sorted(MADE)), data=st.data())
 def test_any_byte_may_be_any_other(name: str, data: st.DataObject) -> None:
     body = bytearray(json.dumps(MADE[name]).encode())

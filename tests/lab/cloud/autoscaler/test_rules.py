@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera_lab.cloud.autoscaler.rules import (
     ActionKind,
@@ -221,7 +222,7 @@ class Story:
                 self.removed.append((self.now, next((node for node in seen.nodes if node.name == deed.node), None)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     labelled=st.booleans(),
     bounds=st.tuples(st.integers(0, 2), st.integers(0, 3)),

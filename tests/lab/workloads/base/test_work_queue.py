@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kube.conftest import cancelled, run_virtual
+from tests.support.searching import examples
 
 from tessera_lab.workloads.base.work_queue import WorkQueue
 
@@ -36,7 +37,7 @@ def test_a_key_added_many_times_while_it_waits_is_worked_on_once() -> None:
     run_virtual(main())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 2)), max_size=30))
 def test_a_key_is_never_worked_on_twice_at_once_and_always_after_its_last_add(adds: list[tuple[str, float]]) -> None:
     async def main() -> None:
