@@ -83,8 +83,8 @@ def test_a_map_without_tessera_says_how_to_install(server: tuple[Objects, list[s
 )
 def test_a_resource_under_another_name(wrong: str, right: str) -> None:
     found = answer(pod(profile="", gates=(), limits={wrong: "1"}))
-    assert (found.case, found.verdict) == ("misspelt", f"cannot run as it is written; no node offers {wrong}")
-    assert found.help[0] == f"ask for {right} instead of {wrong}"
+    assert (found.case, found.verdict) == ("misspelt", f"cannot run as written; no node offers {wrong}")
+    assert found.help[0] == f"request {right} instead of {wrong}"
 
 
 def test_a_resource_that_a_node_gives_is_right_however_it_is_called() -> None:

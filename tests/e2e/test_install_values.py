@@ -213,12 +213,12 @@ def test_the_article_is_followed_to_its_end(cluster: Any, values: str) -> None:
     ):
         cluster.kubectl("apply", "-f", "-", manifest=replicas(name, count, resource))
         cluster.eventually(lambda name=name, count=count: runs(cluster, name, count))
-    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is as asked: nvidia.com/gpu.shared 16\n")
+    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is as configured: nvidia.com/gpu.shared 16\n")
     cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-5", "--overwrite")
     told = cluster.eventually(
         lambda: said if "ProfileMissing" in (said := cluster.tessera("why", "node/node-1")) else ""
     )
-    assert told.startswith("node node-1: is not shared as asked (ProfileMissing)\n")
+    assert told.startswith("node node-1: is not shared as configured (ProfileMissing)\n")
     assert 'profile "slice-4" is in force' in told
     assert allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"}
     for name in ("nvidia-test-time-slice", "nvidia-test-mig-a100"):

@@ -115,7 +115,7 @@ def test_a_profile_that_does_not_exist_keeps_what_was_and_says_so(cluster: Any) 
     assert found["reason"] == "ProfileMissing"
     assert "there are: slice-10, slice-4" in found["message"]
     assert gpus(cluster, "node-1") == {"nvidia.com/gpu.shared": 40}
-    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is not shared as asked (ProfileMissing)")
+    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is not shared as configured (ProfileMissing)")
     label(cluster, "node-1", "nvidia.com/device-plugin.config=slice-4")
     cluster.eventually(lambda: gpus(cluster, "node-1") == {"nvidia.com/gpu.shared": 16})
 

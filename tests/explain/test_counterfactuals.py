@@ -171,7 +171,7 @@ def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selec
     world = World((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
     found = read(world)[1]
     assert found.case == "full"
-    assert found.verdict == "waits for room; every card that could make 3g.20gb is full, of those that may take it"
+    assert found.verdict == "waits for room; every card that could make 3g.20gb is full, on the nodes that may take it"
     assert found.help[0].startswith("there is room as soon as this ends, on node ")
     assert found.help[-1].startswith("or use node a, which has room: change the pod's nodeSelector")
 
@@ -181,7 +181,7 @@ def test_all_that_closes_a_node_is_named_together() -> None:
     assert found.case == "no-node"
     (line,) = found.help
     assert line.count("; and ") == 2
-    for words in ("kubectl taint node a team-", "kubectl taint node a maintenance-", "ask for less"):
+    for words in ("kubectl taint node a team-", "kubectl taint node a maintenance-", "request less"):
         assert words in line
 
 

@@ -54,7 +54,7 @@ def answer(who: Pod, nodes: Sequence[Node], *others: Pod, unseen: Sequence[str] 
 def test_a_running_pod_says_what_it_has_asked_for() -> None:
     found = answer(pod("a", {SHARED: "1"}, {"nvidia.com/gpu": "2"}, on="n1", phase="Running"), [node()])
     assert (found.case, found.verdict) == ("runs", "runs on node n1")
-    assert found.facts == ("it asks for 2 nvidia.com/gpu, 1 nvidia.com/gpu.shared",)
+    assert found.facts == ("it requests 2 nvidia.com/gpu, 1 nvidia.com/gpu.shared",)
 
 
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:
@@ -62,14 +62,14 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
     found = answer(pod(), nodes)
     assert (found.case, found.verdict) == ("not-offered", f"waits for {SHARED}, which no node offers")
     assert "nodes offer nvidia.com/gpu 4" in found.facts
-    assert "node n2 is not as asked (ProfileMissing): tessera why node/n2" in found.facts
+    assert "node n2 is not as configured (ProfileMissing): tessera why node/n2" in found.facts
     assert "kube-scheduler says: 0/1 nodes are available" in found.facts
 
 
 def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
     assert found.facts[1] == f"nodes make on demand {SLICE}"
-    assert found.help[0] == "ask for a resource that nodes offer or make on demand"
+    assert found.help[0] == "request a resource that nodes offer or make on demand"
     nothing = answer(pod("a", {"nvidia.com/gpu": "1"}), [node()])
     assert nothing.facts[1] == "nodes offer nothing of nvidia.com/*"
     assert [each.split(":")[0] for each in nothing.help] == ["let a node offer it"]
@@ -77,7 +77,7 @@ def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> Non
 
 def test_more_than_any_node_gives_will_never_be() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "5"}), [node(gives={"nvidia.com/gpu": "4"})])
-    assert (found.case, found.help) == ("too-many", ("ask for at most 4",))
+    assert (found.case, found.help) == ("too-many", ("request at most 4",))
 
 
 def test_what_others_hold_is_counted_node_by_node() -> None:
@@ -85,15 +85,15 @@ def test_what_others_hold_is_counted_node_by_node() -> None:
     others = [pod(f"b{n}", on=where, phase="Running") for n, where in enumerate(("n1", "n1", "n2"))]
     found = answer(pod(), nodes, *others)
     assert (found.case, found.verdict) == ("in-use", f"waits for {SHARED}: 2 nodes offer it, and too few are free")
-    assert f"node n1: 2 of 2 {SHARED} taken" in found.facts
-    assert f"node n2: 1 of 1 {SHARED} taken" in found.facts
+    assert f"node n1: 2 of 2 {SHARED} in use" in found.facts
+    assert f"node n2: 1 of 1 {SHARED} in use" in found.facts
 
 
 def test_pods_that_have_ended_hold_nothing() -> None:
     ended = [pod(f"b{phase}", on="n1", phase=phase) for phase in ("Succeeded", "Failed")]
     found = answer(pod(), [node(gives={SHARED: "2"})], *ended)
     assert found.case == "unscheduled"
-    assert f"node n1: 0 of 2 {SHARED} taken" in found.facts
+    assert f"node n1: 0 of 2 {SHARED} in use" in found.facts
     assert "selectors, taints" in found.help[0]
 
 
@@ -128,7 +128,7 @@ def test_another_operators_gate_comes_first() -> None:
     gated = pod(spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})
     found = answer(gated, [node()])
     assert found.case == "other-gate"
-    assert f"it asks for 1 {SHARED}" in found.facts
+    assert f"it requests 1 {SHARED}" in found.facts
 
 
 def test_why_it_asks_for_what_it_asks_for_is_told_where_that_was_chosen() -> None:

@@ -102,7 +102,8 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
     reason = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
     waits = driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason=reason)
     way = record(ready=20, labelled=0)
-    verdict = "is starting up, in phase pulled for {}: its driver waits for what other nodes wait for too"
+    phase = "is starting up, in phase pulled for {}: "
+    verdict = f"{phase}its driver waits for the same work as other nodes, such as an image build"
     early = asked(way, 620, annotations=waits)
     assert (early.case, early.verdict) == ("starting-up", verdict.format("10m"))
     assert f"driver waiting: {reason}" in early.facts
@@ -132,7 +133,7 @@ def test_a_node_that_came_up_says_how_long_it_took() -> None:
     way = record(ready=20, labelled=0, pulled=60, driver=100, toolkit=105, validated=110, allocatable=115)
     told = (READY, condition("GpuSharingApplied", reason="NoProfile"))
     found = asked(way, 4000, conditions=told, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
-    assert found.case == "as-asked"
+    assert found.case == "as-configured"
     assert (
         "came up 115 s after it was registered: ready 20 s, pulled 40 s, driver 40 s, toolkit 5 s, validated 5 s,"
         " allocatable 5 s" in found.facts

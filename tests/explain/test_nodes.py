@@ -95,12 +95,12 @@ def answer(
 
 def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
     found = answer(node(HEALTHY, IN_FORCE))
-    assert (found.case, found.verdict) == ("as-asked", "is as asked: nvidia.com/gpu.shared 16")
+    assert (found.case, found.verdict) == ("as-configured", "is as configured: nvidia.com/gpu.shared 16")
     assert found.help == ()
     assert found.facts == (
         "health: nothing is wrong with the node's 4 cards",
         'sharing: profile "slice-4" is in force: the node\'s label',
-        "labels that ask: nvidia.com/device-plugin.config=slice-4",
+        "configuration labels: nvidia.com/device-plugin.config=slice-4",
         f"offers nvidia.com/gpu.shared: 16, each 10240 MiB, shares of {A100}, 4 to a device, one to a container",
     )
 
@@ -108,11 +108,11 @@ def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
 def test_it_reads_as_an_answer_then_facts() -> None:
     report = ExplanationReport(kind="node", namespace="", name="n1", answers=(answer(node(HEALTHY, IN_FORCE)),))
     first, second, *_ = report_lines(report)
-    assert first == "node n1: is as asked: nvidia.com/gpu.shared 16"
+    assert first == "node n1: is as configured: nvidia.com/gpu.shared 16"
     assert second.startswith("  - health: ")
 
 
-#: Condition that is not as asked, the case, and words of what would help.
+#: Condition that is not as configured, the case, and words of what would help.
 WRONG = [
     (("GpuHealthy", "False", "CardUnhealthy", "GPU 2: XID 79"), "card-unhealthy", "nvidia-smi and dmesg on n1"),
     (("GpuMigLayoutApplied", "False", "LayoutUnknown", "no x"), "layout-unknown", "label node n1 nvidia.com/mig"),
@@ -127,7 +127,7 @@ WRONG = [
     (("GpuSharingApplied", "False", "ResourceNameConflict", "taken"), "resource-name-conflict", "rename"),
     (("GpuSharingApplied", "False", "KubeletNotResponding", "silent"), "kubelet-not-responding", "kubelet runs on n1"),
     (("GpuSharingApplied", "False", "CdiFailed", "full"), "cdi-failed", "make room on n1"),
-    (("GpuSharingApplied", "False", "ResourceRefused", "no"), "resource-refused", "kubelet says on n1"),
+    (("GpuSharingApplied", "False", "ResourceRefused", "no"), "resource-refused", "read kubelet's log on n1"),
     (("GpuMigLayoutApplied", "False", "StateUnwritable", "full"), "state-unwritable", "make room on n1"),
     (("GpuMpsReady", "False", "DaemonNotReady", "down"), "daemon-not-ready", "agent's log"),
     (("GpuMpsReady", "False", "WaitingForClients", "waits"), "waiting-for-clients", "delete the pods"),
@@ -213,14 +213,14 @@ def test_a_node_that_is_down_is_that_first() -> None:
     found = answer(node(IN_FORCE, ready="Unknown"))
     assert found.case == "node-down"
     assert found.facts[0] == "kubelet stopped posting"
-    assert found.facts[1].startswith("sharing: when last heard of, ")
+    assert found.facts[1].startswith("sharing: last reported: ")
 
 
 @pytest.mark.parametrize("pods", [(), (agent("False"),)])
 def test_without_an_agent_what_it_said_last_is_marked(pods: Sequence[Pod]) -> None:
     found = answer(node(IN_FORCE), pods=pods)
     assert found.case == "agent-down"
-    assert any(each.startswith("sharing: as its agent said last, ") for each in found.facts)
+    assert any(each.startswith("sharing: last reported: ") for each in found.facts)
     assert "kubectl logs" in found.help[-1]
 
 
@@ -256,14 +256,14 @@ def test_slices_on_demand_are_not_counted_by_their_positions() -> None:
     dynamic = offer("nvidia.com/mig-1g.5gb", OfferKind.DYNAMIC_SLICE, 28, memory=4864, profile="1g.5gb")
     labels = {"nvidia.com/mig.config": "dynamic", "nvidia.com/mig.config.state": "success"}
     found = answer(node(HEALTHY, labels=labels, gives={"nvidia.com/mig-1g.5gb": "28"}, offers=(dynamic,)))
-    assert found.verdict == "is as asked: slices on demand"
-    assert "labels that ask: nvidia.com/mig.config=dynamic (state success)" in found.facts
+    assert found.verdict == "is as configured: slices on demand"
+    assert "configuration labels: nvidia.com/mig.config=dynamic (state success)" in found.facts
     assert f"offers nvidia.com/mig-1g.5gb: at most 28, each 4864 MiB, 1g.5gb of {A100}, made on demand" in found.facts
 
 
 def test_what_kubelet_does_not_give_of_an_offer_is_told() -> None:
     found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/gpu.shared": "12"}))
-    assert "kubelet gives 12 of the 16 nvidia.com/gpu.shared; the others are unhealthy or not yet free" in found.facts
+    assert "kubelet gives 12 of the 16 nvidia.com/gpu.shared; the others are unhealthy, or not free yet" in found.facts
 
 
 def test_without_the_annotation_kubelets_counts_are_told() -> None:
@@ -273,7 +273,7 @@ def test_without_the_annotation_kubelets_counts_are_told() -> None:
 
 def test_a_node_that_offers_nothing_though_all_is_as_asked_says_how_that_comes() -> None:
     found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/mig-1g.5gb": "0"}, offers=()))
-    assert (found.case, found.verdict) == ("offers-nothing", "is as asked, and offers nothing")
+    assert (found.case, found.verdict) == ("offers-nothing", "is as configured, and offers nothing")
     assert "nvidia.com/mig.config=all-disabled" in found.help[0]
 
 
@@ -281,7 +281,7 @@ def test_an_annotation_that_is_broken_is_told_and_ends_nothing() -> None:
     broken = node(HEALTHY)
     broken.metadata.annotations[OFFERS_ANNOTATION] = "[{}]"
     found = answer(broken)
-    assert found.case == "as-asked"
+    assert found.case == "as-configured"
     assert any(OFFERS_ANNOTATION in each and "writes it again" in each for each in found.facts)
 
 
@@ -340,7 +340,7 @@ def test_a_condition_that_says_no_time_leaves_its_warnings() -> None:
 
 def test_who_may_not_see_pods_is_told_so() -> None:
     found = answer(node(HEALTHY, IN_FORCE), pods=(), unseen=("pods",))
-    assert found.case == "as-asked"
+    assert found.case == "as-configured"
     assert any("may not list pods" in each for each in found.facts)
 
 
@@ -355,7 +355,7 @@ def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
         ("WaitingForDriver", "tessera driver status"),
         ("WaitingForToolkit", "app.kubernetes.io/name=tessera-container-toolkit"),
         ("WaitingForValidation", "app.kubernetes.io/name=tessera-validation"),
-        ("PausedForDriver", "ask again in a moment"),
+        ("PausedForDriver", "check again in a moment"),
         ("NvmlFailed", "nvidia-smi and dmesg on n1"),
         ("Another", "read the agent's log"),
     ],
@@ -365,7 +365,7 @@ def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: st
     found = answer(node(HEALTHY, waits, gives={}), pods=[agent("False")])
     assert found.verdict == f"offers no card to kubelet ({reason})"
     assert found.facts[0] == "driver: what is waited for"
-    assert found.facts[1] == "health: when it last had a driver, nothing is wrong with the node's 4 cards"
+    assert found.facts[1] == "health: with its last driver: nothing is wrong with the node's 4 cards"
     assert any(step in each for each in found.help)
 
 
@@ -398,7 +398,7 @@ def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
 def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
     reason = "Its driver stays until pod default/train has ended."
     found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, reason, leaving=True))
-    assert (found.case, found.facts[0]) == ("as-asked", f"driver: {reason}")
+    assert (found.case, found.facts[0]) == ("as-configured", f"driver: {reason}")
     assert answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))
 
 

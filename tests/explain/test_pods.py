@@ -191,7 +191,7 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
 @pytest.mark.parametrize(
     ("asked_about", "case", "words"),
     [
-        (pod(gates=(), status={"phase": "Succeeded"}), "finished", "given back"),
+        (pod(gates=(), status={"phase": "Succeeded"}), "finished", "free again"),
         (pod(gates=(), status={"phase": "Failed", "reason": "Evicted", "message": "low"}), "failed", "Evicted: low"),
         (
             bound(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}),
@@ -208,15 +208,15 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
                 }
             ),
             "rejected",
-            "ask for one share in each container",
+            "request one share in each container",
         ),
-        (pod(profile="", gates=()), "no-slices", "does not ask for a GPU"),
+        (pod(profile="", gates=()), "no-slices", "does not request a GPU"),
         (pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}), "not-offered", "which no node offers"),
         (pod(limits={"nvidia.com/mig-1g.5gb": "0.5"}), "bad-request", "slices come whole"),
         (pod(gates=("kueue.x-k8s.io/admission", GATE)), "other-gate", "kubectl get workloads.kueue.x-k8s.io -n team"),
         (pod(gates=("example.com/hold",)), "other-gate", "another operator"),
-        (pod(profile="3g.20g"), "no-such-profile", "ask for nvidia.com/mig-3g.20gb instead"),
-        (pod(limits={"nvidia.com/mig-7g.40gb": "1"}), "never-fits", "ask for fewer"),
+        (pod(profile="3g.20g"), "no-such-profile", "request nvidia.com/mig-3g.20gb instead"),
+        (pod(limits={"nvidia.com/mig-7g.40gb": "1"}), "never-fits", "request fewer"),
         (pod(), "placing", "free for it: 3g.20gb on GPU 0"),
         (pod(gates=()), "not-gated", "webhook"),
     ],
@@ -234,7 +234,7 @@ def test_the_first_thing_in_the_way(asked_about: Pod, case: str, words: str) -> 
         ([lease(NOW - 90)], "90s ago by c-1"),
         ([lease(NOW - 900, duration=2**31 - 1)], "15m ago by c-1"),
         ([lease(NOW - 90, duration=-1)], "90s ago by c-1"),
-        ([lease(253402300799.0)], "9999-12-31T23:59:59Z as its renewTime, a day or more from now"),
+        ([lease(253402300799.0)], "the renewTime 9999-12-31T23:59:59Z, a day or more in the future"),
     ],
 )
 def test_a_controller_that_does_not_run(leases: list[Lease], words: str) -> None:
@@ -267,14 +267,14 @@ def test_a_joined_node_without_an_agent() -> None:
             "kubectl taint node n1 gpu-",
         ),
         (pod(spec={"nodeSelector": {"zone": "b"}}), node(), "didn't match Pod's node affinity", "nodeSelector"),
-        (pod(limits={"cpu": "9"}), node(), "too little cpu: it asks for 9; n1 has 8 free", "ask for less"),
-        (pod(limits={"memory": "65Gi"}), node(), "it asks for 65Gi; n1 has 64Gi free", "ask for less"),
+        (pod(limits={"cpu": "9"}), node(), "too little cpu: it requests 9; n1 has 8 free", "request less"),
+        (pod(limits={"memory": "65Gi"}), node(), "it requests 65Gi; n1 has 64Gi free", "request less"),
         (pod(), node(ready="False"), "1 node was not ready: n1", "kubectl describe node n1"),
     ],
 )
 def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> None:
     found = answer(who, nodes=[where])
-    assert (found.case, found.verdict) == ("no-node", "waits; not even the one node with sliced cards can take it")
+    assert (found.case, found.verdict) == ("no-node", "waits; the only node with sliced cards cannot take it")
     assert any(fact in each for each in found.facts)
     assert any(remedy in each for each in found.help)
 
@@ -283,7 +283,7 @@ def test_full_cards_say_whose_end_makes_room() -> None:
     holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
     assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
-    assert "1 card on 1 node can make it; 8 of their 8 memory slots are taken or promised" in found.facts
+    assert "1 card on 1 node can make it; 8 of their 8 memory slots are in use or promised" in found.facts
     assert list(found.help) == [
         f"there is room as soon as this ends, on node n1: {who}"
         for who in ["pod team/old (7g.40gb on GPU 0, memory slots 0-7, on its node for 2h)"]
@@ -295,9 +295,9 @@ def test_free_memory_in_the_wrong_place() -> None:
     held = cards(("x", "1g.5gb", 2, 1, "created"), ("y", "1g.5gb", 5, 1, "created"))
     found = answer(pod(), *small, instaslices=[held])
     assert found.case == "fragmented"
-    assert "nowhere at a start that is legal for 3g.20gb" in found.verdict
+    assert "not at a start that NVIDIA allows for 3g.20gb" in found.verdict
     assert "there is room as soon as this ends" in said(found)
-    assert "a smaller slice would find room now: nvidia.com/mig-2g.10gb" in said(found)
+    assert "a smaller slice has room now: nvidia.com/mig-2g.10gb" in said(found)
 
 
 def test_foreign_slices_are_named_as_such() -> None:
@@ -392,7 +392,7 @@ def test_pods_of_one_reason_are_told_together() -> None:
     found = explain_workload(
         view(owned("w1", profile="3g.20g"), owned("w2", profile="3g.20g"), pod("other")), workload(2)
     )
-    assert found.summary == "it wants 2 pods: 2 do not run"
+    assert found.summary == "it should have 2 pods: 2 do not run"
     assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
 
 
@@ -401,7 +401,7 @@ def test_new_pods_that_a_quota_refuses_while_old_ones_without_gpus_run() -> None
     failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)
     old = [owned(name, profile="", gates=(), status={"phase": "Running"}) for name in ("w1", "w2")]
     found = explain_workload(view(*old), workload(2, conditions=(failure,)))
-    assert found.summary == "it wants 2 pods: 2 run, pods of its new template cannot be created"
+    assert found.summary == "it should have 2 pods: 2 run, pods of its new template cannot be created"
     assert [each.case for each in found.answers] == ["quota"]
 
 
@@ -412,7 +412,7 @@ def test_pods_that_a_quota_refuses() -> None:
     body = {"metadata": {"name": "gpu"}, "status": {"hard": hard, "used": hard}}
     seen = view(quotas=[msgspec.convert(body, ResourceQuota)])
     found = explain_workload(seen, workload(3, conditions=(failure,)))
-    assert found.summary == "it wants 3 pods: 3 cannot be created"
+    assert found.summary == "it should have 3 pods: 3 cannot be created"
     assert found.answers[0].case == "quota"
     assert found.answers[0].facts == (
         message,
@@ -444,7 +444,7 @@ def test_pods_that_would_take_gpus_past_kubernetes() -> None:
 
 def test_a_suspended_job_and_one_scaled_to_nothing() -> None:
     assert "suspended" in explain_workload(view(), workload(0, suspended=True)).summary
-    assert explain_workload(view(), workload(0)).summary == "it wants no pods now"
+    assert explain_workload(view(), workload(0)).summary == "it should have no pods now"
 
 
 # Words
@@ -478,7 +478,7 @@ def test_what_may_be_asked(text: str, kind: str, name: str) -> None:
     assert parse_query(text) == Query(kind, name)
 
 
-@pytest.mark.parametrize(("text", "words"), [("secret/n", "known are pod, node"), ("pod/", "the name is empty")])
+@pytest.mark.parametrize(("text", "words"), [("secret/n", "supported are pod, node"), ("pod/", "the name is empty")])
 def test_what_may_not_be_asked(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_query(text)

@@ -31,7 +31,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         view: the cluster as it was read.
         slicer: the controller's state, made from the snapshot.
         pod: the waiting pod.
-        reason: why placement found no place for it in its last plan.
+        reason: the reason why the last plan has no place for it.
     """
     match reason:
         case UnknownProfile(known=()):
@@ -43,7 +43,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
                 case="never-fits",
                 verdict=f"cannot run in this cluster; no node has room for {profiles_text(pod)}, even when empty",
                 facts=("all slices of a pod are made on one node",),
-                help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
+                help=("request fewer or smaller slices in one pod, or add a node with more cards",),
             )
         case NoNode():
             return _no_node(view, slicer, pod)
@@ -52,7 +52,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
 
 
 def _request(pod: PodInfo) -> str:
-    return f"it asks for {profiles_text(pod)}"
+    return f"it requests {profiles_text(pod)}"
 
 
 def _no_node_joined(view: ClusterView, pod: PodInfo) -> Explanation:
@@ -64,17 +64,17 @@ def _no_node_joined(view: ClusterView, pod: PodInfo) -> Explanation:
     if not labelled:
         return Explanation(
             case="no-node-joined",
-            verdict="waits; no node gives its cards to slicing on demand",
+            verdict="waits; no node offers slices on demand",
             facts=(_request(pod), f"{count_noun(len(view.snapshot.nodes), 'node')}, none labelled {_LABEL}"),
-            help=(f"join a node that has MIG-capable GPUs: kubectl label node NODE {_LABEL}",),
+            help=(f"add a node with MIG-capable GPUs: kubectl label node NODE {_LABEL}",),
         )
     faults = [f"{node}: {view.agent_fault(node) or 'its agent runs but reports no card'}" for node in labelled]
     return Explanation(
         case="no-card-reported",
-        verdict="waits; nodes are labelled for slicing on demand, but none of them has reported a card",
+        verdict="waits; nodes are labelled for slices on demand, but none of them has reported a card",
         facts=(_request(pod), f"labelled {_LABEL}: {list_names(labelled)}", *faults[:5]),
         help=(
-            f"see what the agents say: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
+            f"read the agents' logs: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
             f"see the node's events, which name cards that are skipped: kubectl describe node {labelled[0]}",
         ),
     )
@@ -90,8 +90,8 @@ def _unknown_profile(reason: UnknownProfile) -> Explanation:
         verdict=f'cannot run in this cluster; no card has the profile "{reason.profile}"',
         facts=(f"the cards have {', '.join(reason.known)}", *(f'the closest is "{each}"' for each in meant)),
         help=(
-            *(f"ask for {resource_of(each)} instead" for each in meant),
-            f"join a node whose cards have {reason.profile}",
+            *(f"request {resource_of(each)} instead" for each in meant),
+            f"add a node whose cards have {reason.profile}",
             "delete the pod and create it again: the resources of an existing pod cannot be changed",
         ),
     )
@@ -105,14 +105,16 @@ def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Explanation:
     total = len(slicer.state.inventory.fleet.nodes)
     return Explanation(
         case="no-node",
-        verdict=f"waits; {_none_of(total)} with sliced cards can take it",
+        verdict=f"waits; {_none_of(total)}",
         facts=(_request(pod), *_refusal_facts(slicer, pod, refused)),
         help=tuple(changes_by_node(view, slicer, pod)),
     )
 
 
 def _none_of(total: int) -> str:
-    return "not even the one node" if total == 1 else f"none of the {total} nodes"
+    if total == 1:
+        return "the only node with sliced cards cannot take it"
+    return f"none of the {total} nodes with sliced cards can take it"
 
 
 def _refusals(slicer: Slicer, pod: PodInfo) -> dict[str, list[str]]:
@@ -138,7 +140,7 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) 
         short = rule.removeprefix("Insufficient ")
         if short != rule:
             free = list_names([f"{name} has {_free(slicer, short, name)} free" for name in names])
-            yield f"{nodes} with too little {short}: it asks for {_amount(short, pod.amounts[short])}; {free}"
+            yield f"{nodes} with too little {short}: it requests {_amount(short, pod.amounts[short])}; {free}"
         elif rule.startswith("node(s)"):
             text = rule.removeprefix("node(s)")
             yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
@@ -172,11 +174,11 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
         case = "fragmented"
         verdict = (
             f"waits for room; {count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots} on one"
-            f" {where}, but nowhere at a start that is legal for {wanted}"
+            f" {where}, but not at a start that NVIDIA allows for {wanted}"
         )
     refused = _refusals(slicer, pod)
     if refused:
-        verdict += ", of those that may take it"
+        verdict += ", on the nodes that may take it"
     return Explanation(
         case=case,
         verdict=verdict,
@@ -201,7 +203,7 @@ def _usage(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     nodes = len({card.node.name for card in able})
     yield (
         f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of their {slots} memory"
-        " slots are taken or promised"
+        " slots are in use or promised"
     )
 
 

@@ -1,7 +1,7 @@
-"""The cluster's cards as one would draw them: every position of every card, whose it is and in which state.
+"""The map of the cluster's cards: each memory position of each card, with its pod and its state.
 
-Pure: made from Instaslice objects alone, so it shows what Tessera believes and needs no right but to read those. Nodes
-are looked at for one thing: which of them are to give their cards to on-demand slicing and do not yet.
+Pure. The map is made from Instaslice objects alone, so it shows Tessera's records and needs only the right to read
+those objects. Nodes are read only to find those that are labelled for slices on demand and have no cards yet.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,11 +22,11 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     Attributes:
         start: first memory slot.
         size: memory slots.
-        profile: NVIDIA's name of the slice; empty when a foreign slice's is not known.
+        profile: NVIDIA's name of the slice; empty for a foreign slice of unknown profile.
         pod: ``namespace/name``; empty for a foreign slice, and once the pod's request is removed.
         uid: the pod's UID.
-        state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept``: of a running
-            pod whose record is gone.
+        state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept`` for a slice
+            of a running pod whose record is lost.
     """
 
     start: int
@@ -58,31 +58,31 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A node whose label asks for on-demand slicing and that has no card there yet; ``why`` for people."""
+    """A node that is labelled for slices on demand and has no cards yet; ``why`` is the reason as a sentence."""
 
     node: str
     why: str
 
 
 def pending_nodes(nodes: Iterable[Node], joined: Collection[str]) -> list[PendingNode]:
-    """The nodes that ask for on-demand slicing and are not among ``joined``, in the order of their names."""
-    asking = [each for each in nodes if is_on_demand(each.metadata.labels.get(MIG_CONFIG_LABEL, ""))]
+    """The nodes that are labelled for slices on demand and are not among ``joined``, in the order of their names."""
+    labelled = [each for each in nodes if is_on_demand(each.metadata.labels.get(MIG_CONFIG_LABEL, ""))]
     return [
         PendingNode(node=each.metadata.name, why=_why_pending(each))
-        for each in sorted(asking, key=lambda each: each.metadata.name)
+        for each in sorted(labelled, key=lambda each: each.metadata.name)
         if each.metadata.name not in joined
     ]
 
 
 def _why_pending(node: Node) -> str:
-    """What the node's agent says, the driver before the layout."""
-    said = {each.type: each for each in node.status.conditions if each.status != "True"}
-    words = next((said[kind].message for kind in (READY, LAYOUT) if kind in said), "")
-    return words or "its agent has not told of its cards yet"
+    """The message of the node's condition that is not true; the driver's before the layout's."""
+    wrong = {each.type: each for each in node.status.conditions if each.status != "True"}
+    message = next((wrong[kind].message for kind in (READY, LAYOUT) if kind in wrong), "")
+    return message or "its agent has not reported its cards yet"
 
 
 def cards_of(instaslices: Iterable[Instaslice]) -> list[NodeCards]:
-    """What is to be drawn, nodes in the order of their names."""
+    """The nodes and their cards, in the order of the nodes' names."""
     ordered = sorted(instaslices, key=lambda each: each.metadata.name)
     return [NodeCards(node=each.metadata.name, cards=_cards(each)) for each in ordered]
 
@@ -111,7 +111,7 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
 
 
 def _more_of(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
-    """How many slices of one profile fit beside what is there; starts of one profile never overlap when spaced."""
+    """The largest number of further slices of one profile that fit."""
     taken = {slot for tile in tiles for slot in range(tile.start, tile.start + tile.size)}
     count = 0
     for position in sorted(profile.placements, key=lambda each: each.start):
@@ -123,7 +123,7 @@ def _more_of(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
 
 
 def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
-    """The tiles by card: promised slices, those of pods that are gone, and what others hold."""
+    """The tiles by card: promised slices, slices of deleted pods, and slices that Tessera did not make."""
     found: dict[str, list[Tile]] = {}
     for uid, request in instaslice.spec.pod_allocation_requests.items():
         state = _state(instaslice, uid)
@@ -146,7 +146,7 @@ def _tile(each: Slice, pod: str, uid: str, state: str) -> Tile:
 
 
 def _state(instaslice: Instaslice, uid: str) -> str:
-    """The state to show: the agent's word once it has one, except that deleting goes before created."""
+    """The state to show: the agent's state if it has set one, but ``deleting`` of the controller before ``created``."""
     result = instaslice.status.pod_allocation_results.get(uid)
     if result is None:
         return "creating"

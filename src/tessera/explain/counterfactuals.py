@@ -1,8 +1,8 @@
-"""Says what would have to change before a waiting pod can run: rules of a node, other pods, or the pod's request.
+"""Names changes after which a waiting pod can run: rules of a node, other pods, or the pod's request.
 
-Each change that is named is sufficient: once it is made, the pod gets its place. For one node this is *every* rule that
-refuses the pod and, where its cards have no room, the owners of the slices that must end. The node with the fewest
-changes comes first.
+Each named change is sufficient: after it, the pod gets its place. For one node, this is *every* rule that refuses the
+pod and, if its cards have no room, the owners of the slices that must end. The node with the fewest changes comes
+first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _REMEDIES = (
         "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
     ),
     ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
-    ("Insufficient", "ask for less of it, or end other pods on the node: kubectl describe node NODE"),
+    ("Insufficient", "request less of it, or end other pods on the node: kubectl describe node NODE"),
     ("Too many pods", "end other pods on the node"),
 )
 
@@ -124,7 +124,7 @@ def remedy_for_rule(rule: str, node: str) -> str:
 
 
 def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    """Names a node that has room but refuses the pod, and what lifts its rules."""
+    """Names a node that has room but refuses the pod, and the steps that lift its rules."""
     found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
     if found is not None and slicer.state.cluster.home_of(pod) is None:
         steps = "; and ".join(remedy_for_rule(rule, found.node) for rule in found.rules)
@@ -145,12 +145,12 @@ def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) ->
 def _owner(view: ClusterView, owner: str, held: list[OwnedPlacement]) -> str:
     where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
     if owner == FOREIGN:
-        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if nobody needs it"
+        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if no program needs it"
     return f"pod {owner} ({where}{_progress(view, owner)})"
 
 
 def _progress(view: ClusterView, owner: str) -> str:
-    """How far the pod is in its life, as the end of a phrase; the pod may be gone already."""
+    """The pod's state, as the end of a phrase; the pod may be deleted already."""
     pod = view.pod(owner)
     if pod is None:
         return ", gone; its slice is being removed"
@@ -170,7 +170,7 @@ def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _fits(slicer, pod, name)]
     if fitting:
         names = ", ".join(resource_of(name) for name in fitting[:_ALTERNATIVES])
-        yield f"a smaller slice would find room now: {names}"
+        yield f"a smaller slice has room now: {names}"
 
 
 def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:

@@ -54,7 +54,7 @@ def dynamic_resources(node: Node) -> frozenset[str]:
 
 
 def any_node_offers(view: ClusterView, asked: Mapping[str, int]) -> bool:
-    """Whether some node gives one of these resources without making it on demand."""
+    """Returns True if a node offers one of these resources without making it on demand."""
     return any(_given(node, resource) for node in view.snapshot.nodes for resource in asked)
 
 
@@ -66,7 +66,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
         pod: the pod.
         asked: its :func:`fixed_requests`, not empty.
     """
-    wants = f"it asks for {format_requests(asked)}"
+    wants = f"it requests {format_requests(asked)}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
@@ -131,7 +131,7 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
             verdict=f"waits for {resource}, which no node offers",
             facts=(wants, *_offered(view), *_scheduler_message(pod), *_faulty_nodes(view)),
             help=(
-                *(("ask for a resource that nodes offer or make on demand",) if _any_offered(view) else ()),
+                *(("request a resource that nodes offer or make on demand",) if _any_offered(view) else ()),
                 _LABEL,
             ),
         )
@@ -145,7 +145,7 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
                 *_scheduler_message(pod),
                 *_faulty_nodes(view),
             ),
-            help=(f"ask for at most {max(given.values())}",),
+            help=(f"request at most {max(given.values())}",),
         )
     taken = _taken(view, resource)
     if any(total - taken[name] >= count for name, total in given.items()):
@@ -155,7 +155,7 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
         verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
         " and too few are free",
         facts=(wants, *_lines(given, taken, resource), *_scheduler_message(pod), *_faulty_nodes(view)),
-        help=("end pods that hold it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
+        help=("delete pods that use it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
     )
 
 
@@ -167,7 +167,7 @@ def _free_lines(view: ClusterView, asked: Mapping[str, int]) -> Iterator[str]:
 
 def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) -> Iterator[str]:
     for name, total in sorted(given.items())[:_NODES]:
-        yield f"node {name}: {min(total, taken.get(name, 0))} of {total} {resource} taken"
+        yield f"node {name}: {min(total, taken.get(name, 0))} of {total} {resource} in use"
     if len(given) > _NODES:
         yield f"and {count_noun(len(given) - _NODES, 'more node')}"
 
@@ -177,7 +177,7 @@ def _given(node: Node, resource: str) -> int:
 
 
 def _taken(view: ClusterView, resource: str) -> Counter[str]:
-    """How many devices pods hold, by node; pods that have ended hold none."""
+    """The number of devices that pods use, by node; pods that have ended use none."""
     found: Counter[str] = Counter()
     for pod in view.snapshot.pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
@@ -220,7 +220,7 @@ def _faulty_nodes(view: ClusterView) -> Iterator[str]:
         wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
         if wrong:
             name = node.metadata.name
-            yield f"node {name} is not as asked ({', '.join(wrong)}): tessera why node/{name}"
+            yield f"node {name} is not as configured ({', '.join(wrong)}): tessera why node/{name}"
 
 
 def _scheduler_message(pod: Pod) -> Iterator[str]:

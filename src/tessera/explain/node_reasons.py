@@ -1,4 +1,4 @@
-"""The table of reasons that the agent gives for a condition of a node, and what helps against each.
+"""The table of reasons that the agent gives for a condition of a node, and the steps that help against each.
 
 The most useful step comes first. A reason that is not in the table gets the steps of its condition.
 
@@ -33,12 +33,12 @@ _LAYOUT = "name another layout: kubectl label node {node} nvidia.com/mig.config=
 # An installation keeps no option of the one before, so a step that names one option has to say so.
 _REINSTALL = "run tessera install again as before"
 _RIGHTS = f"let the agents read the ConfigMap: {_REINSTALL}, with --values FILE -n NAMESPACE"
-_DRIVER = "see what the driver says: nvidia-smi and dmesg on {node}"
-_WAIT = "ask again in a moment; if nothing moves, read the agent's log"
+_DRIVER = "check the driver: nvidia-smi and dmesg on {node}"
+_WAIT = "check again in a moment; if nothing changes, read the agent's log"
 _AGAIN = "the agent tries again by itself"
 _PODS = "see the pods: kubectl get pods -A --field-selector spec.nodeName={node}"
 
-#: Reasons that pass without anybody's help.
+#: Reasons that end without help.
 _PASSING = frozenset({"LayoutApplying", "LayoutRetrying", "Starting", "DeviceUsersUnknown"})
 #: Steps by condition, for reasons that are not in the table.
 _BY_TYPE: Mapping[str, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     MPS: (_LOG,),
     OBJECT_CONDITION: (
         "correct the field: kubectl edit instaslice -n instaslice-system {node}",
-        "or have the agent create it again: kubectl delete instaslice -n instaslice-system {node}",
+        "or let the agent create it again: kubectl delete instaslice -n instaslice-system {node}",
     ),
     ADVERTISED: (_PODS, _LOG),
 }
@@ -63,12 +63,14 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
         f"{_STACK_LOG}-container-toolkit --prefix",
     ),
     (ADVERTISED, "WaitingForValidation"): (_PODS, f"{_STACK_LOG}-validation --prefix"),
-    (ADVERTISED, WAITING_FOR_KUBELET): ("ask again in a moment: kubelet publishes with its next status", _PODS, _LOG),
-    (ADVERTISED, "PausedForDriver"): ("ask again in a moment; see the replacement's progress: tessera driver status",),
+    (ADVERTISED, WAITING_FOR_KUBELET): ("check again in a moment: kubelet publishes with its next status", _PODS, _LOG),
+    (ADVERTISED, "PausedForDriver"): (
+        "check again in a moment; see the replacement's progress: tessera driver status",
+    ),
     (ADVERTISED, "NvmlFailed"): (_DRIVER, _AGAIN, _LOG),
     (HEALTH, "CardUnhealthy"): (
         _DRIVER,
-        "a card comes back by itself once it works again; one that needs a reset or a reboot, after that",
+        "a card is offered again when it works; if it needs a reset or a reboot, after that",
     ),
     (HEALTH, "NoCards"): (_DRIVER, "if the node has no cards, remove the label that brought the agent"),
     (LAYOUT, "LayoutUnknown"): (
@@ -82,7 +84,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (LAYOUT, "CardsInUse"): (
         "wait, or delete the pods that hold the devices; the agent continues by itself",
         _PODS,
-        f"to have the agent evict them: {_REINSTALL}, with --mig-evict",
+        f"to let the agent evict them: {_REINSTALL}, with --mig-evict",
     ),
     (LAYOUT, "ResetRequired"): (
         "end the processes that use the card, or reboot the node: kubectl drain {node} --ignore-daemonsets",
@@ -104,7 +106,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (SHARING, "KubeletNotResponding"): ("check that kubelet runs on {node}: journalctl -u kubelet", _LOG),
     (SHARING, "NvmlFailed"): (_DRIVER, _AGAIN),
     (SHARING, "CdiFailed"): ("make room on {node}, in the folder named above: df -h", _AGAIN),
-    (SHARING, "ResourceRefused"): ("see what kubelet says on {node}: journalctl -u kubelet", _AGAIN),
+    (SHARING, "ResourceRefused"): ("read kubelet's log on {node}: journalctl -u kubelet", _AGAIN),
     (MPS, "DaemonNotReady"): (_LOG,),
     (MPS, "WaitingForClients"): ("wait, or delete the pods that still use the cards in the former way", _PODS),
 }
@@ -119,7 +121,7 @@ class RemedyFields(msgspec.Struct, frozen=True, kw_only=True):
         layouts: the ConfigMap of MIG layouts, in the same form.
         models: the node's cards, as arguments of ``tessera config check``.
         model: the model of most of the node's cards.
-        without_mig: whether none of its cards has MIG.
+        without_mig: True if none of its cards has MIG.
     """
 
     node: str

@@ -20,12 +20,12 @@ from tessera.provisioning.tracking.tracker import FRESH
 
 #: What each phase waits for, as the end of the verdict.
 _AWAITED: Mapping[Milestone, str] = {
-    Milestone.READY: "waiting for kubelet to say Ready",
+    Milestone.READY: "waiting for kubelet to report Ready",
     Milestone.LABELLED: "waiting for the facts that its driver depends on, such as the kernel version",
     Milestone.PULLED: "pulling its driver's image",
     Milestone.DRIVER: "building or loading its driver",
     Milestone.TOOLKIT: "starting the container toolkit",
-    Milestone.VALIDATED: "trying the driver out in a container",
+    Milestone.VALIDATED: "testing the driver in a container",
     Milestone.ALLOCATABLE: "waiting for kubelet to count its cards",
 }
 _SYSTEM = "tessera-system"
@@ -106,7 +106,11 @@ def _verdict(
         return f"has not come up in time ({overdue.reason}): it is {where}"
     status = driver_status(node)
     shared = status is not None and status.awaits_shared
-    awaited = "its driver waits for what other nodes wait for too" if shared else _AWAITED.get(phase, "not over yet")
+    awaited = (
+        "its driver waits for the same work as other nodes, such as an image build"
+        if shared
+        else _AWAITED.get(phase, "not finished")
+    )
     return f"is starting up, {where}: {awaited}"
 
 

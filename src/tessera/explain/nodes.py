@@ -1,8 +1,8 @@
-"""Explains one node: whether its cards are as the administrators asked, and the first obstacle if they are not.
+"""Explains one node: its cards are as configured, or the first obstacle.
 
 Obstacles are looked for in this order, since an earlier one causes the later ones: start-up of the node, readiness,
 driver, agent, health of the cards, MIG layout, sharing profile, MPS. Sources are the Node's conditions, labels and
-annotations, its events, and the agent's pod. The cards themselves are not asked; statements of an agent that no longer
+annotations, its events, and the agent's pod. The cards themselves are not read; statements of an agent that no longer
 runs are marked as old.
 """
 
@@ -55,7 +55,7 @@ _ASPECTS = (
     _Aspect(OBJECT_CONDITION, "gets no slices: its Instaslice object breaks a rule", "Instaslice object"),
     _Aspect(HEALTH, "has cards that are not offered", "health"),
     _Aspect(LAYOUT, "does not have the MIG layout that it should have", "MIG layout"),
-    _Aspect(SHARING, "is not shared as asked", "sharing"),
+    _Aspect(SHARING, "is not shared as configured", "sharing"),
     _Aspect(MPS, "shares cards by MPS, which is not ready", "MPS"),
 )
 
@@ -87,8 +87,8 @@ def _down(view: ClusterView, node: Node) -> Explanation | None:
     message = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
     return Explanation(
         case="node-down",
-        verdict="is not ready, so the state of its cards is not known",
-        facts=(message, *_facts(view, node, "when last heard of, ")),
+        verdict="is not ready, so the state of its cards is unknown",
+        facts=(message, *_facts(view, node, "last reported: ")),
         help=(f"kubectl describe node {node.metadata.name}",),
     )
 
@@ -104,7 +104,7 @@ def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
     return Explanation(
         case=_words(told.reason),
         verdict=f"{verdict} ({told.reason})",
-        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when it last had a driver, ")),
+        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "with its last driver: ")),
         help=remedies_for(ADVERTISED, told.reason, remedy_fields(node, view.agent(node.metadata.name))),
     )
 
@@ -116,7 +116,7 @@ def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
         return None
     return Explanation(
         case="changing-driver",
-        verdict="is getting another driver, and takes no new pods until then",
+        verdict="gets another driver now, and takes no new pods until then",
         facts=(f"driver: {told.reason}", *_facts(view, node)),
         help=(f"see its progress: tessera driver status {node.metadata.name} -v",),
     )
@@ -133,15 +133,17 @@ def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     if not _agent_comes(node) and not _agent_conditions(node):
         return Explanation(
             case="no-agent",
-            verdict="has no agent, and no label that says it has a GPU",
-            facts=(f"an agent comes to nodes with one of {', '.join(map(_label_text, AGENT_NODE_LABELS.items()))}",),
+            verdict="has no agent, and no label of a GPU node",
+            facts=(
+                f"agents run on nodes with one of the labels {', '.join(map(_label_text, AGENT_NODE_LABELS.items()))}",
+            ),
             help=(f"if it has cards: kubectl label node {node.metadata.name} nvidia.com/gpu.present=true",),
         )
     label = "=".join(AGENT_LABEL)
     return Explanation(
         case="agent-down",
         verdict="has no running agent: its cards stay as they are until it runs",
-        facts=(fault, *_facts(view, node, "as its agent said last, ")),
+        facts=(fault, *_facts(view, node, "last reported: ")),
         help=(
             f"see it: kubectl get pods -n tessera-system -l {label} -o wide",
             f"its log: kubectl logs -n tessera-system -l {label} --prefix",
@@ -189,17 +191,17 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
             case="not-reported",
             verdict="has an agent that has not reported its cards yet",
             facts=facts,
-            help=("ask again in a moment; if nothing comes, read the log of the agent's pod",),
+            help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )
     given = _given(node)
     if not given:
         return Explanation(
             case="offers-nothing",
-            verdict="is as asked, and offers nothing",
+            verdict="is as configured, and offers nothing",
             facts=facts,
             help=remedies_for_empty_node(node.metadata.name),
         )
-    return Explanation(case="as-asked", verdict=f"is as asked: {list_names(given)}", facts=facts)
+    return Explanation(case="as-configured", verdict=f"is as configured: {list_names(given)}", facts=facts)
 
 
 def _words(reason: str) -> str:
@@ -249,7 +251,7 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     yield from _offered(node)
     yield from describe_startup(node)
     if "pods" in view.snapshot.forbidden:
-        yield "you may not list pods, so it is not known whether an agent runs"
+        yield "you may not list pods, so it is unknown if an agent runs"
     events = view.events_on("Node", node.metadata.name, warnings=True)
     yield from map(view.describe_event, list(relevant_warnings(events, told, view.snapshot.now))[-_EVENTS:])
 
@@ -258,7 +260,7 @@ def _labels(node: Node) -> Iterator[str]:
     labels = node.metadata.labels
     asked = [f"{name}={labels[name]}" for name in (PROFILE_LABEL, MIG_CONFIG_LABEL) if name in labels]
     state = labels.get(MIG_CONFIG_STATE_LABEL)
-    yield f"labels that ask: {', '.join(asked) or 'none'}{f' (state {state})' if state else ''}"
+    yield f"configuration labels: {', '.join(asked) or 'none'}{f' (state {state})' if state else ''}"
 
 
 def _offered(node: Node) -> Iterator[str]:
@@ -271,7 +273,7 @@ def _offered(node: Node) -> Iterator[str]:
         count = sum(each.count for each in offers if each.resource == resource)
         given = node.status.allocatable.get(resource, "0")
         if given != str(count):
-            yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy or not yet free"
+            yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, or not free yet"
     if not offers:
         counts = [f"{name} {count}" for name, count in _allocatable(node).items()]
         yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"

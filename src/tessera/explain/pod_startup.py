@@ -65,7 +65,7 @@ def explain_unscheduled(
     return Explanation(
         case="not-gated",
         verdict="was created without Tessera's gate, so kube-scheduler looks for a node with fixed slices",
-        facts=(f"it asks for {profiles_text(facts)}", *says),
+        facts=(f"it requests {profiles_text(facts)}", *says),
         help=(
             "for a slice on demand create the pod again once the webhook runs; the webhook sets the gate",
             "see the webhook: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
@@ -90,18 +90,18 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
         return (f"wait: kubelet on {node} publishes changed devices within about 10 seconds",)
     if says:
         return (f"make node {node} fit the pod again, or delete the pod so that its replacement is placed again",)
-    return ("ask again in a moment; if nothing moves, check that kube-scheduler runs",)
+    return ("check again in a moment; if nothing changes, check that kube-scheduler runs",)
 
 
 def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
-    asks = f"it asks for {profiles_text(facts)} and must run on node {slicer.state.cluster.home_of(facts)}"
+    asks = f"it requests {profiles_text(facts)} and must run on node {slicer.state.cluster.home_of(facts)}"
     planned = slicer.state.allocations.current_of(facts.uid)
     if planned is not None:
         return Explanation(
             case="placing",
             verdict="passed the gate but has no recorded slice; there is room, and the controller will record one",
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
-            help=("ask again in a moment; if nothing moves, read the controller's log",),
+            help=("check again in a moment; if nothing changes, read the controller's log",),
         )
     reason = slicer.state.waiting.get(facts.uid)
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
@@ -164,7 +164,7 @@ def _starting(view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation |
         verdict=(
             f"has its slice but does not start: {stuck[0]}"
             if stuck
-            else f"is starting on node {facts.node}; its slice is there"
+            else f"is starting on node {facts.node}; its slice is made"
         ),
         facts=(f"its slice: {where}", *stuck[1:], *map(view.describe_event, trouble[-_EVENTS:])),
         help=(f"kubectl describe pod -n {facts.namespace} {facts.name}",) if stuck or trouble else (),
@@ -199,7 +199,7 @@ def _slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explana
         case="slice-being-made",
         verdict=f"is starting: the agent on node {facts.node} is making its slice",
         facts=(f"to be made: {where}", *_last(view, events)),
-        help=(f"ask again in a moment; if nothing moves, read the agent's log: {log}",),
+        help=(f"check again in a moment; if nothing changes, read the agent's log: {log}",),
     )
 
 

@@ -70,21 +70,21 @@ def _with_pod(found: Explanation, pod: Pod) -> Explanation:
 def _ended(pod: Pod, facts: PodInfo) -> Explanation | None:
     status = pod.status
     if status.phase == "Succeeded":
-        return Explanation(case="finished", verdict="has finished (Succeeded); its slices are given back")
+        return Explanation(case="finished", verdict="has finished (Succeeded); its slices are free again")
     if status.phase == "Failed":
         if status.reason.startswith(_REJECTED):
             return Explanation(
                 case="rejected",
-                verdict=f"was refused by the node's kubelet for good ({status.reason})",
+                verdict=f"was rejected by the node's kubelet, and will not run ({status.reason})",
                 facts=(f"node {facts.node} said: {status.message}",),
                 help=_after_rejection(status.message),
             )
         cause = ": ".join(each for each in (status.reason, status.message) if each)
         return Explanation(
             case="failed",
-            verdict="has failed; its slices are given back",
+            verdict="has failed; its slices are free again",
             facts=(*([cause] if cause else []), *_exits(pod)),
-            help=(f"read what it wrote: kubectl logs -n {facts.namespace} {facts.name}",),
+            help=(f"read its log: kubectl logs -n {facts.namespace} {facts.name}",),
         )
     if facts.terminating and not facts.node:
         return Explanation(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
@@ -93,7 +93,7 @@ def _ended(pod: Pod, facts: PodInfo) -> Explanation | None:
 
 def _after_rejection(message: str) -> tuple[str, ...]:
     if _TOO_MANY_SHARES in message:
-        return ("ask for one share in each container, in the manifest of the pod's owner, and create the pod again",)
+        return ("request one share in each container, in the manifest of the pod's owner, and create the pod again",)
     return (
         "delete this pod, so that its owner creates another; a pod without an owner must be created again by hand",
         "if it happens again, check that the node's agent runs: its device plugin answers kubelet",
@@ -116,7 +116,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
     if facts.fault:
         return Explanation(
             case="bad-request",
-            verdict="cannot run as it is written; Tessera cannot make the slices that it asks for",
+            verdict="cannot run as written; Tessera cannot make the slices that it requests",
             facts=(facts.fault,),
             help=("correct the manifest and create the pod again",),
         )
@@ -126,10 +126,10 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
     if mistaken:
         return Explanation(
             case="misspelt",
-            verdict=f"cannot run as it is written; no node offers {list_names(list(mistaken))}",
+            verdict=f"cannot run as written; no node offers {list_names(list(mistaken))}",
             facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
             help=(
-                *(f"ask for {right} instead of {wrong}" for wrong, right in mistaken.items()),
+                *(f"request {right} instead of {wrong}" for wrong, right in mistaken.items()),
                 "correct the manifest and create the pod again: the resources of an existing pod cannot be changed",
             ),
         )
@@ -139,10 +139,10 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
         return None if held else explain_fixed_request(view, pod, asked)
     return Explanation(
         case="runs" if pod.status.phase == "Running" else "no-slices",
-        verdict="does not ask for a GPU, so Tessera does nothing for it",
+        verdict="does not request a GPU, so Tessera does nothing for it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
                *_unscheduled_message(pod)),
-        help=("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
+        help=("to request one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
     )  # fmt: skip
 
 
@@ -177,19 +177,23 @@ def _other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
         return None
     kueue = any(gate.startswith(_KUEUE) for gate in others)
     queue = pod.metadata.labels.get(_KUEUE_QUEUE)
-    steps: tuple[str, ...] = (f"ask the operator that set the gate {others[0]}",)
+    steps: tuple[str, ...] = (f"look at the operator that set the gate {others[0]}",)
     if kueue:
         steps = (
             f"see why Kueue has not admitted it: kubectl get workloads.kueue.x-k8s.io -n {facts.namespace}",
-            *([f"see its queue: kubectl describe localqueue -n {facts.namespace} {queue}"] if queue else []),
+            *([f"look at its queue: kubectl describe localqueue -n {facts.namespace} {queue}"] if queue else []),
         )
     return Explanation(
         case="other-gate",
         verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
         facts=(
-            f"it asks for {profiles_text(facts) or format_requests(fixed_requests(pod))}",
+            f"it requests {profiles_text(facts) or format_requests(fixed_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
-            *(["Tessera looks for a slice once that gate is gone; its own gate goes last"] if facts.gated else []),
+            *(
+                ["Tessera places its slice when that gate is removed, and then removes its own gate"]
+                if facts.gated
+                else []
+            ),
         ),
         help=steps,
     )
@@ -220,9 +224,9 @@ def _behind_our_gate(
         done = "promised and recorded" if promise.recorded else "free for it"
         return Explanation(
             case="placing",
-            verdict="is about to be released: there is room, and the controller is placing it",
+            verdict="is about to be placed: there is room, and the controller is reserving it",
             facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
-            help=("ask again in a moment; if nothing moves, read the controller's log", _CONTROLLER_LOG),
+            help=("check again in a moment; if nothing changes, read the controller's log", _CONTROLLER_LOG),
         )
     reason = slicer.state.waiting.get(facts.uid)
     if reason is not None:
@@ -249,7 +253,7 @@ def _no_controller(
     return Explanation(
         case="no-controller",
         verdict="waits for Tessera's controller, which does not run",
-        facts=(f"it asks for {profiles_text(facts)}", fault, *([then] if then else [])),
+        facts=(f"it requests {profiles_text(facts)}", fault, *([then] if then else [])),
         help=(
             "start it: kubectl get deployment,pods -n tessera-system -l app.kubernetes.io/name=tessera-controller",
             f"see why it does not run: {_CONTROLLER_LOG}",
@@ -263,10 +267,10 @@ def _no_controller(
 def _by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
     forbidden = (
-        f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this rests on the pod and its events alone"
+        f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this is from the pod and its events alone"
     )
     events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
-    asks = f"it asks for {profiles_text(facts)}"
+    asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     if facts.gated:

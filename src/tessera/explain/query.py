@@ -1,4 +1,4 @@
-"""The entry to this room: parses what the user asks about, reads the cluster, and explains.
+"""The entry to this package: parses the user's query, reads the cluster, and explains.
 
 Only GET and LIST are used, all at the same time. A kind that the user may not read is left out and named in the
 snapshot. A kind that the cluster does not have (Instaslice without Tessera) counts as empty.
@@ -78,7 +78,7 @@ AGENT_NAMESPACE = "tessera-system"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The object that the user asks about: its kind in lower case and its name."""
+    """The object to explain: its kind in lower case and its name."""
 
     kind: str
     name: str
@@ -94,12 +94,14 @@ def parse_query(text: str) -> Query:
     kind = written.partition(".")[0].lower() if slash else "pod"
     kind = _ALIASES.get(kind, kind)
     if kind not in {"pod", "node"} and kind not in _WORKLOADS:
-        raise ValueError(f'"{text}": kind "{written}" is not known here; known are pod, node, {", ".join(_WORKLOADS)}')
+        raise ValueError(
+            f'"{text}": kind "{written}" is not supported; supported are pod, node, {", ".join(_WORKLOADS)}'
+        )
     if not name:
         raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
     if len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
         rule = f"at most {_LONGEST_NAME} lower case letters, digits, dots and dashes"
-        raise ValueError(f'"{one_line(text)}": there can be no {kind} of this name; names are {rule}')
+        raise ValueError(f'"{one_line(text)}": this is not a valid name of a {kind}; names have {rule}')
     return Query(kind, name)
 
 
@@ -107,7 +109,7 @@ async def explain(client: Client, clock: Clock, query: Query, namespace: str) ->
     """Reads the cluster and explains one object.
 
     Raises:
-        NotFound: there is no such object; its notes say what may have been meant, or that a quota is used up.
+        NotFound: there is no such object; its notes suggest a similar name, or tell of a quota that is used up.
         ApiError: the user may not read the object.
     """
     if query.kind == "pod":
@@ -183,9 +185,9 @@ async def _history(client: Client) -> Sequence[ProvisioningRecord]:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
     except (Forbidden, NotFound):
         return ()
-    book = ProvisioningHistory()
-    book.load({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
-    return book.nodes.values()
+    history = ProvisioningHistory()
+    history.load({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
+    return history.nodes.values()
 
 
 # The cluster
@@ -235,7 +237,7 @@ def _with(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
 async def _some(
     client: Client, resource: Resource[T], namespace: str | None = None, *, fields: str | None = None
 ) -> tuple[Sequence[T], bool]:
-    """The objects of a kind, and whether the user may list them."""
+    """The objects of a kind, and True if the user may list them."""
     try:
         return (await client.list(resource, namespace, field_selector=fields)).items, True
     except Forbidden:

@@ -1,4 +1,4 @@
-"""The objects an explanation is made from, and the controller's state as it follows from them.
+"""The objects from which an explanation is made, and the controller's state that follows from them.
 
 The user may not be allowed to read everything: :attr:`Snapshot.forbidden` names the kinds that were refused. Without
 the pods, nodes and Instaslice objects of the whole cluster the controller's state cannot be made; explanations then
@@ -104,7 +104,7 @@ class ClusterView:
     # Tessera's own processes
 
     def controller_fault(self) -> str:
-        """Why no controller seems to run; empty if one does, or if the user may not read Leases."""
+        """The sign that no controller runs; empty if one runs, or if the user may not read Leases."""
         if "leases" in self.snapshot.forbidden:
             return ""
         if not self.snapshot.leases:
@@ -115,15 +115,15 @@ class ClusterView:
     def _lease_fault(self, lease: Lease) -> str:
         where = f"Lease {lease.metadata.namespace}/{lease.metadata.name}"
         if not lease.spec.holder_identity:
-            return f"nobody holds {where}"
+            return f"no process holds {where}"
         try:
             since = self.snapshot.now - parse_rfc3339(lease.spec.renew_time or "")
         except ValueError:
             return f"{where} was never renewed"
         if since < -_CLOCKS_APART:
             return (
-                f"{where} says {lease.spec.renew_time} as its renewTime, a day or more from now: if its holder"
-                f" {lease.spec.holder_identity} is no pod of Tessera, delete the Lease"
+                f"{where} has the renewTime {lease.spec.renew_time}, a day or more in the future: if its holder"
+                f" {lease.spec.holder_identity} is not a pod of Tessera, delete the Lease"
             )
         duration = min(lease.spec.lease_duration_seconds or 0, LEASE_DURATION)
         if since <= _LEASE_SLACK * (duration if duration > 0 else _LEASE_SECONDS):
@@ -131,7 +131,7 @@ class ClusterView:
         return f"{where} was last renewed {age(since)} ago by {lease.spec.holder_identity}"
 
     def agent_fault(self, node: NodeName | str) -> str:
-        """Why a node's agent does not work, judged by its pod; empty if it is ready or the user may not read pods."""
+        """The fault of a node's agent, from its pod; empty if it is ready or the user may not read pods."""
         if "pods" in self.snapshot.forbidden:
             return ""
         agent = self.agent(node)
@@ -171,7 +171,7 @@ def _state(pod: Pod) -> str:
 
 
 def event_time(event: CoreEvent) -> float:
-    """When an event was seen last, seconds since 1970; 0 if the event does not say."""
+    """The last time of an event, seconds since 1970; 0 if the event has no time."""
     last = event.series.last_observed_time if event.series is not None else None
     for text in (last, event.last_timestamp, event.event_time, event.metadata.creation_timestamp):
         if text:

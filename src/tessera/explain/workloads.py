@@ -1,4 +1,4 @@
-"""Explains a workload: the state of its pods, why some wait, and why some are not even created.
+"""Explains a workload: the state of its pods, the reasons why some wait, and why some cannot be created.
 
 Pods that wait for the same reason share one explanation. A pod that the API server refused (quota, admission) does not
 exist; only a condition or an event of its controller reports it.
@@ -39,7 +39,7 @@ class WorkloadState:
         name: its name.
         controller_uids: UIDs of the workload and of its ReplicaSets: the controllers of its pods.
         desired: number of pods it should have now.
-        suspended: whether it is suspended and should have none.
+        suspended: True if it is suspended and should have no pods.
         conditions: its own conditions and those of its ReplicaSets.
     """
 
@@ -94,7 +94,7 @@ def _summary(
     if workload.suspended:
         return "it is suspended (spec.suspend), so it has no pods; Kueue suspends a job until it admits it"
     if not workload.desired and not answers:
-        return "it wants no pods now"
+        return "it should have no pods now"
     runs = sum(answer.case == "runs" for answer in answers)
     waits = sum(answer.case not in _FINE for answer in answers)
     ended = sum(answer.case == "finished" for answer in answers)
@@ -103,7 +103,7 @@ def _summary(
     parts += [f"{waits} {'does' if waits == 1 else 'do'} not run"] * bool(waits)
     parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
     parts += ["pods of its new template cannot be created"] * bool(uncreated is not None and not missing)
-    return f"it wants {count_noun(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
+    return f"it should have {count_noun(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
 
 
 # Pods that the API server refused
@@ -120,7 +120,7 @@ def _uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None
             verdict="cannot be created; a quota of the namespace is used up",
             facts=(message, *_quotas(named or view.snapshot.quotas)),
             help=(
-                f"end pods of namespace {workload.namespace} that hold slices",
+                f"delete pods of namespace {workload.namespace} that have slices",
                 *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
             ),
         )
@@ -131,7 +131,7 @@ def _uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None
             facts=(message,),
             help=(
                 "if it is Tessera's: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
-                "the pods are tried again by themselves once it answers",
+                "their owner creates the pods when it answers again",
             ),
         )
     if f"'{DEVICE_ACCESS_POLICY}'" in message:

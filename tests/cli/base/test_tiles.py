@@ -120,7 +120,7 @@ def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_la
     assert [(each.node, each.why) for each in pending] == [
         ("n1", "no driver"),
         ("n2", "GPU 0: a reset"),
-        ("n3", "its agent has not told of its cards yet"),
+        ("n3", "its agent has not reported its cards yet"),
     ]
     lines = list(draw([], pending[:1], colour=False))
     assert lines == [
