@@ -2,6 +2,8 @@
 
 Values are ``Decimal``: exact for every quantity there is, since all suffixes are integers or powers of ten. Grammar and
 canonical form: k8s.io/apimachinery ``resource.Quantity``.
+
+Why no library: the official client's ``parse_quantity`` accepts ``1K``, ``1_000`` and ``NaN``; Kubernetes refuses them.
 """
 
 import re

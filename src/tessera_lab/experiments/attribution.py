@@ -6,7 +6,7 @@ removed first, from the last one on, since each poll rounds the steps before it.
 
 For the same reason the steps are measured under a kubelet that publishes at once: rounded to its ten seconds, a step
 would save nothing or ten. What the rounding makes of both means has a line of its own. It is no saving: both orders of
-steps are rounded, and which one more is chance. What no step explains is report as left over.
+steps are rounded, and which one more is chance. The rest, which no step explains, is listed as left over.
 """
 
 from collections.abc import Callable

@@ -14,6 +14,9 @@ Time starts at zero and is shown as dates by :class:`tessera.clock.LoopClock`.
 
 :class:`CountedClock` counts the simulated waits that are sure to end: while there are any, a lab on virtual time may
 jump ahead.
+
+Why no library: async-solipsism has no real sockets, and looptime moves time in configured steps, also while input from
+a socket is under way (their documentation).
 """
 
 import asyncio
