@@ -1,125 +1,22 @@
 """A lab in one process on virtual time, for stories about controllers, scheduler and nodes."""
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.control_plane_lab import ControlPlaneLab
 
-from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import EVENTS, PODS
-from tessera.kube.resources.meta import Resource
-from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
-from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.kubelet.containers.launcher import NodeSoftware
-from tessera_lab.kubelet.context import InProcessPlugins, KubeletOptions
-from tessera_lab.kubelet.node.node import SimulatedNode
-from tessera_lab.scheduler.scheduler import Scheduler
 from tessera_lab.simulation.virtual_time import run_virtual
-from tessera_lab.workloads.suite import WorkloadControllers
 
-Object = dict[str, Any]
-
-
-class Lab:
-    """An API server and whoever was started beside it."""
-
-    def __init__(self) -> None:
-        self.clock = LoopClock(epoch=1_700_000_000)
-        self.server = ApiServer(self.clock)
-        self.api = self.client("somebody")
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def client(self, name: str) -> Client:
-        user = UserInfo(name=name, groups=("system:masters",))
-        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        return task
-
-    def start_scheduler(self) -> Scheduler:
-        scheduler = Scheduler(self.client("system:kube-scheduler"), clock=self.clock, rng=random.Random(1))
-        self.start(scheduler.run())
-        return scheduler
-
-    def start_workloads(self) -> None:
-        client = self.client("system:kube-controller-manager")
-        self.start(WorkloadControllers(client, clock=self.clock, rng=random.Random(2), ca="PEM").run())
-
-    async def start_nodes(self, *names: str, **options: Any) -> list[SimulatedNode]:
-        """Nodes that are registered when this returns; what is not of the node itself goes to its kubelet."""
-        machine, plugins = options.pop("machine", None), options.pop("plugins", None)
-        software = NodeSoftware(entrypoint=options.pop("entrypoint", None), catalogue=options.pop("catalogue", None))
-        nodes = [
-            SimulatedNode(
-                name,
-                self.client(f"system:node:{name}"),
-                clock=self.clock,
-                rng=random.Random(name),
-                options=KubeletOptions(**options),
-                plugins=plugins or InProcessPlugins(),
-                machine=machine,
-                software=software,
-            )
-            for name in names
-        ]
-        for node in nodes:
-            self.start(node.run())
-        await self.clock.sleep(0.1)
-        return nodes
-
-    async def pod(self, name: str, *command: str, namespace: str = "default", **spec: Any) -> Object:
-        container = {"name": "main", "image": "app", "command": list(command)}
-        body = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
-        return await self.api.create(PODS.untyped(), body, namespace)
-
-    async def get(self, resource: Resource[Any], name: str, namespace: str | None = "default") -> Object:
-        return await self.api.get(resource.untyped(), name, namespace)
-
-    async def exists(self, resource: Resource[Any], name: str, namespace: str | None = "default") -> bool:
-        with suppress(NotFound):
-            await self.api.get(resource.untyped(), name, namespace)
-            return True
-        return False
-
-    async def all(self, resource: Resource[Any], namespace: str | None = None) -> list[Object]:
-        return list((await self.api.list(resource.untyped(), namespace)).items)
-
-    async def phase(self, name: str) -> str:
-        return str((await self.get(PODS, name))["status"]["phase"])
-
-    async def notes(self, name: str, namespace: str = "default") -> list[tuple[str, str]]:
-        """Reasons and messages of the events about an object, oldest first."""
-        await self.clock.sleep(0.01)
-        events = [each for each in await self.all(EVENTS, namespace) if each["involvedObject"]["name"] == name]
-        events.sort(key=lambda each: (each["firstTimestamp"], int(each["metadata"]["resourceVersion"])))
-        return [(each["reason"], each["message"]) for each in events]
-
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
-
-
-Story = Callable[[Lab], Awaitable[None]]
+Story = Callable[[ControlPlaneLab], Awaitable[None]]
 
 
 @pytest.fixture
 def in_lab() -> Callable[[Story], None]:
-    """Runs a story on virtual time; whatever was started must not have failed."""
+    """Runs a story on virtual time; fails if a part that was started has failed."""
 
     def run(story: Story) -> None:
         async def main() -> None:
-            lab = Lab()
+            lab = ControlPlaneLab()
             try:
                 await story(lab)
             finally:

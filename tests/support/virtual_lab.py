@@ -20,11 +20,13 @@ from tessera.kube.watch.conditions import InformerGroup
 from tessera.kube.watch.informer import Informer
 from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import SimulatedCluster
-from tessera_lab.installation.install import TesseraCommands
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 
 COMMANDS = TesseraCommands(
     agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
 )
+#: Runs Tessera's own containers, as its command line does.
+ENTRYPOINT = build_entrypoint(COMMANDS)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.
 PATIENCE = 600.0
 

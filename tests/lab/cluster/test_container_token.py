@@ -1,7 +1,8 @@
 """Tokens of containers that run for real: renewed before they end, and when the server refuses one."""
 
 from collections.abc import Callable
-from typing import Any
+
+from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import ContainerToken
@@ -10,7 +11,7 @@ from tessera_lab.kubelet.context import ContainerContext, ContainerHost, InProce
 HOUR = 3600.0
 
 
-async def _token(lab: Any) -> ContainerToken:
+async def _token(lab: ControlPlaneLab) -> ContainerToken:
     """A token for a container of a pod that exists; tokens live for an hour."""
     await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "robot"}}, "default")
     pod = await lab.pod("p", "sleep", "infinity", serviceAccountName="robot")
@@ -35,7 +36,7 @@ async def _token(lab: Any) -> ContainerToken:
 
 
 def test_a_token_is_kept_for_four_fifths_of_its_life(in_lab: Callable[..., None]) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         token = await _token(lab)
         first = await token.current()
         assert first.authorization.startswith("Bearer ")
@@ -48,7 +49,7 @@ def test_a_token_is_kept_for_four_fifths_of_its_life(in_lab: Callable[..., None]
 
 
 def test_a_refused_token_is_replaced(in_lab: Callable[..., None]) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         token = await _token(lab)
         first = await token.current()
         await lab.clock.sleep(1)

@@ -1,81 +1,21 @@
-"""Programs of images on a machine of their own, without a cluster."""
+"""A machine of its own for programs of images, on virtual time."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.driver_machine import DriverMachine
 
-from tessera.clock import LoopClock
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.context import ContainerHost, InProcessPlugins, PodIdentity
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code
 from tessera_lab.simulation.virtual_time import run_virtual
-
-KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
-
-
-class Container:
-    """One run of a program."""
-
-    def __init__(self, program: ImageProgram, folder: Path, machine: SimulatedMachine | None, **given: Any) -> None:
-        self.clock = RunClock(LoopClock(0))
-        self.log: list[str] = []
-        host = ContainerHost(
-            name="n1",
-            kernel=given.pop("kernel", KERNEL),
-            architecture="amd64",
-            machine=machine,
-            plugins=InProcessPlugins(),
-            markers=given.pop("markers", folder),
-            reboot=lambda: None,
-        )
-        values: dict[str, Any] = {"argv": (), "env": {}, "image": "image"} | given
-        pod = PodIdentity(namespace="default", name=values.pop("pod", "p"))
-        self.context = ProgramContext(pod=pod, host=host, clock=self.clock, log=self.log.append, **values)
-        self.task = asyncio.create_task(exit_code(program, self.context))
-
-    async def healthy(self) -> float:
-        """Waits until probes would succeed, and lets the first one; returns when."""
-        await self.context.health.becomes(True)
-        self.context.health.on_started()
-        return self.clock.monotonic()
-
-    async def ends(self) -> tuple[int, float]:
-        """Exit code and when."""
-        return await self.task, self.clock.monotonic()
-
-    async def stop(self) -> float:
-        """Stops it as kubelet does; returns when it is gone."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
-        return self.clock.monotonic()
-
-
-class Stage:
-    """A machine with a T4 and no driver, and its folder of markers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.machine = SimulatedMachine("1xT4", seed="n1", driver=None)
-
-    def run(self, program: ImageProgram, **given: Any) -> Container:
-        return Container(program, self.folder, given.pop("machine", self.machine), **given)
-
-    @property
-    def markers(self) -> list[str]:
-        return sorted(each.name for each in self.folder.iterdir())
 
 
 @pytest.fixture
-def on_stage(tmp_path: Path) -> Callable[[Callable[[Stage], Awaitable[None]]], None]:
+def on_stage(tmp_path: Path) -> Callable[[Callable[[DriverMachine], Awaitable[None]]], None]:
     """Runs a story on virtual time that begins at 0."""
 
-    def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    def play(story: Callable[[DriverMachine], Awaitable[None]]) -> None:
         async def main() -> None:
-            await story(Stage(tmp_path))
+            await story(DriverMachine(tmp_path))
 
         run_virtual(main())
 

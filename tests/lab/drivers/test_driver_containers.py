@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.driver_machine import DriverMachine
 
 from tessera_lab.drivers.driver_containers import broken_driver, building_driver, precompiled_driver
 from tessera_lab.simulation.cost_model import CostModel
@@ -16,49 +17,49 @@ Story = Callable[[Callable[[Any], Any]], None]
 
 
 def test_finished_modules_are_installed_and_loaded(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(precompiled_driver(VERSION, COSTS, kernel=KERNEL), argv=("nvidia-driver", "init"))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(precompiled_driver(VERSION, COSTS, kernel=KERNEL), argv=("nvidia-driver", "init"))
         assert await container.healthy() == 15
-        assert stage.machine.loaded_driver == VERSION
-        assert stage.markers == [READY]
+        assert machine.machine.loaded_driver == VERSION
+        assert machine.markers == [READY]
 
     on_stage(story)
 
 
 def test_sources_are_compiled_first(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        assert await stage.run(building_driver(VERSION, COSTS)).healthy() == 235
+    async def story(machine: DriverMachine) -> None:
+        assert await machine.run(building_driver(VERSION, COSTS)).healthy() == 235
 
     on_stage(story)
 
 
 def test_a_stopped_container_takes_marker_and_module_away(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(precompiled_driver(VERSION, COSTS))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(precompiled_driver(VERSION, COSTS))
         await container.healthy()
         assert await container.stop() == 18
-        assert (stage.machine.loaded_driver, stage.markers) == (None, [])
+        assert (machine.machine.loaded_driver, machine.markers) == (None, [])
 
     on_stage(story)
 
 
 def test_a_driver_in_use_stays_for_the_next_container(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(precompiled_driver(VERSION, COSTS))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(precompiled_driver(VERSION, COSTS))
         await container.healthy()
-        close = stage.machine.open_session()
+        close = machine.machine.open_session()
         await container.stop()
-        assert (stage.machine.loaded_driver, stage.markers) == (VERSION, [])
+        assert (machine.machine.loaded_driver, machine.markers) == (VERSION, [])
         assert "the driver stays loaded" in container.log[-1]
-        same = stage.run(precompiled_driver(VERSION, COSTS))
+        same = machine.run(precompiled_driver(VERSION, COSTS))
         assert await same.healthy() == 18  # at once: nothing is installed or loaded again
-        other = stage.run(precompiled_driver("535.1", COSTS))
+        other = machine.run(precompiled_driver("535.1", COSTS))
         assert (await other.ends())[0] == 1
         assert "module nvidia is in use by 1 open sessions" in other.log[-1]
         close()
-        third = stage.run(precompiled_driver("535.1", COSTS))
+        third = machine.run(precompiled_driver("535.1", COSTS))
         await third.healthy()
-        assert stage.machine.loaded_driver == "535.1"
+        assert machine.machine.loaded_driver == "535.1"
 
     on_stage(story)
 
@@ -72,39 +73,39 @@ def test_a_driver_in_use_stays_for_the_next_container(on_stage: Story) -> None:
     ],
 )
 def test_what_does_not_fit_ends_with_an_error(on_stage: Story, program: Any, words: str) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(program)
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(program)
         assert (await container.ends())[0] == 1
         assert words in container.log[-1]
-        assert (stage.machine.loaded_driver, stage.markers) == (None, [])
+        assert (machine.machine.loaded_driver, machine.markers) == (None, [])
 
     on_stage(story)
 
 
 def test_without_a_card_there_is_nothing_to_load(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(precompiled_driver(VERSION, COSTS), machine=None)
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(precompiled_driver(VERSION, COSTS), machine=None)
         assert (await container.ends())[0] == 1
 
     on_stage(story)
 
 
 def test_other_containers_of_the_image_load_nothing(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
+    async def story(machine: DriverMachine) -> None:
         for program in (precompiled_driver(VERSION, COSTS), building_driver(VERSION, COSTS)):
-            container = stage.run(program, argv=("nvidia-driver", "reload_nvidia_peermem"))
+            container = machine.run(program, argv=("nvidia-driver", "reload_nvidia_peermem"))
             assert await container.healthy() == 0
             await container.stop()
-        assert stage.machine.loaded_driver is None
+        assert machine.machine.loaded_driver is None
 
     on_stage(story)
 
 
 def test_without_files_there_are_no_markers(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(precompiled_driver(VERSION, COSTS), markers=None)
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(precompiled_driver(VERSION, COSTS), markers=None)
         await container.healthy()
         await container.stop()
-        assert stage.machine.loaded_driver is None
+        assert machine.machine.loaded_driver is None
 
     on_stage(story)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.driver_machine import DriverMachine
 
 from tessera_lab.drivers.driver_catalogue import container_toolkit, driver_manager, tessera_image
 from tessera_lab.simulation.cost_model import CostModel
@@ -14,27 +15,27 @@ Story = Callable[[Callable[[Any], Any]], None]
 
 
 def test_the_driver_manager_takes_a_driver_away(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        assert await stage.run(driver_manager(COSTS)).ends() == (0, 2)
-        stage.machine.load_driver("525.125.06")
-        assert await stage.run(driver_manager(COSTS)).ends() == (0, 7)
-        assert stage.machine.loaded_driver is None
+    async def story(machine: DriverMachine) -> None:
+        assert await machine.run(driver_manager(COSTS)).ends() == (0, 2)
+        machine.machine.load_driver("525.125.06")
+        assert await machine.run(driver_manager(COSTS)).ends() == (0, 7)
+        assert machine.machine.loaded_driver is None
 
     on_stage(story)
 
 
 def test_the_driver_manager_fails_on_a_driver_in_use(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        stage.machine.load_driver("525.125.06")
-        stage.machine.start_process(stage.machine.uuids()[0])
-        assert (await stage.run(driver_manager(COSTS)).ends())[0] == 1
+    async def story(machine: DriverMachine) -> None:
+        machine.machine.load_driver("525.125.06")
+        machine.machine.start_process(machine.machine.uuids()[0])
+        assert (await machine.run(driver_manager(COSTS)).ends())[0] == 1
 
     on_stage(story)
 
 
 def test_the_toolkit_is_ready_when_the_runtime_is(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(container_toolkit(COSTS))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(container_toolkit(COSTS))
         assert await container.healthy() == 4
         await container.stop()
 
@@ -42,13 +43,13 @@ def test_the_toolkit_is_ready_when_the_runtime_is(on_stage: Story) -> None:
 
 
 def test_validation_leaves_its_markers_one_after_the_other(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        stage.machine.load_driver("525.125.06")
-        container = stage.run(tessera_image(COSTS), argv=("tessera", "validate"))
+    async def story(machine: DriverMachine) -> None:
+        machine.machine.load_driver("525.125.06")
+        container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"))
         await asyncio.sleep(1.5)
-        assert stage.markers == ["toolkit-ready"]
+        assert machine.markers == ["toolkit-ready"]
         assert await container.ends() == (0, 3)
-        assert stage.markers == ["cuda-ready", "toolkit-ready"]
+        assert machine.markers == ["cuda-ready", "toolkit-ready"]
         assert any("simulated" in line for line in container.log)
 
     on_stage(story)
@@ -56,31 +57,31 @@ def test_validation_leaves_its_markers_one_after_the_other(on_stage: Story) -> N
 
 @pytest.mark.parametrize("cards", [True, False])
 def test_validation_without_a_driver_or_card_fails(on_stage: Story, cards: bool) -> None:
-    async def story(stage: Any) -> None:
+    async def story(machine: DriverMachine) -> None:
         given = {} if cards else {"machine": None}
-        container = stage.run(tessera_image(COSTS), argv=("tessera", "validate"), **given)
+        container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"), **given)
         assert (await container.ends())[0] == 1
-        assert stage.markers == []
+        assert machine.markers == []
 
     on_stage(story)
 
 
 def test_waiting_for_a_marker_ends_when_it_comes(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(tessera_image(COSTS), argv=("tessera", "wait-for", "driver-ready"))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(tessera_image(COSTS), argv=("tessera", "wait-for", "driver-ready"))
         await asyncio.sleep(100)
-        (stage.folder / "toolkit-ready").touch()
+        (machine.folder / "toolkit-ready").touch()
         await asyncio.sleep(100)
         assert not container.task.done()
-        (stage.folder / "driver-ready").touch()
+        (machine.folder / "driver-ready").touch()
         assert await container.ends() == (0, 200)
 
     on_stage(story)
 
 
 def test_other_commands_stay(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
-        container = stage.run(tessera_image(COSTS), argv=("tessera", "agent"))
+    async def story(machine: DriverMachine) -> None:
+        container = machine.run(tessera_image(COSTS), argv=("tessera", "agent"))
         await container.healthy()
         assert not container.task.done()
         await container.stop()

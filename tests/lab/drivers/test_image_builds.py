@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.driver_machine import DriverMachine
+
 from tessera.driver.resolution import Outcome
 from tessera_lab.drivers.driver_catalogue import image_build
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
@@ -20,42 +22,42 @@ def env(**more: str) -> dict[str, str]:
 
 
 def test_what_was_built_can_be_pulled_and_loads_on_its_kernel(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
+    async def story(machine: DriverMachine) -> None:
         catalogue = ImageCatalogue(unnamed=None)
-        assert await stage.run(image_build(catalogue, COSTS), argv=ARGV, env=env()).ends() == (0, 1140)
+        assert await machine.run(image_build(catalogue, COSTS), argv=ARGV, env=env()).ends() == (0, 1140)
         image = catalogue.find(TARGET)
         assert image is not None
         assert image.program is not None
-        container = stage.run(image.program, kernel=KERNEL)
+        container = machine.run(image.program, kernel=KERNEL)
         await container.healthy()
-        assert stage.machine.loaded_driver == "525.1"
+        assert machine.machine.loaded_driver == "525.1"
 
     on_stage(story)
 
 
 def test_a_tag_that_architectures_share_keeps_the_others(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
+    async def story(machine: DriverMachine) -> None:
         catalogue = ImageCatalogue(unnamed=None)
         build = image_build(catalogue, COSTS)
-        await stage.run(build, argv=ARGV, env=env(OTHER="arm64")).ends()
-        await stage.run(build, argv=ARGV, env=env(OTHER="amd64", ARCHITECTURE="arm64")).ends()
+        await machine.run(build, argv=ARGV, env=env(OTHER="arm64")).ends()
+        await machine.run(build, argv=ARGV, env=env(OTHER="amd64", ARCHITECTURE="arm64")).ends()
         assert {catalogue.answer(TARGET, each) for each in ("amd64", "arm64")} == {Outcome.FOUND}
-        await stage.run(build, argv=ARGV, env=env()).ends()
+        await machine.run(build, argv=ARGV, env=env()).ends()
         assert catalogue.answer(TARGET, "arm64") is Outcome.WRONG_ARCHITECTURE
 
     on_stage(story)
 
 
 def test_a_build_that_fails_pushes_nothing(on_stage: Story) -> None:
-    async def story(stage: Any) -> None:
+    async def story(machine: DriverMachine) -> None:
         catalogue = ImageCatalogue(unnamed=None)
         failing = image_build(catalogue, COSTS, fails=lambda target: f"no kernel package for {target}")
-        assert (await stage.run(failing, argv=ARGV, env=env()).ends())[0] == 1
+        assert (await machine.run(failing, argv=ARGV, env=env()).ends())[0] == 1
         catalogue.refuse("registry.local/*", Outcome.UNAUTHORIZED)
-        refused = stage.run(image_build(catalogue, COSTS), argv=ARGV, env=env())
+        refused = machine.run(image_build(catalogue, COSTS), argv=ARGV, env=env())
         assert (await refused.ends())[0] == 1
         assert "the registry says unauthorized" in refused.log[-1]
-        nothing = stage.run(image_build(catalogue, COSTS))
+        nothing = machine.run(image_build(catalogue, COSTS))
         assert (await nothing.ends())[0] == 1
         catalogue.allow("registry.local/*")
         assert catalogue.find(TARGET) is None

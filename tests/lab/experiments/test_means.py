@@ -6,7 +6,7 @@ Everything is simulated, with a declared cost model on virtual time; the control
 from collections.abc import Callable
 
 import pytest
-from tests.lab.experiments.conftest import MAKE
+from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, attribute
@@ -31,7 +31,7 @@ FIVE = [
 
 
 def test_the_first_reset_pulls_images_and_does_not_count() -> None:
-    told = policy_reset(PUBLIC, 1, operator=UPSTREAM, make=MAKE)
+    told = policy_reset(PUBLIC, 1, operator=UPSTREAM, make=ENTRYPOINT)
     assert told.first is not None
     assert told.first > max(told.samples)
     assert len(told.samples) == 1
@@ -73,7 +73,7 @@ def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_
     """With chance, and thirty samples: see the tests of the page."""
 
     def one(order: str, waits: ReferenceWaits) -> Samples:
-        return measure(scenario, 1, operator=order, make=MAKE, waits=waits, costs=CostModel(spread=0.0))
+        return measure(scenario, 1, operator=order, make=ENTRYPOINT, waits=waits, costs=CostModel(spread=0.0))
 
     told = attribute(one, built=not scenario.precompiled)
     theirs = RED_HAT[told.reference.experiment, scenario.name]
@@ -96,6 +96,6 @@ def _within(seconds: float, least: float, most: float) -> bool:
 
 
 def test_chance_is_repeatable_and_seeded() -> None:
-    one, again, other = (autoscale(BUILT, 1, operator=UPSTREAM, make=MAKE, seed=seed) for seed in (5, 5, 6))
+    one, again, other = (autoscale(BUILT, 1, operator=UPSTREAM, make=ENTRYPOINT, seed=seed) for seed in (5, 5, 6))
     assert one == again
     assert one.samples != other.samples

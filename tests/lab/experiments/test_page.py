@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.lab.experiments.conftest import MAKE
 from tests.lab.experiments.test_means import FIVE
 from tests.support.cost import run_within
 from tests.support.pages import ROOT, Page, shows
+from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import RED_HAT, Samples, read_results
@@ -54,7 +54,7 @@ def _in_table(results: tuple[Samples, ...]) -> None:
 def test_thirty_repetitions_take_less_than_twenty_seconds_and_the_reference_comes_to_red_hats_mean(
     measure: Callable[..., Samples], scenario: ArticleScenario, order: str
 ) -> None:
-    told = run_within(LIMIT, lambda: measure(scenario, 30, operator=order, make=MAKE))
+    told = run_within(LIMIT, lambda: measure(scenario, 30, operator=order, make=ENTRYPOINT))
     assert (len(told.samples), told.simulated) == (30, True)
     assert order == OURS or told.summary.mean == pytest.approx(RED_HAT[told.experiment, scenario.name], rel=0.05)
 

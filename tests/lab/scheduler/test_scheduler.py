@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.resources.meta import Resource
 
@@ -14,14 +16,14 @@ PRIORITIES: Resource[dict[str, Any]] = Resource(
 )
 
 
-async def node(lab: Any, name: str, **allocatable: str) -> None:
+async def node(lab: ControlPlaneLab, name: str, **allocatable: str) -> None:
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"} | allocatable
     body = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
     await lab.api.create(NODES.untyped(), body)
     await resize(lab, name, **amounts)
 
 
-async def resize(lab: Any, name: str, **amounts: str) -> None:
+async def resize(lab: ControlPlaneLab, name: str, **amounts: str) -> None:
     status = {"status": {"capacity": amounts, "allocatable": amounts}}
     await lab.api.merge_patch(NODES.untyped(), name, status, subresource="status")
 
@@ -31,7 +33,7 @@ def scheduled(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_pod_is_bound_and_told_so(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         await lab.pod("p")
@@ -45,7 +47,7 @@ def test_a_pod_is_bound_and_told_so(in_lab: InLab) -> None:
 
 
 def test_a_gated_pod_waits_and_says_so_and_goes_when_ungated(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         await lab.pod("p", schedulingGates=[{"name": "g"}])
@@ -61,7 +63,7 @@ def test_a_gated_pod_waits_and_says_so_and_goes_when_ungated(in_lab: InLab) -> N
 
 
 def test_a_pod_that_fits_nowhere_says_why_and_runs_when_room_comes(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         limits = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
@@ -84,7 +86,7 @@ def test_a_pod_that_fits_nowhere_says_why_and_runs_when_room_comes(in_lab: InLab
 
 
 def test_a_deleted_pod_makes_room_at_once(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1", pods="1")
         await lab.pod("first")
@@ -100,7 +102,7 @@ def test_a_deleted_pod_makes_room_at_once(in_lab: InLab) -> None:
 
 
 def test_the_more_important_pod_gets_the_last_place(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await lab.pod("ordinary")
         await lab.api.create(PRIORITIES, {"metadata": {"name": "high"}, "value": 1000})
@@ -117,12 +119,12 @@ def _hungry(cpu: str) -> dict[str, Any]:
     return {"containers": [{"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}]}
 
 
-async def _priority(lab: Any, name: str, value: int, **more: Any) -> None:
+async def _priority(lab: ControlPlaneLab, name: str, value: int, **more: Any) -> None:
     await lab.api.create(PRIORITIES, {"metadata": {"name": name}, "value": value, **more})
 
 
 def test_a_more_important_pod_pushes_a_lesser_one_aside(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         await _priority(lab, "low", -10)
@@ -139,7 +141,7 @@ def test_a_more_important_pod_pushes_a_lesser_one_aside(in_lab: InLab) -> None:
 
 
 def test_who_waits_for_victims_keeps_their_room(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1", pods="1")
         await _priority(lab, "low", -10)
@@ -163,7 +165,7 @@ def test_who_waits_for_victims_keeps_their_room(in_lab: InLab) -> None:
 
 
 def test_a_pod_that_never_preempts_waits(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         await _priority(lab, "low", -10)
@@ -180,7 +182,7 @@ def test_a_pod_that_never_preempts_waits(in_lab: InLab) -> None:
 
 
 def test_pods_of_another_scheduler_are_left_alone(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_scheduler()
         await node(lab, "n1")
         await lab.pod("p", schedulerName="other")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.nvml_library import NvmlLibrary
 
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
@@ -60,7 +61,7 @@ def test_a_card_that_tells_nothing_is_not_an_error(real: RealNvml, machine: Simu
 
 
 def test_what_an_old_driver_cannot_be_asked_is_not_known(
-    real: RealNvml, machine: SimulatedMachine, library: Any
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:
     gpu = machine.uuids()[0]
     library.without |= {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues", "nvmlDeviceGetAttributes_v2"}
@@ -69,7 +70,7 @@ def test_what_an_old_driver_cannot_be_asked_is_not_known(
 
 
 def test_a_card_without_memory_of_its_own_is_listed_with_none(
-    real: RealNvml, machine: SimulatedMachine, library: Any
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:
     """GB10 shares the machine's memory: NVML answers NOT_SUPPORTED."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from tests.support.nvml_library import NvmlLibrary
 
 import tessera.nvml.real.library as library_module
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
@@ -87,7 +88,7 @@ def test_programs_of_the_driver_get_its_libraries_and_no_other_system_s(tmp_path
 
 
 def test_one_driver_after_another_answers_in_the_same_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: NvmlLibrary
 ) -> None:
     drivers = {"535.1": library, "550.2": type(library)(SimulatedMachine("A30", seed="n", driver="550.2"))}
     paths = {version: put(tmp_path / version) for version in drivers}

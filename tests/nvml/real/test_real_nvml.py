@@ -5,10 +5,10 @@ What the simulated machine answers is the expectation: whoever holds an ``Nvml``
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pynvml
 import pytest
+from tests.support.nvml_library import NvmlLibrary
 
 from tessera.nvml.errors import (
     DriverMismatch,
@@ -145,7 +145,7 @@ def test_every_error_keeps_its_kind(real: RealNvml, machine: SimulatedMachine, k
     assert caught.value.code == kind.code
 
 
-def test_a_driver_that_was_replaced_is_told_at_the_start(library: Any, machine: SimulatedMachine) -> None:
+def test_a_driver_that_was_replaced_is_told_at_the_start(library: NvmlLibrary, machine: SimulatedMachine) -> None:
     machine.fail(ANY, DriverMismatch, times=None)
     with pytest.raises(DriverMismatch, match="restart this process after the driver upgrade"):
         RealNvml()

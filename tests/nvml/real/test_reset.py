@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.nvml_library import NvmlLibrary
 
 from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, ResetRequired, UnknownNvmlError
 from tessera.nvml.interface import GpuEvent, GpuEventKind, MigModeResult
@@ -107,7 +108,7 @@ def tool(tmp_path: Path) -> Tool:
 
 
 @pytest.fixture
-def resettable(library: Any, tool: Tool) -> RealNvml:
+def resettable(library: NvmlLibrary, tool: Tool) -> RealNvml:
     return RealNvml(reset_tool=[str(tool.path)])
 
 
@@ -117,7 +118,7 @@ def test_a_real_card_is_reset_by_its_pci_address(resettable: RealNvml, machine: 
 
 
 def test_the_session_is_closed_while_a_card_is_reset(
-    resettable: RealNvml, machine: SimulatedMachine, library: Any, monkeypatch: pytest.MonkeyPatch
+    resettable: RealNvml, machine: SimulatedMachine, library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = []
     monkeypatch.setattr("tessera.nvml.real.real_nvml.reset_card", lambda *_, **__: sessions.append(library.opened))
@@ -131,7 +132,7 @@ def test_the_session_is_closed_while_a_card_is_reset(
 
 
 def test_a_refused_reset_leaves_the_session_open(
-    resettable: RealNvml, machine: SimulatedMachine, library: Any, tool: Tool
+    resettable: RealNvml, machine: SimulatedMachine, library: NvmlLibrary, tool: Tool
 ) -> None:
     gpu = machine.uuids()[0]
     tool.answer("The following GPUs could not be reset:\n  GPU 00000000:10:00.0: In use by another client", 255)
@@ -144,7 +145,7 @@ def test_a_refused_reset_leaves_the_session_open(
 
 
 def test_a_session_that_did_not_come_back_is_tried_again(
-    resettable: RealNvml, machine: SimulatedMachine, library: Any
+    resettable: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:
     gpu = machine.uuids()[0]
     machine.fail("driver_version", UnknownNvmlError)  # what the library asks for when it is opened
@@ -156,7 +157,7 @@ def test_a_session_that_did_not_come_back_is_tried_again(
 
 
 def test_a_wait_for_events_makes_room_for_a_reset(
-    resettable: RealNvml, machine: SimulatedMachine, library: Any, tool: Tool
+    resettable: RealNvml, machine: SimulatedMachine, library: NvmlLibrary, tool: Tool
 ) -> None:
     waiting, go_on = threading.Event(), threading.Event()
     wait = type(library).c_nvmlEventSetWait_v2

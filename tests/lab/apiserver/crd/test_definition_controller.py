@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.api_user import ApiUser
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
@@ -48,12 +49,12 @@ def widget(**spec: Any) -> Any:
 
 
 @pytest.fixture
-async def widgets(api: Any) -> Any:
+async def widgets(api: ApiUser) -> Any:
     await api("POST", CRDS, CRD)
     return api
 
 
-async def test_a_definition_is_established_at_once(api: Any) -> None:
+async def test_a_definition_is_established_at_once(api: ApiUser) -> None:
     made = await api("POST", CRDS, CRD)
     assert {c["type"]: c["status"] for c in made["status"]["conditions"]} == {
         "NamesAccepted": "True",

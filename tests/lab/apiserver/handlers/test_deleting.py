@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from tests.support.api_user import ApiUser
+
 MAPS = "/api/v1/namespaces/default/configmaps"
 NAMESPACES = "/api/v1/namespaces"
 
 
-async def test_preconditions(api: Any, make_map: Any) -> None:
+async def test_preconditions(api: ApiUser, make_map: Any) -> None:
     made = await api("POST", MAPS, make_map("a"))
     refused = await api("DELETE", f"{MAPS}/a", {"preconditions": {"uid": "other"}})
     assert refused["code"] == 409
@@ -16,7 +18,7 @@ async def test_preconditions(api: Any, make_map: Any) -> None:
     ] == "Success"
 
 
-async def test_propagation_policies_become_finalizers(api: Any, make_map: Any) -> None:
+async def test_propagation_policies_become_finalizers(api: ApiUser, make_map: Any) -> None:
     for policy, finalizer in (("Foreground", "foregroundDeletion"), ("Orphan", "orphan")):
         await api("POST", MAPS, make_map(policy.lower()))
         dying = await api("DELETE", f"{MAPS}/{policy.lower()}", {"propagationPolicy": policy})
@@ -26,7 +28,7 @@ async def test_propagation_policies_become_finalizers(api: Any, make_map: Any) -
     assert (await api("DELETE", f"{MAPS}/plain", {"propagationPolicy": "Background"}))["status"] == "Success"
 
 
-async def test_a_dry_run_changes_nothing(api: Any, make_map: Any) -> None:
+async def test_a_dry_run_changes_nothing(api: ApiUser, make_map: Any) -> None:
     made = await api("POST", f"{MAPS}?dryRun=All", make_map("a"))
     assert made["metadata"]["uid"]
     assert (await api("GET", f"{MAPS}/a"))["code"] == 404
@@ -36,7 +38,7 @@ async def test_a_dry_run_changes_nothing(api: Any, make_map: Any) -> None:
     assert (await api("GET", f"{MAPS}/a"))["data"] == {"x": "1"}
 
 
-async def test_a_collection_is_deleted_by_selector(api: Any, make_map: Any) -> None:
+async def test_a_collection_is_deleted_by_selector(api: ApiUser, make_map: Any) -> None:
     for name in "abc":
         made = make_map(name)
         made["metadata"]["labels"] = {"keep": str(name == "c").lower()}
@@ -45,7 +47,7 @@ async def test_a_collection_is_deleted_by_selector(api: Any, make_map: Any) -> N
     assert [item["metadata"]["name"] for item in (await api("GET", MAPS))["items"]] == ["c"]
 
 
-async def test_a_namespace_ends_through_finalize(api: Any, make_map: Any) -> None:
+async def test_a_namespace_ends_through_finalize(api: ApiUser, make_map: Any) -> None:
     await api("POST", NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     dying = await api("DELETE", f"{NAMESPACES}/team")
     assert dying["status"]["phase"] == "Terminating"
@@ -61,7 +63,7 @@ async def test_a_namespace_ends_through_finalize(api: Any, make_map: Any) -> Non
     assert (await api("GET", f"{NAMESPACES}/team"))["code"] == 404
 
 
-async def test_a_shorter_grace_moves_the_end_forward(api: Any, make_pod: Any) -> None:
+async def test_a_shorter_grace_moves_the_end_forward(api: ApiUser, make_pod: Any) -> None:
     pods = "/api/v1/namespaces/default/pods"
     await api("POST", pods, make_pod("a", nodeName="n"))
     await api("DELETE", f"{pods}/a")
@@ -72,7 +74,7 @@ async def test_a_shorter_grace_moves_the_end_forward(api: Any, make_pod: Any) ->
     assert later["metadata"] == sooner["metadata"]
 
 
-async def test_a_pod_that_runs_nowhere_goes_at_once(api: Any, make_pod: Any) -> None:
+async def test_a_pod_that_runs_nowhere_goes_at_once(api: ApiUser, make_pod: Any) -> None:
     pods = "/api/v1/namespaces/default/pods"
     await api("POST", pods, make_pod("a"))
     gone = await api("DELETE", f"{pods}/a")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.api_user import ApiUser
 
 PODS = "/api/v1/namespaces/default/pods"
 GATE = {"name": "instaslice.redhat.com/accelerator"}
@@ -14,7 +15,7 @@ def asking(make_pod: Any, limits: Any, requests: Any = None) -> Any:
     return made
 
 
-async def test_what_a_pod_does_not_say_is_filled_in(api: Any, make_pod: Any) -> None:
+async def test_what_a_pod_does_not_say_is_filled_in(api: ApiUser, make_pod: Any) -> None:
     spec = (await api("POST", PODS, make_pod("a")))["spec"]
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"], spec["dnsPolicy"]) == (
         "Always",
@@ -26,7 +27,7 @@ async def test_what_a_pod_does_not_say_is_filled_in(api: Any, make_pod: Any) -> 
     assert spec["containers"][0]["imagePullPolicy"] == "Always"
 
 
-async def test_limits_become_requests_in_canonical_form(api: Any, make_pod: Any) -> None:
+async def test_limits_become_requests_in_canonical_form(api: ApiUser, make_pod: Any) -> None:
     made = await api("POST", PODS, asking(make_pod, {"cpu": 0.5, "nvidia.com/mig-3g.20gb": 1, "memory": "1024Mi"}))
     resources = made["spec"]["containers"][0]["resources"]
     assert resources["limits"] == {"cpu": "500m", "nvidia.com/mig-3g.20gb": "1", "memory": "1Gi"}
@@ -68,14 +69,14 @@ async def test_limits_become_requests_in_canonical_form(api: Any, make_pod: Any)
     ],
 )
 async def test_amounts_that_make_no_sense_are_refused(
-    api: Any, make_pod: Any, limits: Any, requests: Any, text: str
+    api: ApiUser, make_pod: Any, limits: Any, requests: Any, text: str
 ) -> None:
     refused = await api("POST", PODS, asking(make_pod, limits, requests))
     assert refused["code"] == 422
     assert text in refused["message"]
 
 
-async def test_a_gated_pod_is_pinned_and_ungated_in_one_patch(api: Any, make_pod: Any) -> None:
+async def test_a_gated_pod_is_pinned_and_ungated_in_one_patch(api: ApiUser, make_pod: Any) -> None:
     made = await api("POST", PODS, make_pod("a", schedulingGates=[GATE]))
     assert made["status"]["conditions"][0]["reason"] == "SchedulingGated"
     selector = {"kubernetes.io/hostname": "n1"}
@@ -85,7 +86,7 @@ async def test_a_gated_pod_is_pinned_and_ungated_in_one_patch(api: Any, make_pod
     assert not now["spec"].get("schedulingGates")
 
 
-async def test_gates_may_only_go(api: Any, make_pod: Any) -> None:
+async def test_gates_may_only_go(api: ApiUser, make_pod: Any) -> None:
     await api("POST", PODS, make_pod("a", schedulingGates=[GATE]))
     refused = await api.merge(f"{PODS}/a", {"spec": {"schedulingGates": [GATE, {"name": "example.com/more"}]}})
     assert (
@@ -93,7 +94,7 @@ async def test_gates_may_only_go(api: Any, make_pod: Any) -> None:
     )
 
 
-async def test_an_ungated_pod_is_not_pinned(api: Any, make_pod: Any) -> None:
+async def test_an_ungated_pod_is_not_pinned(api: ApiUser, make_pod: Any) -> None:
     await api("POST", PODS, make_pod("a"))
     refused = await api.merge(f"{PODS}/a", {"spec": {"nodeSelector": {"x": "y"}}})
     assert refused["code"] == 422
@@ -102,7 +103,7 @@ async def test_an_ungated_pod_is_not_pinned(api: Any, make_pod: Any) -> None:
     )
 
 
-async def test_images_and_further_tolerations_may_change(api: Any, make_pod: Any) -> None:
+async def test_images_and_further_tolerations_may_change(api: ApiUser, make_pod: Any) -> None:
     made = await api("POST", PODS, make_pod("a"))
     made["spec"]["containers"][0]["image"] = "busybox:2"
     made["spec"]["tolerations"].append({"key": "x", "operator": "Exists"})
@@ -113,19 +114,19 @@ async def test_images_and_further_tolerations_may_change(api: Any, make_pod: Any
     assert "existing toleration can not be modified except its tolerationSeconds" in refused["message"]
 
 
-async def test_a_priority_class_gives_the_priority(api: Any, make_pod: Any) -> None:
+async def test_a_priority_class_gives_the_priority(api: ApiUser, make_pod: Any) -> None:
     made = await api("POST", PODS, make_pod("a", priorityClassName="system-node-critical"))
     assert made["spec"]["priority"] == 2_000_001_000
     refused = await api("POST", PODS, make_pod("b", priorityClassName="ghost"))
     assert refused["message"] == 'pods "b" is forbidden: no PriorityClass with name ghost was found'
 
 
-async def test_wrong_types_are_refused_before_anything_looks_inside(api: Any, make_pod: Any) -> None:
+async def test_wrong_types_are_refused_before_anything_looks_inside(api: ApiUser, make_pod: Any) -> None:
     assert (await api("POST", PODS, {**make_pod("a"), "spec": "x"}))["code"] == 400
     assert (await api("POST", PODS, make_pod("a", containers=[1])))["code"] == 400
 
 
-async def test_unknown_fields_warn_or_refuse_as_asked(api: Any, make_pod: Any) -> None:
+async def test_unknown_fields_warn_or_refuse_as_asked(api: ApiUser, make_pod: Any) -> None:
     await api("POST", f"{PODS}?fieldValidation=Warn", make_pod("a", colour="red"))
     assert api.headers["warning"] == '299 - "unknown field \\"spec.colour\\""'
     refused = await api("POST", f"{PODS}?fieldValidation=Strict", make_pod("b", colour="red"))
@@ -134,7 +135,7 @@ async def test_unknown_fields_warn_or_refuse_as_asked(api: Any, make_pod: Any) -
     assert "warning" not in api.headers
 
 
-async def test_a_pod_is_bound_once(api: Any, make_pod: Any) -> None:
+async def test_a_pod_is_bound_once(api: ApiUser, make_pod: Any) -> None:
     await api("POST", PODS, make_pod("a"))
     binding = {
         "apiVersion": "v1",
@@ -152,7 +153,7 @@ async def test_a_pod_is_bound_once(api: Any, make_pod: Any) -> None:
     )
 
 
-async def test_eviction_respects_a_budget(api: Any, make_pod: Any) -> None:
+async def test_eviction_respects_a_budget(api: ApiUser, make_pod: Any) -> None:
     made = make_pod("a", nodeName="n1")
     made["metadata"]["labels"] = {"app": "x"}
     await api("POST", PODS, made)

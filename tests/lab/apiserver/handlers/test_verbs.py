@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from tests.support.api_user import ApiUser
+
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def test_create_sets_what_the_server_alone_sets(api: Any, make_pod: Any) -> None:
+async def test_create_sets_what_the_server_alone_sets(api: ApiUser, make_pod: Any) -> None:
     made = await api("POST", PODS, make_pod("a"))
     meta = made["metadata"]
     assert (meta["name"], meta["namespace"], meta["creationTimestamp"]) == ("a", "default", "2023-11-14T22:13:20Z")
@@ -15,30 +17,30 @@ async def test_create_sets_what_the_server_alone_sets(api: Any, make_pod: Any) -
     assert made["status"]["phase"] == "Pending"
 
 
-async def test_a_taken_name_is_refused(api: Any, make_map: Any) -> None:
+async def test_a_taken_name_is_refused(api: ApiUser, make_map: Any) -> None:
     await api("POST", MAPS, make_map("a"))
     refused = await api("POST", MAPS, make_map("a"))
     assert (refused["code"], refused["reason"]) == (409, "AlreadyExists")
     assert refused["message"] == 'configmaps "a" already exists'
 
 
-async def test_generate_name_makes_names_that_differ(api: Any, make_pod: Any) -> None:
+async def test_generate_name_makes_names_that_differ(api: ApiUser, make_pod: Any) -> None:
     names = {(await api("POST", PODS, make_pod()))["metadata"]["name"] for _ in range(20)}
     assert len(names) == 20
     assert all(name.startswith("pod-") and len(name) == 9 for name in names)
 
 
-async def test_a_missing_object_is_404(api: Any) -> None:
+async def test_a_missing_object_is_404(api: ApiUser) -> None:
     refused = await api("GET", f"{PODS}/ghost")
     assert (refused["code"], refused["message"]) == (404, 'pods "ghost" not found')
 
 
-async def test_a_missing_namespace_is_404(api: Any, make_map: Any) -> None:
+async def test_a_missing_namespace_is_404(api: ApiUser, make_map: Any) -> None:
     refused = await api("POST", "/api/v1/namespaces/nowhere/configmaps", make_map("a"))
     assert refused["message"] == 'namespaces "nowhere" not found'
 
 
-async def test_an_update_from_an_old_version_conflicts(api: Any, make_map: Any) -> None:
+async def test_an_update_from_an_old_version_conflicts(api: ApiUser, make_map: Any) -> None:
     first = await api("POST", MAPS, make_map("a", x="1"))
     await api.merge(f"{MAPS}/a", {"data": {"x": "2"}})
     refused = await api("PUT", f"{MAPS}/a", first)
@@ -49,13 +51,13 @@ async def test_an_update_from_an_old_version_conflicts(api: Any, make_map: Any) 
     )
 
 
-async def test_a_write_that_changes_nothing_keeps_the_version(api: Any, make_map: Any) -> None:
+async def test_a_write_that_changes_nothing_keeps_the_version(api: ApiUser, make_map: Any) -> None:
     first = await api("POST", MAPS, make_map("a", x="1"))
     again = await api.merge(f"{MAPS}/a", {"data": {"x": "1"}})
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_a_wrong_uid_is_a_conflict_in_a_put_and_invalid_in_a_patch(api: Any, make_map: Any) -> None:
+async def test_a_wrong_uid_is_a_conflict_in_a_put_and_invalid_in_a_patch(api: ApiUser, make_map: Any) -> None:
     made = await api("POST", MAPS, make_map("a"))
     made["metadata"]["uid"] = "other"
     refused = await api("PUT", f"{MAPS}/a", made)
@@ -66,7 +68,7 @@ async def test_a_wrong_uid_is_a_conflict_in_a_put_and_invalid_in_a_patch(api: An
     assert [cause["field"] for cause in refused["details"]["causes"]] == ["metadata.uid"]
 
 
-async def test_status_is_written_through_its_subresource_only(api: Any, make_pod: Any) -> None:
+async def test_status_is_written_through_its_subresource_only(api: ApiUser, make_pod: Any) -> None:
     await api("POST", PODS, make_pod("a"))
     await api.merge(f"{PODS}/a", {"status": {"phase": "Running"}})
     assert (await api("GET", f"{PODS}/a"))["status"]["phase"] == "Pending"
@@ -76,7 +78,7 @@ async def test_status_is_written_through_its_subresource_only(api: Any, make_pod
     assert "nodeName" not in now["spec"]
 
 
-async def test_delete_of_a_plain_object_answers_success(api: Any, make_map: Any) -> None:
+async def test_delete_of_a_plain_object_answers_success(api: ApiUser, make_map: Any) -> None:
     made = await api("POST", MAPS, make_map("a"))
     done = await api("DELETE", f"{MAPS}/a")
     assert done["status"] == "Success"
@@ -84,7 +86,7 @@ async def test_delete_of_a_plain_object_answers_success(api: Any, make_map: Any)
     assert (await api("GET", f"{MAPS}/a"))["code"] == 404
 
 
-async def test_a_running_pod_dies_when_kubelet_confirms(api: Any, make_pod: Any) -> None:
+async def test_a_running_pod_dies_when_kubelet_confirms(api: ApiUser, make_pod: Any) -> None:
     await api("POST", PODS, make_pod("a", nodeName="n", terminationGracePeriodSeconds=7))
     dying = await api("DELETE", f"{PODS}/a")
     assert dying["metadata"]["deletionGracePeriodSeconds"] == 7
@@ -93,7 +95,7 @@ async def test_a_running_pod_dies_when_kubelet_confirms(api: Any, make_pod: Any)
     assert (await api("GET", f"{PODS}/a"))["code"] == 404
 
 
-async def test_finalizers_hold_an_object_until_the_last_is_gone(api: Any, make_map: Any) -> None:
+async def test_finalizers_hold_an_object_until_the_last_is_gone(api: ApiUser, make_map: Any) -> None:
     held = make_map("a")
     held["metadata"]["finalizers"] = ["example.com/hold"]
     await api("POST", MAPS, held)
@@ -105,7 +107,7 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: Any, make_m
     assert (await api("GET", f"{MAPS}/a"))["code"] == 404
 
 
-async def test_unknown_paths_and_verbs_are_refused(api: Any) -> None:
+async def test_unknown_paths_and_verbs_are_refused(api: ApiUser) -> None:
     assert (await api("GET", "/api/v1/podss"))["code"] == 404
     assert (await api("GET", f"{PODS}/a/ghost"))["code"] == 404
     assert (await api("GET", f"{PODS}/a/attach"))["code"] == 501
@@ -113,7 +115,7 @@ async def test_unknown_paths_and_verbs_are_refused(api: Any) -> None:
     assert (await api("PATCH", f"{PODS}/a", {}, "text/plain"))["code"] == 415
 
 
-async def test_lists_are_paged_from_one_consistent_state(api: Any, make_map: Any) -> None:
+async def test_lists_are_paged_from_one_consistent_state(api: ApiUser, make_map: Any) -> None:
     for name in "abcd":
         await api("POST", MAPS, make_map(name))
     first = await api("GET", f"{MAPS}?limit=2")
@@ -125,7 +127,7 @@ async def test_lists_are_paged_from_one_consistent_state(api: Any, make_map: Any
     assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_selectors(api: Any, make_pod: Any) -> None:
+async def test_selectors(api: ApiUser, make_pod: Any) -> None:
     for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
         made = make_pod(name, nodeName=node)
         made["metadata"]["labels"] = {"app": name}
@@ -138,12 +140,12 @@ async def test_selectors(api: Any, make_pod: Any) -> None:
     assert (refused["code"], refused["message"]) == (400, "field label not supported: spec.color")
 
 
-async def test_a_node_registers_with_its_status(api: Any) -> None:
+async def test_a_node_registers_with_its_status(api: ApiUser) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}}
     assert (await api("POST", "/api/v1/nodes", node))["status"]["capacity"] == {"cpu": "1"}
 
 
-async def test_events_have_two_faces_and_one_storage(api: Any) -> None:
+async def test_events_have_two_faces_and_one_storage(api: ApiUser) -> None:
     path = "/apis/events.k8s.io/v1/namespaces/default/events"
     event = {
         "apiVersion": "events.k8s.io/v1",
@@ -164,7 +166,7 @@ async def test_events_have_two_faces_and_one_storage(api: Any) -> None:
     assert [(e["apiVersion"], e["message"], e["reportingComponent"]) for e in core["items"]] == [("v1", "hello", "me")]
 
 
-async def test_an_update_is_checked_where_it_changes(api: Any) -> None:
+async def test_an_update_is_checked_where_it_changes(api: ApiUser) -> None:
     deployments = "/apis/apps/v1/namespaces/default/deployments"
     labels = {"app": "web"}
     spec = {
@@ -186,7 +188,7 @@ async def test_an_update_is_checked_where_it_changes(api: Any) -> None:
     assert (await api.merge(f"{deployments}/web", {"spec": None}))["code"] == 422
 
 
-async def test_a_new_object_brings_no_version(api: Any, make_map: Any) -> None:
+async def test_a_new_object_brings_no_version(api: ApiUser, make_map: Any) -> None:
     made = make_map("a")
     made["metadata"]["resourceVersion"] = "5"
     refused = await api("POST", MAPS, made)

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.support.api_user import ApiUser
 
 from tessera.clock import LoopClock
 from tessera.kube.transport.interface import Request
@@ -19,7 +20,7 @@ PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def test_a_watch_without_version_begins_with_what_is_there(api: Any, make_map: Any) -> None:
+async def test_a_watch_without_version_begins_with_what_is_there(api: ApiUser, make_map: Any) -> None:
     await api("POST", MAPS, make_map("a"))
     async with api.watch(MAPS) as events:
         assert await events.names(1) == ["ADDED a"]
@@ -29,7 +30,7 @@ async def test_a_watch_without_version_begins_with_what_is_there(api: Any, make_
         assert await events.names(3) == ["ADDED b", "MODIFIED b", "DELETED a"]
 
 
-async def test_a_watch_from_a_version_shows_what_came_after_it(api: Any, make_map: Any) -> None:
+async def test_a_watch_from_a_version_shows_what_came_after_it(api: ApiUser, make_map: Any) -> None:
     first = await api("POST", MAPS, make_map("a"))
     await api("POST", MAPS, make_map("b"))
     async with api.watch(f"{MAPS}?resourceVersion={first['metadata']['resourceVersion']}") as events:
@@ -37,7 +38,7 @@ async def test_a_watch_from_a_version_shows_what_came_after_it(api: Any, make_ma
 
 
 async def test_a_watcher_that_fails_is_ended_alone_and_finds_the_change_when_it_asks_again(
-    api: Any, make_map: Any, monkeypatch: pytest.MonkeyPatch
+    api: ApiUser, make_map: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen before: the write was answered 500 although it was stored, and no other watcher heard of it."""
     first = await api("POST", MAPS, make_map("a"))
@@ -61,7 +62,7 @@ async def test_a_watcher_that_fails_is_ended_alone_and_finds_the_change_when_it_
         assert await events.names(1) == ["ADDED b"]
 
 
-async def test_a_watch_from_before_the_history_gets_410_in_the_stream(api: Any, make_map: Any) -> None:
+async def test_a_watch_from_before_the_history_gets_410_in_the_stream(api: ApiUser, make_map: Any) -> None:
     first = await api("POST", MAPS, make_map("a"))
     await api("POST", MAPS, make_map("b"))
     api.server.core.store.forget_before(GroupResource("", "configmaps"))
@@ -71,7 +72,7 @@ async def test_a_watch_from_before_the_history_gets_410_in_the_stream(api: Any, 
     assert status["message"].startswith("too old resource version: ")
 
 
-async def test_objects_that_enter_and_leave_a_selection_are_added_and_deleted(api: Any, make_map: Any) -> None:
+async def test_objects_that_enter_and_leave_a_selection_are_added_and_deleted(api: ApiUser, make_map: Any) -> None:
     await api("POST", MAPS, make_map("a"))
     async with api.watch(f"{MAPS}?labelSelector=on=yes") as events:
         await api.merge(f"{MAPS}/a", {"metadata": {"labels": {"on": "yes"}}})
@@ -84,14 +85,14 @@ async def test_objects_that_enter_and_leave_a_selection_are_added_and_deleted(ap
         assert last["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
 
 
-async def test_a_node_sees_a_pod_once_it_is_bound_to_it(api: Any, make_pod: Any) -> None:
+async def test_a_node_sees_a_pod_once_it_is_bound_to_it(api: ApiUser, make_pod: Any) -> None:
     async with api.watch("/api/v1/pods?fieldSelector=spec.nodeName=n1") as events:
         await api("POST", PODS, make_pod("other", nodeName="n2"))
         await api("POST", PODS, make_pod("mine", nodeName="n1"))
         assert await events.names(1) == ["ADDED mine"]
 
 
-async def test_initial_events_end_with_a_marked_bookmark(api: Any, make_map: Any) -> None:
+async def test_initial_events_end_with_a_marked_bookmark(api: ApiUser, make_map: Any) -> None:
     await api("POST", MAPS, make_map("a"))
     asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
     async with api.watch(f"{MAPS}?{asked}") as events:
@@ -101,7 +102,7 @@ async def test_initial_events_end_with_a_marked_bookmark(api: Any, make_map: Any
     assert mark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_readers_of_one_event_share_its_bytes(api: Any, make_map: Any) -> None:
+async def test_readers_of_one_event_share_its_bytes(api: ApiUser, make_map: Any) -> None:
     async with api.watch(MAPS) as one, api.watch(MAPS) as other:
         made = await api("POST", MAPS, make_map("a"))
         assert await one.next() == await other.next() == ("ADDED", made)
@@ -122,7 +123,9 @@ def test_bookmarks_come_every_minute_and_a_watch_ends_on_time() -> None:
     assert run_virtual(story()) == [(60, '{"type":"BOOKMARK"'), (120, '{"type":"BOOKMARK"'), (150, "end")]
 
 
-async def test_only_the_watchers_that_may_want_an_event_are_asked(server: Any, api: Any, make_pod: Any) -> None:
+async def test_only_the_watchers_that_may_want_an_event_are_asked(
+    server: ApiServer, api: ApiUser, make_pod: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = server.core.hubs.of(GroupResource("", "pods"))
     asked: list[str] = []
     async with AsyncExitStack() as stack:
@@ -131,6 +134,6 @@ async def test_only_the_watchers_that_may_want_an_event_are_asked(server: Any, a
         for watchers in hub._by_key.values():
             for watcher in watchers:
                 node = watcher.selection.pinned("spec.nodeName")
-                watcher.offer = lambda change, node=node: asked.append(node)
+                monkeypatch.setattr(watcher, "offer", lambda change, node=node: asked.append(node))
         await api("POST", PODS, make_pod("a", nodeName="n7"))
     assert asked == ["n7"]

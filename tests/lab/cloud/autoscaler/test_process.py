@@ -5,8 +5,8 @@ precompiled ones, in the reference operator's order of steps. Everything here is
 """
 
 import pytest
+from tests.support.virtual_lab import ENTRYPOINT
 
-from tessera.cli import agent, controller, webhook
 from tessera.provisioning.advise import timers as advised
 from tessera.provisioning.advise.findings import Labels, Rank, findings
 from tessera.provisioning.advise.samples import GroupTimes
@@ -15,12 +15,8 @@ from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings, simulate_autoscaling
 from tessera_lab.experiments.runs import OURS
 from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 
-MAKE = build_entrypoint(
-    TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
-)
 #: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.
 FIVE = AutoscalerTimers(unneeded=300, delay_after_add=300)
 #: Timers under which the drivers' own time is all that counts.
@@ -38,7 +34,7 @@ ENOUGH = 0.4
 def unlabelled(scenario: ArticleScenario, maximum: int = 1, hours: float = ENOUGH) -> AutoscalingRun:
     """One pod, nodes without the accelerator label."""
     return simulate_autoscaling(
-        AutoscalingSettings(scenario=scenario, timers=FIVE, labelled=False, maximum=maximum, hours=hours), MAKE
+        AutoscalingSettings(scenario=scenario, timers=FIVE, labelled=False, maximum=maximum, hours=hours), ENTRYPOINT
     )
 
 
@@ -70,7 +66,7 @@ def test_without_a_label_one_pod_has_several_nodes_made() -> None:
 
 def test_with_the_label_a_short_provision_time_gives_nodes_with_built_drivers_up_and_asks_for_more() -> None:
     told = simulate_autoscaling(
-        AutoscalingSettings(scenario=BUILT, timers=SHORT_PROVISION, costs=SLOW, hours=ENOUGH), MAKE
+        AutoscalingSettings(scenario=BUILT, timers=SHORT_PROVISION, costs=SLOW, hours=ENOUGH), ENTRYPOINT
     )
     kinds = [each.kind for each in told.moments if each.kind != "node"]
     assert kinds[:3] == ["scale-up", "time-out", "scale-up"]
@@ -85,7 +81,7 @@ def test_with_the_label_precompiled_drivers_keep_a_short_provision_time_where_th
     scenario: ArticleScenario, timed_out: int
 ) -> None:
     told = simulate_autoscaling(
-        AutoscalingSettings(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), MAKE
+        AutoscalingSettings(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), ENTRYPOINT
     )
     assert (told.timed_out, told.made, told.lost, len(told.ran)) == (timed_out, 1, 0, 1)
 
@@ -100,7 +96,7 @@ def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
             maximum=4,
             hours=ENOUGH,
         ),
-        MAKE,
+        ENTRYPOINT,
     )
     assert (told.made, told.lost, told.timed_out, len(told.ran)) == (1, 0, 0, 1)
 
@@ -109,7 +105,7 @@ def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
 def measured() -> GroupTimes:
     """What nodes with built drivers take when nothing disturbs them."""
     return simulate_autoscaling(
-        AutoscalingSettings(scenario=BUILT, timers=AutoscalerTimers(), pods=4, hours=ENOUGH), MAKE
+        AutoscalingSettings(scenario=BUILT, timers=AutoscalerTimers(), pods=4, hours=ENOUGH), ENTRYPOINT
     ).times
 
 
@@ -134,7 +130,7 @@ def test_with_the_advised_timers_no_node_is_lost(measured: GroupTimes) -> None:
         delay_after_add=told.delay_after_add,
     )
     played = simulate_autoscaling(
-        AutoscalingSettings(scenario=BUILT, timers=timers, pods=3, seed=1, hours=ENOUGH), MAKE
+        AutoscalingSettings(scenario=BUILT, timers=timers, pods=3, seed=1, hours=ENOUGH), ENTRYPOINT
     )
     assert (played.made, played.lost, played.timed_out, len(played.ran)) == (3, 0, 0, 3)
 
@@ -145,6 +141,6 @@ def test_without_a_label_the_advised_timers_lose_no_node_either(measured: GroupT
     assert told.delay_after_add is not None
     timers = AutoscalerTimers(unneeded=told.unneeded, delay_after_add=told.delay_after_add)
     played = simulate_autoscaling(
-        AutoscalingSettings(scenario=BUILT, timers=timers, labelled=False, maximum=1, seed=2, hours=ENOUGH), MAKE
+        AutoscalingSettings(scenario=BUILT, timers=timers, labelled=False, maximum=1, seed=2, hours=ENOUGH), ENTRYPOINT
     )
     assert (played.made, played.lost, len(played.ran)) == (1, 0, 1)

@@ -1,9 +1,9 @@
 """Advice from what Tessera itself recorded of nodes that an autoscaler made, in a whole cluster on virtual time."""
 
 import pytest
+from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.cli import agent, controller, webhook
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
@@ -11,20 +11,15 @@ from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.scenarios import PUBLIC
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
-
-MAKE = build_entrypoint(
-    TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
-)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
     async def main() -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
         async with (
-            clusters.start_tessera(CostModel(), cards=False, seed=0, make=MAKE) as world,
+            clusters.start_tessera(CostModel(), cards=False, seed=0, make=ENTRYPOINT) as world,
             world.run_autoscaler(AutoscalerTimers(), labelled=labelled, tainted=True),
         ):
             await world.client.create(CLUSTER_POLICIES, PUBLIC.policy())

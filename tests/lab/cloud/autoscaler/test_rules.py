@@ -169,7 +169,7 @@ def _removes(deeds: list[ScalingAction]) -> bool:
     return any(deed.kind is ActionKind.REMOVE for deed in deeds)
 
 
-class Story:
+class SimulatedCloud:
     """A cloud in a few lines: machines that register, get cards, and go; pods that take cards."""
 
     def __init__(self, group: NodeGroup, timers: AutoscalerTimers, *, labelled: bool) -> None:
@@ -242,7 +242,7 @@ def test_whatever_happens_bounds_hold_and_nothing_goes_too_early(
 ) -> None:
     minimum, more = bounds
     group = NodeGroup(name="gpu", template=GROUP.template, minimum=minimum, maximum=minimum + more)
-    story = Story(group, timers, labelled=labelled)
+    story = SimulatedCloud(group, timers, labelled=labelled)
     for pods, joins, usable, scans in days:
         for _ in range(scans):
             story.step(pods, joins, usable)
@@ -255,5 +255,5 @@ def test_whatever_happens_bounds_hold_and_nothing_goes_too_early(
             assert at - node.created >= timers.max_node_startup  # the patience for unready nodes is longer than that
 
 
-def _backoffs(story: Story) -> list[tuple[float, float]]:
+def _backoffs(story: SimulatedCloud) -> list[tuple[float, float]]:
     return list(story.memory.backoff.values())

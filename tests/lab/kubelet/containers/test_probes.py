@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
@@ -20,7 +21,7 @@ InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
 SOON = 0.01
 
 
-async def start(lab: Any, program: ImageProgram, **container: Any) -> Any:
+async def start(lab: ControlPlaneLab, program: ImageProgram, **container: Any) -> Any:
     """A node, and a pod of this program that began with whole seconds of the pod's own time."""
     catalogue = ImageCatalogue({"app": SimulatedImage(program=program)})
     (node,) = await lab.start_nodes("n1", catalogue=catalogue)
@@ -37,7 +38,7 @@ async def start(lab: Any, program: ImageProgram, **container: Any) -> Any:
     return node
 
 
-async def flags(lab: Any) -> tuple[bool, bool]:
+async def flags(lab: ControlPlaneLab) -> tuple[bool, bool]:
     """Started and ready, as the API has them."""
     status = (await lab.get(PODS, "p"))["status"]
     container = status["containerStatuses"][0]
@@ -71,7 +72,7 @@ def test_a_startup_probe_succeeds_at_its_first_tick_after_delay_and_readiness(
 ) -> None:
     hooked: list[float] = []
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         began = lab.clock.monotonic()
         done = lambda: hooked.append(lab.clock.monotonic() - began)  # noqa: E731
         written = {"initialDelaySeconds": int(probe.delay), "periodSeconds": int(probe.period), "failureThreshold": 120}
@@ -86,7 +87,7 @@ def test_a_startup_probe_succeeds_at_its_first_tick_after_delay_and_readiness(
 
 
 def test_without_probes_a_container_is_ready_when_it_runs(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await start(lab, healthy_after(1000))
         assert await flags(lab) == (True, True)
 
@@ -94,7 +95,7 @@ def test_without_probes_a_container_is_ready_when_it_runs(in_lab: InLab) -> None
 
 
 def test_readiness_is_looked_at_when_the_container_has_started_and_then_at_ticks(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await start(lab, healthy_after(0), readinessProbe={"periodSeconds": 10})
         assert await flags(lab) == (True, True)
 
@@ -110,7 +111,7 @@ def test_readiness_comes_and_goes_by_its_thresholds(in_lab: InLab) -> None:
         await asyncio.Event().wait()
         return 0
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await start(lab, program, readinessProbe={"periodSeconds": 2, "successThreshold": 2, "failureThreshold": 3})
         await lab.clock.sleep(7.5)  # ticks at 6 and 8
         assert await flags(lab) == (True, False)
@@ -126,7 +127,7 @@ def test_readiness_comes_and_goes_by_its_thresholds(in_lab: InLab) -> None:
 
 
 def test_a_startup_probe_that_fails_too_often_restarts_the_container(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await start(lab, healthy_after(1000), startupProbe={"periodSeconds": 10, "failureThreshold": 3})
         await lab.clock.sleep(19)  # failed at 0 and 10
         assert (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["restartCount"] == 0
@@ -145,7 +146,7 @@ def test_a_program_s_end_is_the_container_s(in_lab: InLab) -> None:
         context.log(f"on {context.host.name} with {context.host.kernel}")
         raise ValueError("no such file")
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         node = await start(lab, program, terminationMessagePolicy="FallbackToLogsOnError")
         ended = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["lastState"]["terminated"]
         assert ended["exitCode"] == 1
@@ -168,7 +169,7 @@ def cleaning(seconds: float, cleaned: list[float]) -> ImageProgram:
 
 
 def test_a_program_that_is_stopped_may_clean_up(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         cleaned: list[float] = []
         await start(lab, cleaning(5, cleaned))
         await lab.api.delete(PODS, "p", "default")
@@ -182,7 +183,7 @@ def test_a_program_that_is_stopped_may_clean_up(in_lab: InLab) -> None:
 
 
 def test_nobody_waits_longer_than_the_grace_period(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         cleaned: list[float] = []
         await start(lab, cleaning(60, cleaned), grace=10)
         await lab.api.delete(PODS, "p", "default")
@@ -196,7 +197,7 @@ def test_nobody_waits_longer_than_the_grace_period(in_lab: InLab) -> None:
 
 
 def test_a_machine_that_goes_down_waits_for_nobody(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         cleaned: list[float] = []
         node = await start(lab, cleaning(3600, cleaned))
         node.reboot()
@@ -208,7 +209,7 @@ def test_a_machine_that_goes_down_waits_for_nobody(in_lab: InLab) -> None:
 
 
 def test_a_pod_that_is_deleted_at_once_still_has_two_seconds(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         cleaned: list[float] = []
         await start(lab, cleaning(1.5, cleaned))
         await lab.api.delete(PODS, "p", "default", grace_seconds=0)

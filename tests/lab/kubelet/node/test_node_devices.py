@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.kubelet.context import InProcessPlugins
 
@@ -16,13 +18,13 @@ def asks(number: int, name: str = "c", *command: str) -> dict[str, Any]:
     return {"name": name, "image": "app", "command": list(command or ("sleep", "infinity")), "resources": limits}
 
 
-async def bound(lab: Any, name: str, *containers: dict[str, Any], **spec: Any) -> None:
+async def bound(lab: ControlPlaneLab, name: str, *containers: dict[str, Any], **spec: Any) -> None:
     spec = {"containers": list(containers), "nodeName": "n1", **spec}
     await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
     await lab.clock.sleep(0.1)
 
 
-async def joined(lab: Any, plugin: Any, **options: Any) -> Any:
+async def joined(lab: ControlPlaneLab, plugin: Any, **options: Any) -> Any:
     direct = InProcessPlugins()
     (node,) = await lab.start_nodes("n1", plugins=direct, **options)
     lab.start(direct.bus.serve(plugin))
@@ -30,18 +32,18 @@ async def joined(lab: Any, plugin: Any, **options: Any) -> Any:
     return node
 
 
-async def counts(lab: Any) -> tuple[str | None, str | None]:
+async def counts(lab: ControlPlaneLab) -> tuple[str | None, str | None]:
     status = (await lab.get(NODES, "n1", None))["status"]
     return status["capacity"].get(RESOURCE), status["allocatable"].get(RESOURCE)
 
 
-async def waiting(lab: Any, name: str) -> dict[str, Any]:
+async def waiting(lab: ControlPlaneLab, name: str) -> dict[str, Any]:
     found: dict[str, Any] = (await lab.get(PODS, name))["status"]["containerStatuses"][0]["state"]["waiting"]
     return found
 
 
 def test_devices_are_published_at_once(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a", "b")
         await joined(lab, plugin)
         assert await counts(lab) == ("2", "2")
@@ -53,7 +55,7 @@ def test_devices_are_published_at_once(in_lab: InLab, slices: Plugin) -> None:
 
 
 def test_devices_are_published_on_kubelets_period_if_asked(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await joined(lab, slices("a"), publish_every=10.0)
         assert await counts(lab) == (None, None)
         await lab.clock.sleep(10)
@@ -63,7 +65,7 @@ def test_devices_are_published_on_kubelets_period_if_asked(in_lab: InLab, slices
 
 
 def test_the_preferred_device_is_given_and_reaches_the_container(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a", "b", "c")
         plugin.prefers = ("c",)
         node = await joined(lab, plugin)
@@ -76,7 +78,7 @@ def test_the_preferred_device_is_given_and_reaches_the_container(in_lab: InLab, 
 
 
 def test_init_containers_share_with_app_containers(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a", "b")
         await joined(lab, plugin)
         await bound(lab, "p", asks(1, "main"), initContainers=[asks(2, "prepare", "true")])
@@ -87,7 +89,7 @@ def test_init_containers_share_with_app_containers(in_lab: InLab, slices: Plugin
 
 
 def test_too_few_devices_reject_the_pod_in_kubelets_words(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await joined(lab, slices("a"))
         await bound(lab, "first", asks(1))
         await bound(lab, "second", asks(1))
@@ -105,7 +107,7 @@ def test_too_few_devices_reject_the_pod_in_kubelets_words(in_lab: InLab, slices:
 def test_a_pod_that_is_deleted_by_force_holds_nothing_while_its_containers_stop(in_lab: InLab, slices: Plugin) -> None:
     """Kubelet admits beside the pods that the API server has; containers of others are still being stopped."""
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await joined(lab, slices("a"))
         port = {"ports": [{"containerPort": 80, "hostPort": 8080}]}
         await bound(lab, "first", {**asks(1), **port})
@@ -118,7 +120,7 @@ def test_a_pod_that_is_deleted_by_force_holds_nothing_while_its_containers_stop(
 
 
 def test_a_refused_allocation_rejects_the_pod(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a")
         plugin.refuses = "unknown device"
         node = await joined(lab, plugin)
@@ -135,7 +137,7 @@ def test_a_refused_allocation_rejects_the_pod(in_lab: InLab, slices: Plugin) -> 
 
 
 def test_pods_wait_side_by_side_in_pre_start(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a", "b")
         plugin.start_seconds = 8
         await joined(lab, plugin)
@@ -150,7 +152,7 @@ def test_pods_wait_side_by_side_in_pre_start(in_lab: InLab, slices: Plugin) -> N
 
 
 def test_a_failed_pre_start_is_tried_again(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a")
         plugin.start_refuses = "the slice cannot be made"
         await joined(lab, plugin)
@@ -168,7 +170,7 @@ def test_a_failed_pre_start_is_tried_again(in_lab: InLab, slices: Plugin) -> Non
 
 
 def test_pre_start_has_thirty_seconds(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a")
         plugin.start_seconds = 60
         await joined(lab, plugin)
@@ -180,7 +182,7 @@ def test_pre_start_has_thirty_seconds(in_lab: InLab, slices: Plugin) -> None:
 
 
 def test_pre_start_is_called_at_every_start_of_a_container(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a")
         await joined(lab, plugin)
         await bound(lab, "p", asks(1, "c", "sleep", "5"))
@@ -192,7 +194,7 @@ def test_pre_start_is_called_at_every_start_of_a_container(in_lab: InLab, slices
 
 
 def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
@@ -207,7 +209,7 @@ def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, 
 
 
 def test_a_resource_that_somebody_removes_after_that_stays_removed(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
@@ -223,7 +225,7 @@ def test_a_resource_that_somebody_removes_after_that_stays_removed(in_lab: InLab
 
 
 def test_a_plugin_that_comes_back_in_time_keeps_its_devices(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct)
         first = lab.start(direct.bus.serve(slices("a", "b")))
@@ -238,7 +240,7 @@ def test_a_plugin_that_comes_back_in_time_keeps_its_devices(in_lab: InLab, slice
 
 
 def test_a_restarted_kubelet_keeps_pods_and_asks_plugins_to_register(in_lab: InLab, slices: Plugin) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         plugin = slices("a", "b")
         node = await joined(lab, plugin)
         await bound(lab, "p", asks(1))

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.resources import PODS
 from tessera.kubelet.interfaces import ContainerAllocateResponse
@@ -32,7 +33,7 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
                 for ids in requests
             ]
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins(cdi=tmp_path)
         (node,) = await lab.start_nodes("n1", plugins=direct, machine=machine)
         lab.start(direct.bus.serve(Cdi("a")))
@@ -70,7 +71,7 @@ def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callabl
         async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
             return [ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         await lab.start_nodes("n1", plugins=direct, machine=machine)
         lab.start(direct.bus.serve(Whole("a")))

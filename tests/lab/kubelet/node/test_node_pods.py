@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SERVICE_ACCOUNTS
 from tessera_lab.kubelet.context import ContainerContext, InProcessPlugins
 
@@ -13,18 +15,18 @@ def container(name: str, *command: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "image": "app", "command": list(command), **more}
 
 
-async def bound(lab: Any, name: str, *containers: dict[str, Any], **spec: Any) -> None:
+async def bound(lab: ControlPlaneLab, name: str, *containers: dict[str, Any], **spec: Any) -> None:
     spec = {"containers": list(containers), "nodeName": "n1", **spec}
     await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
 
 
-async def state(lab: Any, name: str) -> dict[str, Any]:
+async def state(lab: ControlPlaneLab, name: str) -> dict[str, Any]:
     statuses: list[dict[str, Any]] = (await lab.get(PODS, name))["status"]["containerStatuses"]
     return statuses[0]
 
 
 def test_a_node_registers_as_kubelet_does(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", labels={"nvidia.com/mig.config": "dynamic"}, cpu="8")
         node = await lab.get(NODES, "n1", None)
         assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "n1"
@@ -36,7 +38,7 @@ def test_a_node_registers_as_kubelet_does(in_lab: InLab) -> None:
 
 
 def test_a_container_that_sleeps_ends_in_its_time(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", pull_seconds=5)
         await bound(lab, "p", container("c", "sleep", "20"), restartPolicy="Never")
         await lab.clock.sleep(1)
@@ -55,7 +57,7 @@ def test_a_container_that_sleeps_ends_in_its_time(in_lab: InLab) -> None:
 
 
 def test_a_crashing_container_backs_off_and_doubles(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         await bound(lab, "p", container("c", "sh", "-c", "sleep 1; exit 3"))
         restarts = []
@@ -72,7 +74,7 @@ def test_a_crashing_container_backs_off_and_doubles(in_lab: InLab) -> None:
 
 
 def test_init_containers_come_first_and_sidecars_stay(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         inits = [
             container("side", "sleep", "infinity", restartPolicy="Always"),
@@ -92,7 +94,7 @@ def test_init_containers_come_first_and_sidecars_stay(in_lab: InLab) -> None:
 
 
 def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         inits = [container("prepare", "false")]
         await bound(lab, "p", container("c", "sleep", "5"), initContainers=inits, restartPolicy="Never")
@@ -103,7 +105,7 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(in_lab: InL
 
 
 def test_a_deleted_pod_is_stopped_and_then_gone(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         await bound(lab, "p", container("c", "sleep", "infinity"))
         await lab.clock.sleep(1)
@@ -116,7 +118,7 @@ def test_a_deleted_pod_is_stopped_and_then_gone(in_lab: InLab) -> None:
 
 
 def test_a_pod_that_ignores_sigterm_uses_its_grace(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         body = {
             "metadata": {"name": "p", "annotations": {"lab.tessera.dev/ignores-sigterm": ""}},
@@ -138,7 +140,7 @@ def test_a_pod_that_ignores_sigterm_uses_its_grace(in_lab: InLab) -> None:
 
 
 def test_a_pod_for_which_there_is_no_room_fails_for_good(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", cpu="2")
         await bound(lab, "p", container("c", "sleep", "1", resources={"requests": {"cpu": "3"}}))
         await lab.clock.sleep(1)
@@ -152,7 +154,7 @@ def test_a_pod_for_which_there_is_no_room_fails_for_good(in_lab: InLab) -> None:
 
 
 def test_a_pod_pinned_elsewhere_is_refused(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         await bound(lab, "p", container("c", "true"), nodeSelector={"zone": "b"})
         await lab.clock.sleep(1)
@@ -162,7 +164,7 @@ def test_a_pod_pinned_elsewhere_is_refused(in_lab: InLab) -> None:
 
 
 def test_a_missing_config_map_holds_the_container_until_it_is_there(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1")
         env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "a"}}}]
         await bound(lab, "p", container("c", "sleep", "infinity", env=env))
@@ -178,7 +180,7 @@ def test_a_missing_config_map_holds_the_container_until_it_is_there(in_lab: InLa
 
 
 def test_capacity_that_others_patch_in_is_kept_and_made_allocatable(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         patch = {"status": {"capacity": {"example.com/memory": "160Gi"}}}
         await lab.api.merge_patch(NODES.untyped(), "n1", patch, subresource="status")
@@ -200,7 +202,7 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
         await context.clock.sleep(10)
         return 0
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", entrypoint=entrypoint, plugins=InProcessPlugins())
         await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "agent"}}, "default")
         env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import PODS
@@ -20,19 +21,19 @@ def world(**images: float) -> ImageCatalogue:
     return ImageCatalogue(named, default_bandwidth=10, unpack=20, latency=1)
 
 
-async def pod(lab: Any, name: str, image: str, **spec: Any) -> None:
+async def pod(lab: ControlPlaneLab, name: str, image: str, **spec: Any) -> None:
     container = {"name": "main", "image": image, "command": ["sleep", "infinity"], **spec}
     body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1"}}
     await lab.api.create(PODS.untyped(), body, "default")
 
 
-async def state(lab: Any, name: str) -> dict[str, Any]:
+async def state(lab: ControlPlaneLab, name: str) -> dict[str, Any]:
     status = (await lab.get(PODS, name))["status"]["containerStatuses"][0]
     return dict(status)
 
 
 def test_a_pull_takes_latency_transfer_and_unpacking(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         catalogue = world(app=100)
         await lab.start_nodes("n1", catalogue=catalogue)
         await pod(lab, "p", "quay.io/x/app:1")
@@ -52,7 +53,7 @@ def test_a_pull_takes_latency_transfer_and_unpacking(in_lab: InLab) -> None:
 
 
 def test_pulls_of_one_node_go_one_after_the_other(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", catalogue=world(one=10, two=10))
         await pod(lab, "one", "quay.io/x/one:1")
         await lab.clock.sleep(0.001)
@@ -67,7 +68,7 @@ def test_pulls_of_one_node_go_one_after_the_other(in_lab: InLab) -> None:
 
 
 def test_pulls_may_go_side_by_side(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", catalogue=world(one=10, two=10), serialise_pulls=False)
         await pod(lab, "one", "quay.io/x/one:1")
         await pod(lab, "two", "quay.io/x/two:1")
@@ -78,7 +79,7 @@ def test_pulls_may_go_side_by_side(in_lab: InLab) -> None:
 
 
 def test_two_pods_share_one_pull(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", catalogue=world(app=10))
         await pod(lab, "one", "quay.io/x/app:1")
         await pod(lab, "two", "quay.io/x/app:1")
@@ -89,7 +90,7 @@ def test_two_pods_share_one_pull(in_lab: InLab) -> None:
 
 
 def test_what_is_there_is_only_looked_up_again(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", catalogue=world(app=100))
         await pod(lab, "one", "quay.io/x/app:1")
         await lab.clock.sleep(20)
@@ -104,7 +105,7 @@ def test_what_is_there_is_only_looked_up_again(in_lab: InLab) -> None:
 
 
 def test_layers_that_a_repository_shares_come_once(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         image = SimulatedImage(size_mib=100, shared_mib=80)
         await lab.start_nodes("n1", catalogue=ImageCatalogue({"quay.io/x/driver": image}, default_bandwidth=10))
         await pod(lab, "one", "quay.io/x/driver:1")
@@ -127,7 +128,7 @@ def test_layers_that_a_repository_shares_come_once(in_lab: InLab) -> None:
     ],
 )
 def test_an_image_that_no_registry_gives(in_lab: InLab, outcome: Outcome, words: str) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         catalogue = ImageCatalogue({DRIVER: SimulatedImage()})
         catalogue.refuse(DRIVER, outcome)
         await lab.start_nodes("n1", catalogue=catalogue)
@@ -147,7 +148,7 @@ def test_an_image_that_no_registry_gives(in_lab: InLab, outcome: Outcome, words:
 
 
 def test_a_pull_by_digest_fetches_the_tag_s_image(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         catalogue = ImageCatalogue({DRIVER: SimulatedImage(size_mib=10)}, default_bandwidth=10)
         await lab.start_nodes("n1", catalogue=catalogue)
         pinned = f"quay.io/x/driver@{catalogue.digest(DRIVER)}"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.resources import EVENTS, NODES, PODS
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -16,7 +17,7 @@ RESOURCE = "nvidia.com/mig-1g.5gb"
 AWAY = SHUTDOWN + 30
 
 
-async def bound(lab: Any, name: str, *command: str, number: int = 0, **spec: Any) -> None:
+async def bound(lab: ControlPlaneLab, name: str, *command: str, number: int = 0, **spec: Any) -> None:
     limits = {"limits": {RESOURCE: str(number)}} if number else {}
     container = {"name": "c", "image": "app", "command": [*command], "resources": limits}
     body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1", **spec}}
@@ -24,18 +25,18 @@ async def bound(lab: Any, name: str, *command: str, number: int = 0, **spec: Any
     await lab.clock.sleep(0.1)
 
 
-async def rebooted(lab: Any, node: Any) -> None:
+async def rebooted(lab: ControlPlaneLab, node: Any) -> None:
     node.reboot()
     await lab.clock.sleep(AWAY + 0.1)
 
 
-async def container(lab: Any, name: str) -> dict[str, Any]:
+async def container(lab: ControlPlaneLab, name: str) -> dict[str, Any]:
     found: dict[str, Any] = (await lab.get(PODS, name))["status"]["containerStatuses"][0]
     return found
 
 
 def test_a_pod_is_the_same_with_its_containers_started_again(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1")
         await bound(lab, "p", "sleep", "infinity")
         before = await lab.get(PODS, "p")
@@ -55,7 +56,7 @@ def test_a_pod_is_the_same_with_its_containers_started_again(in_lab: InLab) -> N
 
 
 def test_nothing_is_said_while_the_machine_is_down(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1")
         await bound(lab, "p", "sleep", "infinity")
         before = await container(lab, "p")
@@ -72,7 +73,7 @@ def test_nothing_is_said_while_the_machine_is_down(in_lab: InLab) -> None:
 
 
 def test_a_pod_that_never_restarts_has_failed(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1")
         await bound(lab, "p", "sleep", "infinity", restartPolicy="Never")
         await bound(lab, "done", "true", restartPolicy="Never")
@@ -85,7 +86,7 @@ def test_a_pod_that_never_restarts_has_failed(in_lab: InLab) -> None:
 
 
 def test_every_boot_has_an_id_of_its_own_and_is_told(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1")
         ids = []
         for _ in range(3):
@@ -99,7 +100,7 @@ def test_every_boot_has_an_id_of_its_own_and_is_told(in_lab: InLab) -> None:
 
 
 def test_conditions_labels_and_capacity_of_others_stay(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", labels={"layout": "first"})
         await lab.api.merge_patch(NODES.untyped(), "n1", {"metadata": {"labels": {"layout": "second"}}})
         own = {"type": "GpuHealthy", "status": "True", "reason": "Healthy", "message": ""}
@@ -119,7 +120,7 @@ def test_conditions_labels_and_capacity_of_others_stay(in_lab: InLab) -> None:
 def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_words(
     in_lab: InLab, slices: Callable[..., Any]
 ) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         serving = lab.start(direct.bus.serve(slices("a", "b")))
@@ -149,7 +150,7 @@ def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_word
 
 
 def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: Callable[..., Any]) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         lab.start(direct.bus.serve(slices("a")))
@@ -169,7 +170,7 @@ def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: C
 
 
 def test_the_power_may_go_while_kubelet_starts_again(in_lab: InLab, slices: Callable[..., Any]) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         direct = InProcessPlugins()
         (node,) = await lab.start_nodes("n1", plugins=direct)
         lab.start(direct.bus.serve(slices("a")))
@@ -192,7 +193,7 @@ def test_cards_and_files_in_memory_are_as_after_a_boot(in_lab: InLab, tmp_path: 
     machine.create_gpu_instance(gpu, "1g.5gb", 0)
     (tmp_path / "cards.json").write_text("{}")
 
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", plugins=InProcessPlugins(cdi=tmp_path), machine=machine)
         await rebooted(lab, node)
         assert machine.instances(gpu) == []

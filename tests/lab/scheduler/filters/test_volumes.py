@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import (
     CSI_NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -18,7 +20,7 @@ ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 CLAIMS = PERSISTENT_VOLUME_CLAIMS
 
 
-async def up(lab: Any, *zones: str) -> None:
+async def up(lab: ControlPlaneLab, *zones: str) -> None:
     """A whole cluster of one node a zone."""
     lab.start_workloads()
     lab.start_scheduler()
@@ -26,7 +28,7 @@ async def up(lab: Any, *zones: str) -> None:
         await lab.start_nodes(f"n{number}", labels={ZONE: zone})
 
 
-async def storage_class(lab: Any, name: str, mode: str, **more: Any) -> None:
+async def storage_class(lab: ControlPlaneLab, name: str, mode: str, **more: Any) -> None:
     body = {"metadata": {"name": name}, "provisioner": PROVISIONER, "volumeBindingMode": mode, **more}
     await lab.api.create(STORAGE_CLASSES.untyped(), body)
 
@@ -35,11 +37,11 @@ def claim_spec(kind: str, mode: str = "ReadWriteOnce") -> dict[str, Any]:
     return {"storageClassName": kind, "accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
 
 
-async def claim(lab: Any, name: str, kind: str, mode: str = "ReadWriteOnce") -> None:
+async def claim(lab: ControlPlaneLab, name: str, kind: str, mode: str = "ReadWriteOnce") -> None:
     await lab.api.create(CLAIMS.untyped(), {"metadata": {"name": name}, "spec": claim_spec(kind, mode)}, "default")
 
 
-async def volume(lab: Any, name: str, host: str, kind: str = "local") -> None:
+async def volume(lab: ControlPlaneLab, name: str, host: str, kind: str = "local") -> None:
     test = {"key": HOST, "operator": "In", "values": [host]}
     spec = {
         "capacity": {"storage": "2Gi"},
@@ -51,21 +53,21 @@ async def volume(lab: Any, name: str, host: str, kind: str = "local") -> None:
     await lab.api.create(PERSISTENT_VOLUMES.untyped(), {"metadata": {"name": name}, "spec": spec})
 
 
-async def user(lab: Any, name: str, of: str, **spec: Any) -> None:
+async def user(lab: ControlPlaneLab, name: str, of: str, **spec: Any) -> None:
     await lab.pod(name, "sleep", "9999", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": of}}], **spec)
 
 
-async def home(lab: Any, name: str) -> str:
+async def home(lab: ControlPlaneLab, name: str) -> str:
     return str((await lab.get(PODS, name))["spec"].get("nodeName", ""))
 
 
-async def told(lab: Any, name: str) -> str:
+async def told(lab: ControlPlaneLab, name: str) -> str:
     conditions = (await lab.get(PODS, name))["status"]["conditions"]
     return str(next(each for each in conditions if each["type"] == "PodScheduled").get("message", ""))
 
 
 def test_an_immediate_claim_binds_and_then_leads_its_pod(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a", "b")
         topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["b"]}]}]
         await storage_class(lab, "now", "Immediate", parameters={"topologyKey": ZONE}, allowedTopologies=topology)
@@ -86,7 +88,7 @@ def test_an_immediate_claim_binds_and_then_leads_its_pod(in_lab: InLab) -> None:
 
 
 def test_a_claim_that_waits_gets_its_volume_where_the_pod_goes(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a", "b")
         await storage_class(lab, "later", "WaitForFirstConsumer", parameters={"topologyKey": ZONE, "seconds": "7"})
         await claim(lab, "c", "later")
@@ -106,7 +108,7 @@ def test_a_claim_that_waits_gets_its_volume_where_the_pod_goes(in_lab: InLab) ->
 
 
 def test_local_volumes_lead_a_pod_to_their_node_and_are_given_once(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a", "b")
         await storage_class(lab, "local", "WaitForFirstConsumer", provisioner="kubernetes.io/no-provisioner")
         await volume(lab, "disk", "n2")
@@ -123,7 +125,7 @@ def test_local_volumes_lead_a_pod_to_their_node_and_are_given_once(in_lab: InLab
 
 
 def test_a_claim_in_use_stays_until_its_pod_is_gone_and_takes_its_volume_along(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a")
         await storage_class(lab, "now", "Immediate")
         await claim(lab, "c", "now")
@@ -141,7 +143,7 @@ def test_a_claim_in_use_stays_until_its_pod_is_gone_and_takes_its_volume_along(i
 
 
 def test_a_driver_attaches_so_many_volumes_to_a_node(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a")
         driver = {"name": PROVISIONER, "nodeID": "n1", "allocatable": {"count": 1}}
         await lab.api.create(CSI_NODES.untyped(), {"metadata": {"name": "n1"}, "spec": {"drivers": [driver]}})
@@ -160,7 +162,7 @@ def test_a_driver_attaches_so_many_volumes_to_a_node(in_lab: InLab) -> None:
 
 
 def test_a_claim_of_one_pod_is_of_one_pod(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a")
         await storage_class(lab, "now", "Immediate")
         await claim(lab, "c", "now", "ReadWriteOncePod")
@@ -174,7 +176,7 @@ def test_a_claim_of_one_pod_is_of_one_pod(in_lab: InLab) -> None:
 
 
 def test_an_ephemeral_volume_comes_and_goes_with_its_pod(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a")
         await storage_class(lab, "later", "WaitForFirstConsumer")
         template = {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec("later")}}}
@@ -190,7 +192,7 @@ def test_an_ephemeral_volume_comes_and_goes_with_its_pod(in_lab: InLab) -> None:
 
 
 def test_a_stateful_set_keeps_its_volumes_and_comes_back_to_them(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a", "b", "c")
         await storage_class(lab, "later", "WaitForFirstConsumer", parameters={"topologyKey": HOST})
         labels = {"app": "s"}

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
-async def up(lab: Any, body: dict[str, Any], *nodes: str) -> None:
+async def up(lab: ControlPlaneLab, body: dict[str, Any], *nodes: str) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes(*nodes)
@@ -17,17 +19,17 @@ async def up(lab: Any, body: dict[str, Any], *nodes: str) -> None:
     await lab.clock.sleep(1)
 
 
-async def where(lab: Any) -> list[str]:
+async def where(lab: ControlPlaneLab) -> list[str]:
     return sorted(pod["spec"].get("nodeName", "-") for pod in await lab.all(PODS))
 
 
-async def label(lab: Any, node: str, **labels: str | None) -> None:
+async def label(lab: ControlPlaneLab, node: str, **labels: str | None) -> None:
     await lab.api.merge_patch(NODES.untyped(), node, {"metadata": {"labels": labels}})
     await lab.clock.sleep(1)
 
 
 def test_every_node_has_one_also_a_node_that_comes_later(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d"), "n1", "n2")
         assert await where(lab) == ["n1", "n2"]
         await lab.start_nodes("n3")
@@ -40,7 +42,7 @@ def test_every_node_has_one_also_a_node_that_comes_later(in_lab: InLab, workload
 
 
 def test_labels_decide_and_a_label_that_goes_ends_the_pod(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         body = workload("d")
         body["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "yes"}
         await up(lab, body, "n1", "n2")
@@ -54,7 +56,7 @@ def test_labels_decide_and_a_label_that_goes_ends_the_pod(in_lab: InLab, workloa
 
 
 def test_a_cordoned_node_keeps_and_gets_its_pod(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         lab.start_scheduler()
         await lab.start_nodes("n1")
@@ -67,7 +69,7 @@ def test_a_cordoned_node_keeps_and_gets_its_pod(in_lab: InLab, workload: Make) -
 
 
 def test_a_tainted_node_is_left_out(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         lab.start_scheduler()
         await lab.start_nodes("n1", taints=({"key": "k", "effect": "NoSchedule"},))
@@ -80,7 +82,7 @@ def test_a_tainted_node_is_left_out(in_lab: InLab, workload: Make) -> None:
 
 
 def test_pods_are_pinned_by_the_nodes_name(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d"), "n1")
         (pod,) = await lab.all(PODS)
         rule = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -93,7 +95,7 @@ def test_pods_are_pinned_by_the_nodes_name(in_lab: InLab, workload: Make) -> Non
 
 
 def test_an_update_goes_node_by_node(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d"), "n1", "n2", "n3")
         container = {"name": "c", "image": "new", "command": ["sleep", "infinity"]}
         patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
@@ -106,7 +108,7 @@ def test_an_update_goes_node_by_node(in_lab: InLab, workload: Make) -> None:
 
 
 def test_a_failed_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d"), "n1")
         (pod,) = await lab.all(PODS)
         name = pod["metadata"]["name"]

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import DEPLOYMENTS, PODS, REPLICASETS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
-async def up(lab: Any, body: dict[str, Any], **options: Any) -> None:
+async def up(lab: ControlPlaneLab, body: dict[str, Any], **options: Any) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1", "n2", **options)
@@ -17,23 +19,23 @@ async def up(lab: Any, body: dict[str, Any], **options: Any) -> None:
     await lab.clock.sleep(1)
 
 
-async def change_image(lab: Any, image: str) -> None:
+async def change_image(lab: ControlPlaneLab, image: str) -> None:
     container = {"name": "c", "image": image, "command": ["sleep", "infinity"]}
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
     await lab.api.merge_patch(DEPLOYMENTS.untyped(), "d", patch, "default")
 
 
-async def conditions(lab: Any) -> dict[str, tuple[str, str]]:
+async def conditions(lab: ControlPlaneLab) -> dict[str, tuple[str, str]]:
     deployment = await lab.get(DEPLOYMENTS, "d")
     return {each["type"]: (each["status"], each["reason"]) for each in deployment["status"]["conditions"]}
 
 
-async def images(lab: Any) -> list[str]:
+async def images(lab: ControlPlaneLab) -> list[str]:
     return sorted(pod["spec"]["containers"][0]["image"] for pod in await lab.all(PODS))
 
 
 def test_a_deployment_comes_up_and_says_so(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=3))
         deployment = await lab.get(DEPLOYMENTS, "d")
         status = deployment["status"]
@@ -55,7 +57,7 @@ def test_a_deployment_comes_up_and_says_so(in_lab: InLab, workload: Make) -> Non
 
 
 def test_a_new_template_is_rolled_out_and_an_old_one_rolled_back(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=4))
         await change_image(lab, "new")
         await lab.clock.sleep(5)
@@ -72,7 +74,7 @@ def test_a_new_template_is_rolled_out_and_an_old_one_rolled_back(in_lab: InLab, 
 
 
 def test_a_rolling_update_keeps_enough_pods_available(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         rolling = {"maxSurge": 1, "maxUnavailable": 0}
         body = workload("d", replicas=3, strategy={"type": "RollingUpdate", "rollingUpdate": rolling})
         await up(lab, body, pull_seconds=5)
@@ -90,7 +92,7 @@ def test_a_rolling_update_keeps_enough_pods_available(in_lab: InLab, workload: M
 
 
 def test_recreate_ends_all_old_pods_first(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=2, strategy={"type": "Recreate"}), pull_seconds=5)
         await lab.clock.sleep(5)
         await change_image(lab, "new")
@@ -105,7 +107,7 @@ def test_recreate_ends_all_old_pods_first(in_lab: InLab, workload: Make) -> None
 
 
 def test_a_paused_deployment_rolls_nothing_out(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=1))
         await lab.api.merge_patch(DEPLOYMENTS.untyped(), "d", {"spec": {"paused": True}}, "default")
         await change_image(lab, "new")
@@ -119,7 +121,7 @@ def test_a_paused_deployment_rolls_nothing_out(in_lab: InLab, workload: Make) ->
 
 
 def test_a_deployment_that_cannot_come_up_passes_its_deadline(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         body = workload("d", replicas=1, progressDeadlineSeconds=60)
         body["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "nowhere"}
         await up(lab, body)
@@ -131,7 +133,7 @@ def test_a_deployment_that_cannot_come_up_passes_its_deadline(in_lab: InLab, wor
 
 
 def test_deleting_a_deployment_takes_everything_with_it(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=2))
         await lab.api.delete(DEPLOYMENTS, "d", "default")
         await lab.clock.sleep(1)

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import JOBS, PODS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
-async def run(lab: Any, name: str, template: dict[str, Any], **spec: Any) -> None:
+async def run(lab: ControlPlaneLab, name: str, template: dict[str, Any], **spec: Any) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1")
@@ -19,7 +21,7 @@ async def run(lab: Any, name: str, template: dict[str, Any], **spec: Any) -> Non
     await lab.clock.sleep(0.5)
 
 
-async def ended(lab: Any, name: str) -> tuple[str, str] | None:
+async def ended(lab: ControlPlaneLab, name: str) -> tuple[str, str] | None:
     for each in (await lab.get(JOBS, name))["status"].get("conditions", []):
         if each["type"] in {"Complete", "Failed"} and each["status"] == "True":
             return each["type"], each["reason"]
@@ -27,7 +29,7 @@ async def ended(lab: Any, name: str) -> tuple[str, str] | None:
 
 
 def test_it_runs_as_many_at_a_time_as_allowed_until_enough_succeeded(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("sleep", "10", restartPolicy="Never"), completions=3, parallelism=2)
         assert (await lab.get(JOBS, "j"))["status"]["active"] == 2
         await lab.clock.sleep(11)
@@ -45,7 +47,7 @@ def test_it_runs_as_many_at_a_time_as_allowed_until_enough_succeeded(in_lab: InL
 
 
 def test_failures_are_replaced_after_pauses_up_to_the_limit(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("false", restartPolicy="Never"), backoffLimit=2)
         counts = []
         for seconds in (0, 10, 20):
@@ -58,7 +60,7 @@ def test_failures_are_replaced_after_pauses_up_to_the_limit(in_lab: InLab, templ
 
 
 def test_restarts_by_kubelet_count_too(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("false", restartPolicy="OnFailure"), backoffLimit=1)
         await lab.clock.sleep(30)
         assert await ended(lab, "j") == ("Failed", "BackoffLimitExceeded")
@@ -68,7 +70,7 @@ def test_restarts_by_kubelet_count_too(in_lab: InLab, template: Make) -> None:
 
 
 def test_a_job_has_its_deadline(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template(restartPolicy="Never"), activeDeadlineSeconds=60)
         await lab.clock.sleep(61)
         assert await ended(lab, "j") == ("Failed", "DeadlineExceeded")
@@ -78,7 +80,7 @@ def test_a_job_has_its_deadline(in_lab: InLab, template: Make) -> None:
 
 
 def test_a_suspended_job_waits(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("true", restartPolicy="Never"), suspend=True)
         assert await lab.all(PODS) == []
         await lab.api.merge_patch(JOBS.untyped(), "j", {"spec": {"suspend": False}}, "default")
@@ -89,7 +91,7 @@ def test_a_suspended_job_waits(in_lab: InLab, template: Make) -> None:
 
 
 def test_a_finished_job_goes_after_its_time(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("true", restartPolicy="Never"), ttlSecondsAfterFinished=30)
         assert await lab.exists(JOBS, "j")
         await lab.clock.sleep(32)
@@ -100,7 +102,7 @@ def test_a_finished_job_goes_after_its_time(in_lab: InLab, template: Make) -> No
 
 
 def test_what_is_not_implemented_fails_by_name(in_lab: InLab, template: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         pods = template("true", restartPolicy="Never")
         await run(lab, "j", pods, completionMode="Indexed", completions=1)
         assert await ended(lab, "j") == ("Failed", "NotImplemented")

@@ -3,24 +3,26 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import EVENTS, PODS, REPLICASETS, RESOURCE_QUOTAS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
-async def create(lab: Any, body: dict[str, Any]) -> None:
+async def create(lab: ControlPlaneLab, body: dict[str, Any]) -> None:
     await lab.api.create(REPLICASETS.untyped(), body, "default")
     await lab.clock.sleep(0.1)
 
 
-async def scale(lab: Any, replicas: int) -> None:
+async def scale(lab: ControlPlaneLab, replicas: int) -> None:
     await lab.api.scale(REPLICASETS, "r", "default", replicas)
     await lab.clock.sleep(0.1)
 
 
 def test_it_makes_exactly_as_many_pods_and_counts_them(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         lab.start_scheduler()
         await lab.start_nodes("n1")
@@ -34,7 +36,7 @@ def test_it_makes_exactly_as_many_pods_and_counts_them(in_lab: InLab, workload: 
 
 
 def test_a_lost_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await create(lab, workload("r", replicas=2))
         first, _ = await lab.all(PODS)
@@ -48,7 +50,7 @@ def test_a_lost_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
 
 
 def test_the_pod_that_does_not_run_is_deleted_first(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         lab.start_scheduler()
         await lab.start_nodes("n1", max_pods=2)
@@ -62,7 +64,7 @@ def test_the_pod_that_does_not_run_is_deleted_first(in_lab: InLab, workload: Mak
 
 
 def test_a_matching_orphan_is_adopted_and_one_that_stops_matching_is_released(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         orphan = {"metadata": {"name": "orphan", "labels": {"app": "r"}}, **workload("r")["spec"]["template"]}
         orphan["metadata"] = {"name": "orphan", "labels": {"app": "r"}}
@@ -82,7 +84,7 @@ def test_a_matching_orphan_is_adopted_and_one_that_stops_matching_is_released(in
 
 
 def test_scaling_to_nothing_and_back(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await create(lab, workload("r", replicas=3))
         await scale(lab, 0)
@@ -95,7 +97,7 @@ def test_scaling_to_nothing_and_back(in_lab: InLab, workload: Make) -> None:
 
 
 def test_a_refused_pod_is_told_once_and_tried_again_after_growing_pauses(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
         await lab.api.create(RESOURCE_QUOTAS.untyped(), quota, "default")

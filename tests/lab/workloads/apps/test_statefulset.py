@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import PODS, STATEFULSETS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
-async def up(lab: Any, body: dict[str, Any]) -> None:
+async def up(lab: ControlPlaneLab, body: dict[str, Any]) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1", pull_seconds=5)
@@ -17,12 +19,12 @@ async def up(lab: Any, body: dict[str, Any]) -> None:
     await lab.clock.sleep(1)
 
 
-async def names(lab: Any) -> list[str]:
+async def names(lab: ControlPlaneLab) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in await lab.all(PODS))
 
 
 def test_pods_come_one_after_the_other(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("s", replicas=2, serviceName="svc"))
         assert await names(lab) == ["s-0"]
         await lab.clock.sleep(5)
@@ -37,7 +39,7 @@ def test_pods_come_one_after_the_other(in_lab: InLab, workload: Make) -> None:
 
 
 def test_in_parallel_they_come_together(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("s", replicas=3, serviceName="svc", podManagementPolicy="Parallel"))
         assert await names(lab) == ["s-0", "s-1", "s-2"]
 
@@ -45,7 +47,7 @@ def test_in_parallel_they_come_together(in_lab: InLab, workload: Make) -> None:
 
 
 def test_the_highest_number_goes_first(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("s", replicas=3, serviceName="svc"))
         await lab.clock.sleep(10)
         await lab.api.scale(STATEFULSETS, "s", "default", 1)
@@ -56,7 +58,7 @@ def test_the_highest_number_goes_first(in_lab: InLab, workload: Make) -> None:
 
 
 def test_a_lost_pod_gets_its_name_again(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("s", replicas=2, serviceName="svc"))
         await lab.clock.sleep(10)
         before = (await lab.get(PODS, "s-0"))["metadata"]["uid"]
@@ -69,7 +71,7 @@ def test_a_lost_pod_gets_its_name_again(in_lab: InLab, workload: Make) -> None:
 
 
 def test_an_update_stops_at_the_partition(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
         await up(lab, workload("s", replicas=3, serviceName="svc", updateStrategy=strategy))
         await lab.clock.sleep(10)

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 
 
-async def config(lab: Any, name: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+async def config(lab: ControlPlaneLab, name: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     references = [
         {
             "apiVersion": "v1",
@@ -25,14 +27,14 @@ async def config(lab: Any, name: str, *owners: dict[str, Any], **metadata: Any) 
     return made
 
 
-async def left(lab: Any) -> list[str]:
+async def left(lab: ControlPlaneLab) -> list[str]:
     await lab.clock.sleep(1)
     found = [each["metadata"]["name"] for each in await lab.all(CONFIGMAPS, "default")]
     return sorted(name for name in found if name != "kube-root-ca.crt")
 
 
 def test_in_the_background_the_whole_line_goes(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         child = await config(lab, "child", await config(lab, "parent"))
         await config(lab, "grandchild", child)
@@ -43,7 +45,7 @@ def test_in_the_background_the_whole_line_goes(in_lab: InLab) -> None:
 
 
 def test_in_the_foreground_the_owner_goes_last(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await config(lab, "child", await config(lab, "parent"), finalizers=["example.com/wait"])
         await lab.api.delete(CONFIGMAPS, "parent", "default", propagation="Foreground")
@@ -55,7 +57,7 @@ def test_in_the_foreground_the_owner_goes_last(in_lab: InLab) -> None:
 
 
 def test_orphans_stay_and_lose_the_reference(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await config(lab, "child", await config(lab, "parent"))
         await lab.api.delete(CONFIGMAPS, "parent", "default", propagation="Orphan")
@@ -66,7 +68,7 @@ def test_orphans_stay_and_lose_the_reference(in_lab: InLab) -> None:
 
 
 def test_one_living_owner_is_enough(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         first, second = await config(lab, "first"), await config(lab, "second")
         await config(lab, "child", first, second)
@@ -79,7 +81,7 @@ def test_one_living_owner_is_enough(in_lab: InLab) -> None:
 
 
 def test_a_child_of_an_owner_that_never_was_goes(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await lab.clock.sleep(1)
         await config(lab, "child", {"metadata": {"name": "ghost", "uid": "00000000-0000-4000-8000-000000000000"}})
@@ -89,7 +91,7 @@ def test_a_child_of_an_owner_that_never_was_goes(in_lab: InLab) -> None:
 
 
 def test_an_owner_of_the_same_name_but_another_life_does_not_count(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         old = await config(lab, "parent")
         await lab.api.delete(CONFIGMAPS, "parent", "default")
@@ -101,7 +103,7 @@ def test_an_owner_of_the_same_name_but_another_life_does_not_count(in_lab: InLab
 
 
 def test_pods_of_a_node_that_is_gone_are_ended(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         await lab.api.create(NODES.untyped(), {"metadata": {"name": "n1"}})
         await lab.pod("p", nodeName="n1")

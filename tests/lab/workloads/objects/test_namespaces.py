@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.control_plane_lab import ControlPlaneLab
+
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,
@@ -31,7 +33,7 @@ WIDGETS: dict[str, Any] = {
 }
 
 
-async def team(lab: Any) -> None:
+async def team(lab: ControlPlaneLab) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1")
@@ -40,7 +42,7 @@ async def team(lab: Any) -> None:
 
 
 def test_a_namespace_is_furnished_and_again_when_something_is_lost(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
         assert await lab.exists(SERVICE_ACCOUNTS, "default", "team")
         assert (await lab.get(CONFIGMAPS, "kube-root-ca.crt", "team"))["data"] == {"ca.crt": "PEM"}
@@ -52,7 +54,7 @@ def test_a_namespace_is_furnished_and_again_when_something_is_lost(in_lab: InLab
 
 
 def test_a_deleted_namespace_is_emptied_and_goes(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
         await lab.api.create(DEPLOYMENTS.untyped(), workload("d", replicas=2), "team")
         await lab.clock.sleep(1)
@@ -67,7 +69,7 @@ def test_a_deleted_namespace_is_emptied_and_goes(in_lab: InLab, workload: Make) 
 
 
 def test_custom_objects_go_too_also_of_kinds_that_came_later(in_lab: InLab) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
         await lab.clock.sleep(1)
         await lab.api.create(CRDS.untyped(), WIDGETS)
@@ -84,7 +86,7 @@ def test_custom_objects_go_too_also_of_kinds_that_came_later(in_lab: InLab) -> N
 
 
 def test_a_service_leads_to_its_ready_pods(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
         body = workload("web", replicas=2)
         body["spec"]["template"]["spec"]["containers"][0]["ports"] = [{"name": "https", "containerPort": 8443}]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.lab.apiserver.conftest import Api, config_map
+from tests.support.api_user import ApiUser, config_map
 
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer
@@ -37,19 +37,19 @@ def binding(*actions: str, **spec: Any) -> Any:
         (policy("ip('::1').family() == 6"), "spec.validations[0].expression", "not among the functions supported"),
     ],
 )
-async def test_what_is_not_evaluated_is_refused(api: Api, sent: Any, field: str, text: str) -> None:
+async def test_what_is_not_evaluated_is_refused(api: ApiUser, sent: Any, field: str, text: str) -> None:
     answer = await api("POST", POLICIES, sent)
     assert answer["code"] == 422
     assert field in answer["message"]
     assert text in answer["message"]
 
 
-async def test_a_binding_with_parameters_is_refused(api: Api) -> None:
+async def test_a_binding_with_parameters_is_refused(api: ApiUser) -> None:
     answer = await api("POST", BINDINGS, binding("Deny", paramRef={"name": "x", "parameterNotFoundAction": "Deny"}))
     assert "spec.paramRef: Forbidden" in answer["message"]
 
 
-async def test_the_audit_log_has_failures_of_which_a_binding_says_so(api: Api, server: ApiServer) -> None:
+async def test_the_audit_log_has_failures_of_which_a_binding_says_so(api: ApiUser, server: ApiServer) -> None:
     await api("POST", POLICIES, policy())
     await api("POST", BINDINGS, binding("Audit"))
     assert "code" not in await api("POST", "/api/v1/namespaces/default/configmaps", config_map("a"))
@@ -66,7 +66,7 @@ def ephemeral() -> AdmissionRequest:
     return AdmissionRequest(attributes=asked, operation="UPDATE", kind="Pod", obj=pod, old=pod)
 
 
-async def test_a_subresource_is_named_by_the_rule(api: Api, server: ApiServer) -> None:
+async def test_a_subresource_is_named_by_the_rule(api: ApiUser, server: ApiServer) -> None:
     for resource, refused in (("pods", False), ("pods/status", False), ("pods/ephemeralcontainers", True)):
         rules = [{**RULE, "resources": [resource]}]
         await api("POST", POLICIES, policy(matchConstraints={"resourceRules": rules}))

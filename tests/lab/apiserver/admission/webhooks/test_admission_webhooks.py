@@ -68,7 +68,7 @@ def hook(service: str, **more: Any) -> Obj:
     }
 
 
-class World:
+class WebhookSetup:
     """Configurations, namespaces and webhooks without sockets."""
 
     def __init__(self) -> None:
@@ -93,8 +93,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def setup() -> WebhookSetup:
+    return WebhookSetup()
 
 
 def pod(**labels: str) -> Obj:
@@ -116,9 +116,9 @@ def create(obj: Obj | None = None, *, dry_run: bool = False, **asked: str) -> Ad
     )
 
 
-async def test_a_review_is_what_kube_apiserver_sends(world: World) -> None:
-    reviewer = world.add("a")
-    await world.webhooks.mutate(create())
+async def test_a_review_is_what_kube_apiserver_sends(setup: WebhookSetup) -> None:
+    reviewer = setup.add("a")
+    await setup.webhooks.mutate(create())
     (asked,) = reviewer.asked
     gvk, gvr = {"group": "", "version": "v1", "kind": "Pod"}, {"group": "", "version": "v1", "resource": "pods"}
     assert asked == {
@@ -138,35 +138,35 @@ async def test_a_review_is_what_kube_apiserver_sends(world: World) -> None:
     }
 
 
-async def test_a_patch_changes_a_copy(world: World) -> None:
-    world.add("a", label("new"))
+async def test_a_patch_changes_a_copy(setup: WebhookSetup) -> None:
+    setup.add("a", label("new"))
     sent = pod()
-    admitted = await world.webhooks.mutate(create(sent))
+    admitted = await setup.webhooks.mutate(create(sent))
     assert admitted.obj == pod(new="x")
     assert sent == pod()
 
 
-async def test_each_webhook_sees_what_the_former_made(world: World) -> None:
-    world.add("a", label("first"))
-    second = world.add("b", label("second"))
-    admitted = await world.webhooks.mutate(create())
+async def test_each_webhook_sees_what_the_former_made(setup: WebhookSetup) -> None:
+    setup.add("a", label("first"))
+    second = setup.add("b", label("second"))
+    admitted = await setup.webhooks.mutate(create())
     assert second.asked[0]["object"] == pod(first="x")
     assert admitted.obj == pod(first="x", second="x")
 
 
-async def test_reinvocation_asks_those_before_a_change_once_more(world: World) -> None:
-    first = world.add("a", reinvocationPolicy="IfNeeded")
-    never = world.add("b")
-    world.add("c", label("late"), reinvocationPolicy="IfNeeded")
-    await world.webhooks.mutate(create())
+async def test_reinvocation_asks_those_before_a_change_once_more(setup: WebhookSetup) -> None:
+    first = setup.add("a", reinvocationPolicy="IfNeeded")
+    never = setup.add("b")
+    setup.add("c", label("late"), reinvocationPolicy="IfNeeded")
+    await setup.webhooks.mutate(create())
     assert [each["object"] for each in first.asked] == [pod(), pod(late="x")]
     assert len(never.asked) == 1
 
 
-async def test_no_reinvocation_without_a_change(world: World) -> None:
-    first = world.add("a", label("early"), reinvocationPolicy="IfNeeded")
-    world.add("b", label("early"))
-    await world.webhooks.mutate(create())
+async def test_no_reinvocation_without_a_change(setup: WebhookSetup) -> None:
+    first = setup.add("a", label("early"), reinvocationPolicy="IfNeeded")
+    setup.add("b", label("early"))
+    await setup.webhooks.mutate(create())
     assert len(first.asked) == 1
 
 
@@ -199,9 +199,9 @@ async def test_no_reinvocation_without_a_change(world: World) -> None:
         ),
     ],
 )
-async def test_selectors_and_conditions(world: World, change: Any, asked: bool) -> None:
-    reviewer = world.add("a", **change)
-    await world.webhooks.mutate(create(pod(app="x")))
+async def test_selectors_and_conditions(setup: WebhookSetup, change: Any, asked: bool) -> None:
+    reviewer = setup.add("a", **change)
+    await setup.webhooks.mutate(create(pod(app="x")))
     assert bool(reviewer.asked) is asked
 
 
@@ -222,29 +222,29 @@ async def test_selectors_and_conditions(world: World, change: Any, asked: bool) 
         ({"scope": "Namespaced"}, create(), True),
     ],
 )
-async def test_rules(world: World, rule: Any, request_: AdmissionRequest, asked: bool) -> None:
+async def test_rules(setup: WebhookSetup, rule: Any, request_: AdmissionRequest, asked: bool) -> None:
     rules = [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], **rule}]
-    reviewer = world.add("a", rules=rules)
-    await world.webhooks.mutate(request_)
+    reviewer = setup.add("a", rules=rules)
+    await setup.webhooks.mutate(request_)
     assert bool(reviewer.asked) is asked
 
 
-async def test_a_condition_that_cannot_be_evaluated_refuses(world: World) -> None:
-    world.add("a", matchConditions=[{"name": "a", "expression": "object.spec.missing == 'x'"}])
+async def test_a_condition_that_cannot_be_evaluated_refuses(setup: WebhookSetup) -> None:
+    setup.add("a", matchConditions=[{"name": "a", "expression": "object.spec.missing == 'x'"}])
     with pytest.raises(StatusError, match=r"pods is forbidden: expression .* resulted in error: no such key: missing"):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
 
 
-async def test_another_version_of_the_resource_is_equivalent(world: World) -> None:
-    for each in list(world.registry):
+async def test_another_version_of_the_resource_is_equivalent(setup: WebhookSetup) -> None:
+    for each in list(setup.registry):
         if each.storage == CORE_EVENTS and each.group:
             both = {"from_storage": to_new_event, "to_storage": to_core_event}
-            world.registry.add(msgspec.structs.replace(each, **both))
+            setup.registry.add(msgspec.structs.replace(each, **both))
     rules = [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}]
-    equivalent = world.add("a", patch({"op": "replace", "path": "/message", "value": "new"}), rules=rules)
-    exact = world.add("b", rules=rules, matchPolicy="Exact")
+    equivalent = setup.add("a", patch({"op": "replace", "path": "/message", "value": "new"}), rules=rules)
+    exact = setup.add("b", rules=rules, matchPolicy="Exact")
     event: Obj = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}, "note": "old"}
-    admitted = await world.webhooks.mutate(create(event, group="events.k8s.io", resource="events"))
+    admitted = await setup.webhooks.mutate(create(event, group="events.k8s.io", resource="events"))
     (asked,) = equivalent.asked
     assert asked["resource"] == {"group": "", "version": "v1", "resource": "events"}
     assert asked["requestResource"]["group"] == "events.k8s.io"
@@ -254,11 +254,11 @@ async def test_another_version_of_the_resource_is_equivalent(world: World) -> No
     assert exact.asked == []
 
 
-async def test_configurations_of_webhooks_are_never_intercepted(world: World) -> None:
+async def test_configurations_of_webhooks_are_never_intercepted(setup: WebhookSetup) -> None:
     rules = [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]
-    reviewer = world.add("a", rules=rules)
+    reviewer = setup.add("a", rules=rules)
     kind = "mutatingwebhookconfigurations"
-    await world.webhooks.mutate(create({}, group="admissionregistration.k8s.io", resource=kind, namespace=""))
+    await setup.webhooks.mutate(create({}, group="admissionregistration.k8s.io", resource=kind, namespace=""))
     assert reviewer.asked == []
 
 
@@ -275,25 +275,25 @@ async def test_configurations_of_webhooks_are_never_intercepted(world: World) ->
     ],
 )
 @pytest.mark.parametrize("validating", [False, True])
-async def test_a_refusal(world: World, status: Obj, code: int, text: str, validating: bool) -> None:
-    world.add("a", lambda _: {"allowed": False, "status": status}, validating=validating)
+async def test_a_refusal(setup: WebhookSetup, status: Obj, code: int, text: str, validating: bool) -> None:
+    setup.add("a", lambda _: {"allowed": False, "status": status}, validating=validating)
     with pytest.raises(StatusError) as caught:
-        await (world.webhooks.validate(create()) if validating else world.webhooks.mutate(create()))
+        await (setup.webhooks.validate(create()) if validating else setup.webhooks.mutate(create()))
     assert (caught.value.code, str(caught.value)) == (code, text)
 
 
-async def test_warnings_are_handed_on(world: World) -> None:
-    world.add("a", lambda _: {"allowed": True, "warnings": ["old field"]})
-    world.add("v", lambda _: {"allowed": True, "warnings": ["also this"]}, validating=True)
-    assert (await world.webhooks.mutate(create())).warnings == ("old field",)
-    assert await world.webhooks.validate(create()) == ["also this"]
+async def test_warnings_are_handed_on(setup: WebhookSetup) -> None:
+    setup.add("a", lambda _: {"allowed": True, "warnings": ["old field"]})
+    setup.add("v", lambda _: {"allowed": True, "warnings": ["also this"]}, validating=True)
+    assert (await setup.webhooks.mutate(create())).warnings == ("old field",)
+    assert await setup.webhooks.validate(create()) == ["also this"]
 
 
-async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts(world: World) -> None:
-    world.add("a", lambda _: {"allowed": False, "status": {"message": "first"}}, validating=True)
-    second = world.add("b", lambda _: {"allowed": False, "status": {"message": "second"}}, validating=True)
+async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts(setup: WebhookSetup) -> None:
+    setup.add("a", lambda _: {"allowed": False, "status": {"message": "first"}}, validating=True)
+    second = setup.add("b", lambda _: {"allowed": False, "status": {"message": "second"}}, validating=True)
     with pytest.raises(StatusError, match="first"):
-        await world.webhooks.validate(create())
+        await setup.webhooks.validate(create())
     assert len(second.asked) == 1
 
 
@@ -306,65 +306,65 @@ BAD: list[tuple[Answer, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "why"), BAD)
-async def test_an_answer_that_is_not_valid_fails_by_the_policy(world: World, answer: Answer, why: str) -> None:
-    world.add("a", answer, failurePolicy="Fail")
+async def test_an_answer_that_is_not_valid_fails_by_the_policy(setup: WebhookSetup, answer: Answer, why: str) -> None:
+    setup.add("a", answer, failurePolicy="Fail")
     with pytest.raises(StatusError) as caught:
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
     assert caught.value.code == 500
     failed = 'Internal error occurred: failed calling webhook "a.example.com": received invalid webhook response: '
     assert str(caught.value).startswith(failed + why)
-    other = World()
+    other = WebhookSetup()
     other.add("a", answer, failurePolicy="Ignore")
     assert (await other.webhooks.mutate(create())).obj == pod()
 
 
-async def test_a_webhook_that_is_not_there(world: World) -> None:
-    world.add("a")
-    world.reviewers.clear()
+async def test_a_webhook_that_is_not_there(setup: WebhookSetup) -> None:
+    setup.add("a")
+    setup.reviewers.clear()
     with pytest.raises(
         StatusError, match=r'failed calling webhook "a.example.com": failed to call webhook: service "a"'
     ):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
 
 
-async def test_a_webhook_that_takes_too_long(world: World) -> None:
-    world.add("a", timeoutSeconds=0.01)
+async def test_a_webhook_that_takes_too_long(setup: WebhookSetup) -> None:
+    setup.add("a", timeoutSeconds=0.01)
 
     async def silent(_body: bytes) -> bytes:
         await asyncio.Event().wait()
         raise AssertionError
 
-    world.reviewers[("n", "a")] = silent
+    setup.reviewers[("n", "a")] = silent
     wanted = r'Post "https://a.n.svc:443/review\?timeout=0.01s": context deadline exceeded'
     with pytest.raises(StatusError, match=wanted):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
 
 
-async def test_dry_run_asks_only_webhooks_without_side_effects(world: World) -> None:
-    first = world.add("a", sideEffects="NoneOnDryRun")
-    await world.webhooks.mutate(create(dry_run=True))
+async def test_dry_run_asks_only_webhooks_without_side_effects(setup: WebhookSetup) -> None:
+    first = setup.add("a", sideEffects="NoneOnDryRun")
+    await setup.webhooks.mutate(create(dry_run=True))
     assert first.asked[0]["dryRun"] is True
-    world.add("b", sideEffects="Some")
+    setup.add("b", sideEffects="Some")
     with pytest.raises(StatusError, match=r'admission webhook "b.example.com" does not support dry run') as caught:
-        await world.webhooks.mutate(create(dry_run=True))
+        await setup.webhooks.mutate(create(dry_run=True))
     assert caught.value.code == 400
 
 
-async def test_a_deletion_cannot_be_patched(world: World) -> None:
-    world.add(
+async def test_a_deletion_cannot_be_patched(setup: WebhookSetup) -> None:
+    setup.add(
         "a",
         label("x"),
         rules=[{"operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
     )
     request = msgspec.structs.replace(create(), operation="DELETE", obj=None, old=pod())
     with pytest.raises(StatusError, match="attempted to modify the object, which is not supported for this operation"):
-        await world.webhooks.mutate(request)
+        await setup.webhooks.mutate(request)
 
 
-async def test_a_patch_that_does_not_fit_is_an_internal_error(world: World) -> None:
-    world.add("a", patch({"op": "remove", "path": "/spec/missing"}))
+async def test_a_patch_that_does_not_fit_is_an_internal_error(setup: WebhookSetup) -> None:
+    setup.add("a", patch({"op": "remove", "path": "/spec/missing"}))
     with pytest.raises(StatusError, match=r"^Internal error occurred: ") as caught:
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
     assert caught.value.code == 500
 
 
@@ -397,57 +397,57 @@ async def served(
 
 
 async def over_tls(
-    world: World, trusted: CertificateAuthority, served_by: CertificateAuthority, host: str, folder: Path
+    setup: WebhookSetup, trusted: CertificateAuthority, served_by: CertificateAuthority, host: str, folder: Path
 ) -> Obj | None:
     reviewer = Reviewer(label("tls"))
     bundle = base64.b64encode(trusted.certificate).decode()
     async with served(served_by, host, folder, reviewer) as port:
         caller = HttpCaller(lambda namespace, name, _: ("127.0.0.1", port) if (namespace, name) == ("n", "a") else None)
-        world.caller = caller
+        setup.caller = caller
         config = {"service": {"namespace": "n", "name": "a", "path": "/review"}, "caBundle": bundle}
-        world.add("a", clientConfig=config)
+        setup.add("a", clientConfig=config)
         try:
-            return (await world.webhooks.mutate(create())).obj
+            return (await setup.webhooks.mutate(create())).obj
         finally:
             await caller.close()
 
 
-async def test_a_service_is_asked_over_tls(world: World, tmp_path: Path) -> None:
+async def test_a_service_is_asked_over_tls(setup: WebhookSetup, tmp_path: Path) -> None:
     authority = CertificateAuthority(NOW)
-    assert await over_tls(world, authority, authority, "a.n.svc", tmp_path) == pod(tls="x")
+    assert await over_tls(setup, authority, authority, "a.n.svc", tmp_path) == pod(tls="x")
 
 
-async def test_an_unknown_authority_is_not_trusted(world: World, tmp_path: Path) -> None:
+async def test_an_unknown_authority_is_not_trusted(setup: WebhookSetup, tmp_path: Path) -> None:
     with pytest.raises(StatusError, match="x509: certificate signed by unknown authority"):
-        await over_tls(world, CertificateAuthority(NOW), CertificateAuthority(NOW), "a.n.svc", tmp_path)
+        await over_tls(setup, CertificateAuthority(NOW), CertificateAuthority(NOW), "a.n.svc", tmp_path)
 
 
-async def test_a_certificate_for_another_name_is_not_trusted(world: World, tmp_path: Path) -> None:
+async def test_a_certificate_for_another_name_is_not_trusted(setup: WebhookSetup, tmp_path: Path) -> None:
     authority = CertificateAuthority(NOW)
     with pytest.raises(StatusError, match=r"failed to verify certificate: x509: .*a.n.svc"):
-        await over_tls(world, authority, authority, "other.n.svc", tmp_path)
+        await over_tls(setup, authority, authority, "other.n.svc", tmp_path)
 
 
-async def test_a_service_that_the_resolver_does_not_know(world: World) -> None:
-    world.caller = HttpCaller(lambda *_: None)
-    world.add("a")
+async def test_a_service_that_the_resolver_does_not_know(setup: WebhookSetup) -> None:
+    setup.caller = HttpCaller(lambda *_: None)
+    setup.add("a")
     with pytest.raises(StatusError, match='failed to call webhook: service "a" not found'):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
 
 
-async def test_a_bundle_without_certificates(world: World) -> None:
+async def test_a_bundle_without_certificates(setup: WebhookSetup) -> None:
     caller = HttpCaller(lambda *_: ("127.0.0.1", 1))
-    world.caller = caller
-    world.add("a", clientConfig={"url": "https://localhost:1/review", "caBundle": "Cg=="})
+    setup.caller = caller
+    setup.add("a", clientConfig={"url": "https://localhost:1/review", "caBundle": "Cg=="})
     with pytest.raises(StatusError, match="failed to call webhook: unable to load root certificates: unable to parse"):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
     await caller.close()
 
 
-async def test_a_closed_port(world: World) -> None:
+async def test_a_closed_port(setup: WebhookSetup) -> None:
     caller = HttpCaller(lambda *_: ("127.0.0.1", 1))
-    world.caller = caller
-    world.add("a")
+    setup.caller = caller
+    setup.add("a")
     with pytest.raises(StatusError, match=r'failed to call webhook: Post "https://a.n.svc:443/review\?timeout=10s": '):
-        await world.webhooks.mutate(create())
+        await setup.webhooks.mutate(create())
     await caller.close()
