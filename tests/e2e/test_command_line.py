@@ -62,7 +62,6 @@ def test_each_command_explains_itself(command: str) -> None:
 
 
 def test_without_a_command_the_overview_is_shown() -> None:
-    assert "watch" in tessera("--help").stdout.lower()
     run = tessera()
     assert run.returncode == 0
     assert all(name in run.stdout + run.stderr for name in ("demo", "map", "why", "lab", "agent"))
@@ -144,7 +143,8 @@ def test_map_of_one_node_and_in_colour(cluster: Any) -> None:
     ]
     assert "\x1b[48;5;" in cluster.tessera("map", "--colour")
     unknown = cluster.tessera("map", "node-3", fails=True)
-    assert unknown == "error: node 'node-3' has no sliced cards; nodes that have: node-1, node-2\n"
+    assert "'node-3'" in unknown
+    assert unknown.endswith(": node-1, node-2\n")
 
 
 @pytest.mark.usefixtures("pods")
