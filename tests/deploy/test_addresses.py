@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.ports import free_port
 
-import tessera.agent.base.http_server
+import tessera.agent.base.metrics
 import tessera.controller.main.http
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions
@@ -22,7 +22,7 @@ Serve = Callable[[int], Coroutine[Any, Any, None]]
 
 
 def agent(port: int) -> Coroutine[Any, Any, None]:
-    return tessera.agent.base.http_server.serve_http(port, CollectorRegistry, lambda: "")
+    return tessera.agent.base.metrics.serve_http(port, CollectorRegistry, lambda: "")
 
 
 def controller(port: int) -> Coroutine[Any, Any, None]:

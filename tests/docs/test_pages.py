@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.node_conditions import TYPES
 from tessera.agent.slices.events import SliceJournal
-from tessera.agent.slices.metrics import SlicesCollector
+from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.driver import driver_policy, node_status, policy_status
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.agent.mig_config.node import Node, played
 
-from tessera.agent.base.evictions import Blocked, Evicted, Evictor, Gone
+from tessera.agent.base.node_objects import Blocked, Evicted, Evictor, Gone
 from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid

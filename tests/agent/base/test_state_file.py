@@ -21,7 +21,7 @@ from tessera.agent.mig_config.journal import LayoutRecord as LayoutJournal
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
-from tessera.agent.slices.journal import SliceJournalFile
+from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
 from tessera.limits.processes import BAD_FILES, STATE_FILE
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 from tests.support.ports import free_port
 
-from tessera.agent.base.http_server import serve_http
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.metrics import Metrics, serve_http
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, SliceJournal
-from tessera.agent.slices.metrics import SlicesCollector
+from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
 

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.object_events import EventType
+from tessera.agent.base.node_objects import EventType, Evictor
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser

@@ -12,7 +12,7 @@ from tests.agent.conftest import MortalNvml
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.node_objects import Evictor
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer

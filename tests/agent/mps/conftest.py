@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher

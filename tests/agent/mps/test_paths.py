@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.mps.paths import MpsPaths, container_edits
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.sharing.advertisement import make_advertisement

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.slices.events import SliceJournal
-from tessera.agent.slices.journal import SliceJournalFile
+from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
 
 JOURNAL = SliceJournal(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tessera.kubelet.inotify import FolderWatch
 
-#: A folder by its path, and its identity: device and inode.
-_Spot = tuple[Path, int, int]
+#: Identifies a folder: path, device, inode.
+_FolderId = tuple[Path, int, int]
 
 
 async def changes(folder: Path) -> AsyncGenerator[None, None]:
@@ -26,11 +26,11 @@ async def changes(folder: Path) -> AsyncGenerator[None, None]:
         OSError: nothing can be watched: the host's inotify instances are used up, or a folder is not readable.
     """
     while True:
-        spot = _nearest(folder)
-        watch = FolderWatch(spot[0])
+        watched = _nearest(folder)
+        watch = FolderWatch(watched[0])
         try:
             with watch.changes() as woken:
-                while not watch.gone and spot == _nearest(folder):
+                while not watch.gone and watched == _nearest(folder):
                     yield
                     await woken.wait()
                     woken.clear()
@@ -38,7 +38,7 @@ async def changes(folder: Path) -> AsyncGenerator[None, None]:
             continue
 
 
-def _nearest(folder: Path) -> _Spot:
+def _nearest(folder: Path) -> _FolderId:
     for path in (folder, *folder.parents):
         if path.is_dir():
             try:

@@ -116,7 +116,7 @@ class MarkerFiles:
         Raises:
             OSError: nothing can be watched.
         """
-        return _nothing() if self.folder is None else folder_watch.changes(self.folder)
+        return _never_changes() if self.folder is None else folder_watch.changes(self.folder)
 
     async def follow(self, notify: Callable[[], None]) -> None:
         """Calls ``notify`` at each change until cancelled.
@@ -128,6 +128,6 @@ class MarkerFiles:
             notify()
 
 
-async def _nothing() -> AsyncGenerator[None, None]:
+async def _never_changes() -> AsyncGenerator[None, None]:
     yield
     await asyncio.Event().wait()

@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.object_events import EventType
+from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.events import (
     CardProbed,

@@ -19,10 +19,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from tessera.agent.base.api_mirror import node_informer
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.http_server import serve_http
 from tessera.agent.base.marker_files import MarkerFiles
+from tessera.agent.base.metrics import serve_http
+from tessera.agent.base.node_objects import node_informer
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend

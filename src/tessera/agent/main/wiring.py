@@ -9,11 +9,9 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tessera.agent.base.api_mirror import ApiMirror
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.object_events import ObjectEvents
+from tessera.agent.base.node_objects import ApiMirror, Evictor, ObjectEvents
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentRuntime

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Protocol
 
-from tessera.agent.base.evictions import Blocked, Evicted, Evictor
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.object_events import EventType
+from tessera.agent.base.node_objects import Blocked, EventType, Evicted, Evictor
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod

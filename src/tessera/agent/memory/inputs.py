@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tessera.agent.base.api_mirror import ApiMirror
+from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Pod

@@ -10,7 +10,7 @@ were given lately count as used as well.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tessera.agent.base.evictions import Blocked, Evictor
+from tessera.agent.base.node_objects import Blocked, Evictor
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.mig_config.events import UserPod
 from tessera.kube.resources import Pod

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.paths import MpsEdits, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState

@@ -15,7 +15,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.api.sharing.shares import ClientShare
 
 #: Identifies one daemon, over restarts of the agent and of the machine.

@@ -18,7 +18,7 @@ import random
 from collections.abc import Mapping
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.mps.interfaces import (
     ControlFailed,
     DaemonId,

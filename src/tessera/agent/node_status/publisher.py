@@ -97,7 +97,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class NodeMirror(Protocol):
-    """The Node as last seen; see :class:`tessera.agent.base.api_mirror.ApiMirror`."""
+    """The Node as last seen; see :class:`tessera.agent.base.node_objects.ApiMirror`."""
 
     @property
     def node_name(self) -> str:

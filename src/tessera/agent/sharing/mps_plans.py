@@ -8,7 +8,7 @@ that no client takes more than a share.
 
 from collections.abc import Mapping
 
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.profile import SharingKind
 from tessera.api.sharing.shares import ClientShare, client_share, most_clients

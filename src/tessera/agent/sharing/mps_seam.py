@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.sharing.allocate_response import MpsClientEdits
 
 

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.base.desired_config import DesiredSharing, MpsPlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of

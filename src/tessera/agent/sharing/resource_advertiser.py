@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.mps_plan import drop_cards
+from tessera.agent.base.desired_config import drop_cards
 from tessera.agent.inventory.device_health import entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, MpsClientEdits, unique

@@ -1,7 +1,18 @@
 """PreStartContainer: finds the promised slices for the devices that kubelet picked.
 
-:mod:`tessera.agent.slices.claimants` finds the container that starts. Its environment names all its slices, those of
-other profiles too. Kubelet calls once for each profile, and each call writes anew all slices that are known by then.
+:mod:`tessera.agent.slices.container_finder` finds the container that starts. Its environment names all its slices,
+those of other profiles too. Kubelet calls once for each profile, and each call writes anew all slices that are known by
+then.
+
+The controller promises positions, the scheduler counts devices, and kubelet picks device IDs. Slices of one profile on
+one node are alike until kubelet has picked. A *binding* assigns a device ID to a slice of the pod and lasts as long as
+the pod. Rules:
+
+1.  An ID stays bound to the slice it was first bound to, so a restarted container, or an app container that takes over
+    its init container's devices, finds the same slice.
+2.  An ID that names the position of one of the pod's own slices is bound to that one.
+3.  Other IDs get the pod's other slices of the profile in the order of the promise.
+4.  No slice is bound to two IDs, and no ID to another pod's slice.
 
 A pod without a promise is refused: it bypassed the webhook. The wait for a slice is bounded. After a refusal kubelet
 starts the container again after a while and asks again.
@@ -10,18 +21,75 @@ starts the container again after a while and asks again.
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.cdi import CdiFolder
-from tessera.agent.slices.claimants import ClaimingContainer, ContainerFinder, PodDirectory, unclaimed_positions
-from tessera.agent.slices.device_binding import TooManyDevices, bind_devices
+from tessera.agent.slices.container_finder import ContainerFinder, PodDirectory, StartingContainer, unclaimed_positions
 from tessera.agent.slices.events import DevicesBound
-from tessera.agent.slices.journal import SliceJournalFile
+from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
-from tessera.kubelet.interfaces import Kubelet, PluginError
+from tessera.kubelet.interfaces import Kubelet, PluginError, PreferredRequest
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
+
+
+class TooManyDevices(ValueError):  # noqa: N818 - the name says what is wrong
+    """A pod holds more devices of a profile than slices were promised to it."""
+
+
+def bind_devices(
+    device_ids: Iterable[str], slices: Sequence[SlicePosition], known: Mapping[str, SlicePosition]
+) -> dict[str, SlicePosition]:
+    """Returns the pod's bindings after its containers were seen to hold ``device_ids``.
+
+    Args:
+        device_ids: IDs of any profiles; those bound already keep their slice.
+        slices: the slices promised to the pod.
+        known: its bindings so far; those to slices that it no longer has are dropped.
+
+    Raises:
+        TooManyDevices: no slice is left for an ID.
+        ValueError: a text is not a device ID.
+    """
+    bound = {device: slice_ for device, slice_ in known.items() if slice_ in slices}
+    asked = {device: parse_device_id(device) for device in device_ids if device not in bound}
+    free = [slice_ for slice_ in slices if slice_ not in bound.values()]
+    for device, position in asked.items():
+        if position in free:
+            bound[device] = position
+            free.remove(position)
+    for device, position in asked.items():
+        if device not in bound:
+            match = next((slice_ for slice_ in free if slice_.profile == position.profile), None)
+            if match is None:
+                held = sum(slice_.profile == position.profile for slice_ in slices)
+                raise TooManyDevices(
+                    f"device {device}: the pod was promised {held} slices of {position.profile} and all are in "
+                    "use by its other containers"
+                )
+            bound[device] = match
+            free.remove(match)
+    return bound
+
+
+def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePosition]) -> list[str]:
+    """The devices that kubelet should pick for one container.
+
+    The devices that kubelet must include come first, then promised positions, oldest promise first, then any others.
+
+    Args:
+        request: kubelet's question.
+        promised: positions that no container has claimed yet, oldest promise first.
+    """
+    chosen = dict.fromkeys(request.must_include)
+    available = dict.fromkeys(request.available)
+    for device in [position.device_id for position in promised] + list(request.available):
+        if len(chosen) >= request.size:
+            break
+        if device in available:
+            chosen[device] = None
+    return list(chosen)[: request.size]
 
 
 class SliceClaims:
@@ -52,10 +120,11 @@ class SliceClaims:
         self._clock = runtime.clock
         self._metrics = runtime.metrics
         self._timeout = runtime.options.claim_timeout
-        self._claimants = ContainerFinder(
+        self._finder = ContainerFinder(
             kubelet=kubelet, slices=machine.table, pods=pods, changes=self._changes, clock=self._clock
         )
         self._machine = machine
+        self._slices = machine.table
         self._pods = pods
         self._cdi = cdi
         self._journal = journal
@@ -66,8 +135,8 @@ class SliceClaims:
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
             position
-            for pod in self._machine.table.promises
-            for position in unclaimed_positions(self._machine.table, pod)
+            for pod in self._slices.promises
+            for position in unclaimed_positions(self._slices, pod)
             if position.profile == profile
         ]
 
@@ -81,19 +150,19 @@ class SliceClaims:
         deadline = began + self._timeout
         outcome = "refused"
         try:
-            claimant = await self._claimants.find(resource, device_ids)
-            await self._promised(claimant.pod, deadline)
-            container = self._bind(resource, tuple(device_ids), claimant)
-            await self._made(claimant.pod, container.values(), deadline)
-            await self._define(claimant.pod, container)
+            starting = await self._finder.find(resource, device_ids)
+            await self._wait_for_promise(starting.pod, deadline)
+            container = self._bind(resource, tuple(device_ids), starting)
+            await self._wait_for_slices(starting.pod, container.values(), deadline)
+            await self._write_cdi_files(starting.pod, container)
             outcome = "ready"
         finally:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
 
-    async def _promised(self, pod: PodUid, deadline: float) -> None:
-        if self._machine.table.slices_of(pod):
+    async def _wait_for_promise(self, pod: PodUid, deadline: float) -> None:
+        if self._slices.slices_of(pod):
             return
-        if self._machine.table.is_released(pod):
+        if self._slices.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
         try:
             promised = await self._pods.has_promise(pod)
@@ -104,7 +173,7 @@ class SliceClaims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.wait_until(lambda: bool(self._machine.table.slices_of(pod)), self._left(deadline)):
+        if not await self._changes.wait_until(lambda: bool(self._slices.slices_of(pod)), self._seconds_left(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
@@ -116,52 +185,47 @@ class SliceClaims:
     # From device IDs to slices ------------------------------------------------------------------------------------
 
     def _bind(
-        self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer
+        self, resource: str, device_ids: tuple[str, ...], starting: StartingContainer
     ) -> Mapping[str, SlicePosition]:
         """Binds all known devices of the pod, and returns the slices of the starting container."""
-        slices = self._machine.table.slices_of(claimant.pod)
+        slices = self._slices.slices_of(starting.pod)
         try:
             bound = bind_devices(
-                dict.fromkeys((*claimant.of_pod, *device_ids)), slices, self._machine.table.bindings_of(claimant.pod)
+                dict.fromkeys((*starting.of_pod, *device_ids)), slices, self._slices.bindings_of(starting.pod)
             )
         except TooManyDevices as error:
-            raise PluginError(f"pod {self._name(claimant.pod)}: {error}") from error
-        self._machine.handle(DevicesBound(claimant.pod, bound))
-        return {device: bound[device] for device in self._claimants.devices(resource, device_ids, claimant)}
+            raise PluginError(f"pod {self._name(starting.pod)}: {error}") from error
+        self._machine.handle(DevicesBound(starting.pod, bound))
+        return {device: bound[device] for device in self._finder.devices(resource, device_ids, starting)}
 
-    def _left(self, deadline: float) -> float:
+    def _seconds_left(self, deadline: float) -> float:
         return max(0.0, deadline - self._clock.monotonic())
 
-    async def _made(self, pod: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
+    async def _wait_for_slices(self, pod: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
         needed = list(positions)
         if not await self._changes.wait_until(
             lambda: (
-                all(self._machine.table.ready_slice(pod, position) for position in needed)
-                or self._machine.table.is_released(pod)
+                all(self._slices.ready_slice(pod, position) for position in needed) or self._slices.is_released(pod)
             ),
-            self._left(deadline),
+            self._seconds_left(deadline),
         ):
-            missing = ", ".join(p.device_id for p in needed if self._machine.table.ready_slice(pod, p) is None)
-            lost = any(self._machine.table.is_unreachable(position.gpu) for position in needed)
-            why = (
-                "the card does not answer"
-                if lost
-                else self._machine.table.last_problem_text(pod) or "NVML is still at it"
-            )
+            missing = ", ".join(p.device_id for p in needed if self._slices.ready_slice(pod, p) is None)
+            lost = any(self._slices.is_unreachable(position.gpu) for position in needed)
+            why = "the card does not answer" if lost else self._slices.last_problem_text(pod) or "NVML is still at it"
             raise PluginError(
                 f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
             )
-        if self._machine.table.is_released(pod):
+        if self._slices.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
 
-    async def _define(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
+    async def _write_cdi_files(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
         """Writes the CDI files of a container whose slices exist."""
-        made = {device: self._machine.table.ready_slice(pod, position) for device, position in container.items()}
-        order = {position: number for number, position in enumerate(self._machine.table.slices_of(pod))}
+        made = {device: self._slices.ready_slice(pod, position) for device, position in container.items()}
+        order = {position: number for number, position in enumerate(self._slices.slices_of(pod))}
         ready = [each for each in made.values() if each is not None]
         uuids = [each.computes[0][1] for each in sorted(ready, key=lambda each: order.get(each.position, 0))]
         try:
-            self._journal.save(self._machine.table.journal())
+            self._journal.save(self._slices.journal())
             for device, each in made.items():
                 if each is not None:
                     ci_id = each.computes[0][0]

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.positions import parse_device_id
 from tessera.agent.slices.cdi import qualified
-from tessera.agent.slices.claims import SliceClaims
-from tessera.agent.slices.device_binding import preferred_devices
+from tessera.agent.slices.claims import SliceClaims, preferred_devices
 from tessera.api.names import resource_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 

@@ -26,7 +26,7 @@ from tessera.agent.slices.events import (
     SliceIdle,
     WaitUntil,
 )
-from tessera.agent.slices.journal import SliceJournalFile
+from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from tessera.agent.base.api_mirror import ApiMirror, has_ended
+from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
@@ -35,9 +35,8 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.executor import SliceExecutor
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
-from tessera.agent.slices.journal import SliceJournalFile
-from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.node_capacity import NodeCapacity
+from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid

@@ -2,12 +2,23 @@
 
 :class:`SliceTable` holds the values and answers questions about them. Only
 :class:`~tessera.agent.slices.state_machine.SliceStateMachine` changes them; all others read.
+
+The journal keeps on disk which instances this node's agent made, and the pods that own them. The agent writes it before
+every call that changes a card, by atomic rename. It does not flush it to the disk: the page cache survives a killed
+process, and a crashed machine loses the MIG instances themselves (NVIDIA MIG user guide: instances are not kept over a
+reset or reboot). So a file that cannot be read counts as an empty one; the Instaslice object then gives the instances
+that were ours (rule 1 of :mod:`tessera.agent.slices.state_machine`).
 """
 
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     DestroyGpuInstance,
@@ -192,3 +203,53 @@ class SliceTable:
         """The instance at a position; ``None`` if there is none."""
         gpu = self.gpus.get(position.gpu)
         return None if gpu is None else gpu.instances.get(position)
+
+
+class SliceJournalFile(StateFile[SliceJournal]):
+    """The journal's file. An agent that cannot save it must not touch the cards.
+
+    Args:
+        path: the file. One agent at a time writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SliceJournal)
+
+    def load(self) -> SliceJournal:
+        """The journal as last saved; empty if the file is missing, unreadable, or has an invalid position."""
+        return super().load() or SliceJournal()
+
+    def check(self, value: SliceJournal) -> None:
+        """Checks that every position can be parsed.
+
+        Raises:
+            ValueError: a position cannot be parsed.
+        """
+        bound = (each for positions in value.bindings.values() for each in positions.values())
+        for position in (*value.owners, *bound):
+            parse_device_id(position)
+
+
+class SlicesCollector(Collector):
+    """The metric ``tessera_slices``. Counts the slices at every scrape, so no counter has to follow their changes."""
+
+    def __init__(self, slices: SliceTable) -> None:
+        self._slices = slices
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The slices by state; ``foreign`` for instances that Tessera did not make."""
+        tally = Tally(dict.fromkeys(SliceState, 0))
+        foreign = 0
+        for made, pod in self._slices.observed_instances():
+            if pod is None:
+                foreign += 1
+            else:
+                tally[self._slices.slice_state(made.position, pod)] += 1
+        for pod, promise in self._slices.promises.items():
+            states = [self._slices.slice_state(wanted.position, pod) for wanted in promise.slices]
+            tally[SliceState.PROMISED] += states.count(SliceState.PROMISED)
+        family = GaugeMetricFamily("tessera_slices", "Slices of this node by state.", labels=["state"])
+        for state, count in tally.items():
+            family.add_metric([state.value], count)
+        family.add_metric(["foreign"], foreign)
+        yield family

@@ -1,4 +1,4 @@
-"""Derives from a pod's status the containers that kubelet can be starting now. Pure.
+"""Reads from a pod's spec and status, and from pod-resources, which containers kubelet can be starting now. Pure.
 
 Kubelet calls PreStartContainer with devices and names no container. An ordinary init container leaves its devices to
 the containers that come after it, so the same devices may belong to either. The order of starts distinguishes them
@@ -16,9 +16,13 @@ the containers that come after it, so the same devices may belong to either. The
 A status may be behind kubelet, never ahead. If by a status no container can be starting, that status is behind.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tessera.agent.inventory.positions import parse_device_id
+from tessera.api.names import MIG_RESOURCE_PREFIX
+from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Container, ContainerState, Pod
+from tessera.kubelet.interfaces import ContainerResources, PodResources
 
 _NOT_STARTED = ContainerState()
 
@@ -58,3 +62,68 @@ def _finished(pod: Pod, states: Mapping[str, ContainerState]) -> Iterator[str]:
 
 def _running(states: Mapping[str, ContainerState]) -> frozenset[str]:
     return frozenset(name for name, state in states.items() if state.running is not None)
+
+
+#: A container that pod-resources lists, with all devices of one resource that it holds.
+ListedContainer = tuple[PodResources, ContainerResources, frozenset[str]]
+
+
+def starting_names(pods: Iterable[Pod], pod: Pod) -> frozenset[str]:
+    """The containers of a pod that can be starting, by its newest state among ``pods``."""
+    newest = next((each for each in pods if each.metadata.uid == pod.metadata.uid), None)
+    return may_start(newest) if newest is not None else frozenset()
+
+
+def mig_devices(containers: Iterable[ContainerResources]) -> Iterator[str]:
+    """The device IDs of MIG slices that containers hold."""
+    for container in containers:
+        for devices in container.devices:
+            if devices.resource_name.startswith(MIG_RESOURCE_PREFIX):
+                yield from (device for device in devices.device_ids if _is_ours(device))
+
+
+def _is_ours(device_id: str) -> bool:
+    try:
+        parse_device_id(device_id)
+    except ValueError:  # of a plugin that served this resource before, e.g. ``MIG-<uuid>``
+        return False
+    return True
+
+
+def holders_of(listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]) -> Iterator[ListedContainer]:
+    """Every container that holds one of the devices, with all its devices of the resource."""
+    for pod in listing:
+        for container in pod.containers:
+            of_resource = (each.device_ids for each in container.devices if each.resource_name == resource)
+            held = frozenset(device for ids in of_resource for device in ids)
+            if held & device_ids:
+                yield pod, container, held
+
+
+def init_requests(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, Mapping[str, int]]:
+    """Returns the requests of ordinary init containers that ask for ``count`` of a resource, by container name.
+
+    Args:
+        pod: the pod.
+        resource: the resource.
+        count: number of devices of the resource that they ask for.
+        before: only those before the container of this name, which takes over devices from no other.
+    """
+    found: dict[str, Mapping[str, int]] = {}
+    for each in pod.spec.init_containers:
+        if each.name == before:
+            break
+        asks = _slice_requests(each)
+        if not is_sidecar(each) and asks.get(resource) == count:
+            found[each.name] = asks
+    return found
+
+
+def _slice_requests(container: Container) -> dict[str, int]:
+    """Counts the slices that a container asks for, by resource."""
+    counts = {
+        name: integer_value(text)
+        for name, text in container.resources.limits.items()
+        if name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -17,6 +17,7 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
     removes the promise of a vanished pod at once; such a promise says nothing about the instances on the GPUs.
 4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. If a container
     got that slice, the pod keeps it even if the controller then promises others: the lost record did not know of it.
+5.  Destroy before create on a GPU; a compute instance before its GPU instance. A creation waits until its slots are
     free.
 6.  A failed call is tried again after a growing delay. A compute instance that cannot be made takes its GPU instance
     down with it before the next try.

@@ -1,24 +1,31 @@
-"""Mirrors the node, its pods and its Instaslice object from the API server by watches.
+"""The objects of one node on the API server: reads them, records Events about them, evicts pods.
 
-All parts of the agent read from here, so they see the same state of the cluster. Where a watch that is behind would do
-harm, the API server itself is asked.
+The mirror follows the node, its pods and its Instaslice object by watches. All parts of the agent read from it, so they
+see the same state of the cluster. Where a watch that is behind would do harm, it asks the API server itself.
+
+The API server evicts a pod, so that disruption budgets and grace periods are kept. The pod's UID is a precondition:
+another pod of the same name is never evicted. One call sends one request; the caller decides when to try again.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import PodUid
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
 
 
 class ApiMirror:
-    """Mirrors one node's objects; a :class:`tessera.agent.slices.claimants.PodDirectory`.
+    """Mirrors one node's objects; a :class:`tessera.agent.slices.container_finder.PodDirectory`.
 
     Args:
         client: the API server.
@@ -123,3 +130,82 @@ def _by_name(node_name: str) -> str:
 def has_ended(pod: Pod) -> bool:
     """True if all containers of a pod have ended for good."""
     return pod.status.phase in {"Succeeded", "Failed"}
+
+
+#: The type of a Kubernetes event.
+EventType = Literal["Normal", "Warning"]
+
+
+class ObjectEvents:
+    """Events about one node and its pods.
+
+    Args:
+        events: sends them.
+        mirror: mirrors the node.
+        node_name: the Node object's name.
+    """
+
+    def __init__(self, events: EventRecorder, mirror: ApiMirror, node_name: str) -> None:
+        self._events = events
+        self._mirror = mirror
+        self._node_name = node_name
+
+    def boot_id(self) -> str:
+        """The node's boot id; empty while unknown."""
+        return self._mirror.boot_id()
+
+    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
+        """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""
+        node = self._mirror.node()
+        about = make_reference(NODES, self._node_name, uid=node.metadata.uid if node is not None else "")
+        self._events.record(about, reason, text, type=kind)
+
+    def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:
+        """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
+        about = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+        self._events.record(about, reason, text, type=kind)
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """The pod will end, within its grace period."""
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The pod stays for now; ``text`` says why: a disruption budget, no right to evict, no answer."""
+
+    text: str
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """There is no such pod any longer."""
+
+
+class Evictor:
+    """Evicts pods.
+
+    Args:
+        client: the API server; its identity needs ``create`` on ``pods/eviction``.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def evict(self, namespace: str, name: str, uid: PodUid) -> Evicted | Blocked | Gone:
+        """Asks for one pod's eviction; never raises because of the server's answer or silence.
+
+        Args:
+            namespace: the pod's namespace.
+            name: the pod's name.
+            uid: the pod's UID; another pod of that name is left alone.
+        """
+        try:
+            await self._client.evict(name, namespace, uid=uid)
+        except (NotFound, Conflict):
+            return Gone()
+        except TooManyRequests as error:
+            return Blocked(" ".join([error.message, *(cause.message for cause in error.causes)]))
+        except Forbidden as error:
+            return Blocked(f"no right to evict it: {error.message}")
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            return Blocked(f"the API server did not evict it: {error}")
+        return Evicted()

@@ -20,7 +20,7 @@ The IDs of an init container with several profiles come in several calls, one af
 they come; the last call has them all.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -28,12 +28,17 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.slice_table import SliceTable
-from tessera.agent.slices.starting_containers import is_sidecar, may_start
+from tessera.agent.slices.starting_containers import (
+    ListedContainer,
+    holders_of,
+    init_requests,
+    mig_devices,
+    starting_names,
+)
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
-from tessera.kube.quantity import integer_value
-from tessera.kube.resources import Container, Pod
-from tessera.kubelet.interfaces import ContainerResources, Kubelet, PluginError, PodResources
+from tessera.kube.resources import Pod
+from tessera.kubelet.interfaces import Kubelet, PluginError
 
 #: Seconds until pod-resources lists a pod at the latest, and until the watch shows a listed pod.
 _LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
@@ -67,24 +72,20 @@ class PodDirectory(Protocol):
         ...
 
 
-class ClaimingContainer(msgspec.Struct, frozen=True):
+class StartingContainer(msgspec.Struct, frozen=True):
     """A container that starts.
 
     Attributes:
         pod: its pod.
         listed: its devices, if pod-resources lists it; ``None`` for an ordinary init container.
-        asks: the requests of an ordinary init container, by resource.
+        requests: the requests of an ordinary init container, by resource.
         of_pod: all devices that pod-resources lists for the pod.
     """
 
     pod: PodUid
     listed: tuple[str, ...] | None = None
-    asks: Mapping[str, int] = {}
+    requests: Mapping[str, int] = {}
     of_pod: tuple[str, ...] = ()
-
-
-#: A container that pod-resources lists, with all devices of one resource that it holds.
-_Listed = tuple[PodResources, ContainerResources, frozenset[str]]
 
 
 class ContainerFinder:
@@ -109,7 +110,7 @@ class ContainerFinder:
         #: Latest call of each resource, for pods whose init containers started.
         self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}
 
-    async def find(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
+    async def find(self, resource: str, device_ids: Sequence[str]) -> StartingContainer:
         """Returns the container that starts with these devices.
 
         Raises:
@@ -119,42 +120,42 @@ class ContainerFinder:
         began = self._clock.monotonic()
         while True:
             version = self._changes.count
-            listed = await self._holding(resource, ids)
-            found = self._of_shown_pod(listed)
+            listed = await self._list_holders(resource, ids)
+            found = self._first_live_pod(listed)
             if found is not None:
                 pod, containers = found
-                return await self._listed_claimant(resource, ids, pod, containers)
+                return await self._find_listed(resource, ids, pod, containers)
             if self._clock.monotonic() - began > (_SHOWN_WITHIN if listed else _LISTED_WITHIN):
                 break
             await self._changes.wait(version, _LISTING_PAUSE)
         if listed:
             names = ", ".join(sorted({f"{pod.namespace}/{pod.name}" for pod, _, _ in listed}))
             raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
-        return await self._unlisted_claimant(resource, device_ids)
+        return await self._find_unlisted(resource, device_ids)
 
-    def devices(self, resource: str, device_ids: tuple[str, ...], claimant: ClaimingContainer) -> tuple[str, ...]:
+    def devices(self, resource: str, device_ids: tuple[str, ...], container: StartingContainer) -> tuple[str, ...]:
         """All devices of the container that starts, as far as they are known yet."""
-        if claimant.listed is not None:
-            return claimant.listed
+        if container.listed is not None:
+            return container.listed
         self._calls = {uid: calls for uid, calls in self._calls.items() if self._slices.slices_of(uid)}
-        calls = self._calls.setdefault(claimant.pod, {})
+        calls = self._calls.setdefault(container.pod, {})
         calls[resource] = device_ids
         others = (
             calls[other]
-            for other, count in claimant.asks.items()
+            for other, count in container.requests.items()
             if other != resource and len(calls.get(other, ())) == count
         )
         return (*device_ids, *(device for each in others for device in each))
 
     # Listed by pod-resources ------------------------------------------------------------------------------------
 
-    async def _holding(self, resource: str, device_ids: frozenset[str]) -> list[_Listed]:
+    async def _list_holders(self, resource: str, device_ids: frozenset[str]) -> list[ListedContainer]:
         try:
-            return list(_holding(await self._kubelet.pod_resources(), resource, device_ids))
+            return list(holders_of(await self._kubelet.pod_resources(), resource, device_ids))
         except ConnectionError as error:
             raise PluginError(f"kubelet's pod-resources API did not answer, so the pod is unknown: {error}") from error
 
-    def _of_shown_pod(self, listed: Sequence[_Listed]) -> tuple[Pod, list[_Listed]] | None:
+    def _first_live_pod(self, listed: Sequence[ListedContainer]) -> tuple[Pod, list[ListedContainer]] | None:
         """The first listed pod that the watch knows, with its listed containers; the watch may be behind."""
         live = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._pods.live_pods()}
         for holder, _, _ in listed:
@@ -163,24 +164,24 @@ class ContainerFinder:
                 return pod, [each for each in listed if each[0] is holder]
         return None
 
-    async def _listed_claimant(
-        self, resource: str, ids: frozenset[str], pod: Pod, containers: Sequence[_Listed]
-    ) -> ClaimingContainer:
+    async def _find_listed(
+        self, resource: str, ids: frozenset[str], pod: Pod, containers: Sequence[ListedContainer]
+    ) -> StartingContainer:
         """Finds the container by rules 1 to 3."""
         uid = PodUid(pod.metadata.uid)
-        of_pod = tuple(_mig_devices(containers[0][0].containers))
+        of_pod = tuple(mig_devices(containers[0][0].containers))
         exact = next((container for _, container, held in containers if held == ids), None)
-        inits = _asking(pod, resource, len(ids), before=exact.name if exact is not None else "")
-        own = tuple(_mig_devices([exact])) if exact is not None else ()
+        inits = init_requests(pod, resource, len(ids), before=exact.name if exact is not None else "")
+        own = tuple(mig_devices([exact])) if exact is not None else ()
         alike = all(set(own) == ids and asks.keys() == {resource} for asks in inits.values())
         if exact is not None and alike:
-            return ClaimingContainer(uid, listed=own, of_pod=of_pod)
-        name = await self._starting(pod, {*inits, *([exact.name] if exact is not None else [])}, inits)
+            return StartingContainer(uid, listed=own, of_pod=of_pod)
+        name = await self._find_starting(pod, {*inits, *([exact.name] if exact is not None else [])}, inits)
         if exact is not None and name == exact.name:
-            return ClaimingContainer(uid, listed=own, of_pod=of_pod)
-        return ClaimingContainer(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
+            return StartingContainer(uid, listed=own, of_pod=of_pod)
+        return StartingContainer(uid, requests=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
 
-    async def _starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
+    async def _find_starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
         """Returns the name of the container that starts; the first one if all would get the same slices.
 
         If the watch shows that the init containers have ended, that suffices; otherwise the API server itself is asked.
@@ -193,9 +194,9 @@ class ContainerFinder:
         deadline = self._clock.monotonic() + _SHOWN_WITHIN
         while True:
             version = self._changes.count
-            shown = _named(self._pods.live_pods(), pod) & frozenset(names)
+            shown = starting_names(self._pods.live_pods(), pod) & frozenset(names)
             if not shown or not shown.isdisjoint(inits):
-                shown = _named(await self._bound(), pod) & frozenset(names)
+                shown = starting_names(await self._list_bound_pods(), pod) & frozenset(names)
             if shown:
                 return next(iter(shown))
             if self._clock.monotonic() >= deadline:
@@ -207,15 +208,15 @@ class ContainerFinder:
 
     # Not listed -------------------------------------------------------------------------------------------------
 
-    async def _unlisted_claimant(self, resource: str, device_ids: Sequence[str]) -> ClaimingContainer:
+    async def _find_unlisted(self, resource: str, device_ids: Sequence[str]) -> StartingContainer:
         """Finds the container by rule 4."""
-        pods = await self._bound()
-        asking = {PodUid(pod.metadata.uid): pod for pod in pods if _asking(pod, resource, len(device_ids))}
-        uid = await self._owner(resource, device_ids, asking)
-        inits = _asking(asking[uid], resource, len(device_ids))
-        return ClaimingContainer(uid, asks=inits[await self._starting(asking[uid], inits.keys(), inits)])
+        pods = await self._list_bound_pods()
+        asking = {PodUid(pod.metadata.uid): pod for pod in pods if init_requests(pod, resource, len(device_ids))}
+        uid = await self._find_owner(resource, device_ids, asking)
+        inits = init_requests(asking[uid], resource, len(device_ids))
+        return StartingContainer(uid, requests=inits[await self._find_starting(asking[uid], inits.keys(), inits)])
 
-    async def _owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
+    async def _find_owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
         for uid in asking:
             if device_ids and self._slices.bindings_of(uid).keys() >= set(device_ids):
                 return uid
@@ -244,7 +245,7 @@ class ContainerFinder:
         own = {parse_device_id(device) for device in device_ids}
         return next((uid for uid in could if own <= set(free[uid])), could[0])
 
-    async def _bound(self) -> Sequence[Pod]:
+    async def _list_bound_pods(self) -> Sequence[Pod]:
         try:
             return await self._pods.list_bound_pods()
         except ConnectionError as error:
@@ -255,64 +256,3 @@ def unclaimed_positions(slices: SliceTable, pod: PodUid) -> list[SlicePosition]:
     """A pod's slices that no container has claimed."""
     claimed = slices.bindings_of(pod).values()
     return [position for position in slices.slices_of(pod) if position not in claimed]
-
-
-def _named(pods: Iterable[Pod], pod: Pod) -> frozenset[str]:
-    """The containers of a pod that can be starting, by its newest state among ``pods``."""
-    newest = next((each for each in pods if each.metadata.uid == pod.metadata.uid), None)
-    return may_start(newest) if newest is not None else frozenset()
-
-
-def _mig_devices(containers: Iterable[ContainerResources]) -> Iterator[str]:
-    """The device IDs of MIG slices that containers hold."""
-    for container in containers:
-        for devices in container.devices:
-            if devices.resource_name.startswith(MIG_RESOURCE_PREFIX):
-                yield from (device for device in devices.device_ids if _is_ours(device))
-
-
-def _is_ours(device_id: str) -> bool:
-    try:
-        parse_device_id(device_id)
-    except ValueError:  # of a plugin that served this resource before, e.g. ``MIG-<uuid>``
-        return False
-    return True
-
-
-def _holding(listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]) -> Iterator[_Listed]:
-    """Every container that holds one of the devices, with all its devices of the resource."""
-    for pod in listing:
-        for container in pod.containers:
-            of_resource = (each.device_ids for each in container.devices if each.resource_name == resource)
-            held = frozenset(device for ids in of_resource for device in ids)
-            if held & device_ids:
-                yield pod, container, held
-
-
-def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, Mapping[str, int]]:
-    """Returns the requests of ordinary init containers that ask for ``count`` of a resource, by container name.
-
-    Args:
-        pod: the pod.
-        resource: the resource.
-        count: number of devices of the resource that they ask for.
-        before: only those before the container of this name, which takes over devices from no other.
-    """
-    found: dict[str, Mapping[str, int]] = {}
-    for each in pod.spec.init_containers:
-        if each.name == before:
-            break
-        asks = _slices(each)
-        if not is_sidecar(each) and asks.get(resource) == count:
-            found[each.name] = asks
-    return found
-
-
-def _slices(container: Container) -> dict[str, int]:
-    """Counts the slices that a container asks for, by resource."""
-    counts = {
-        name: integer_value(text)
-        for name, text in container.resources.limits.items()
-        if name.startswith(MIG_RESOURCE_PREFIX)
-    }
-    return {name: count for name, count in counts.items() if count}
