@@ -68,11 +68,24 @@ def test_the_user_guide_has_every_option_of_the_agent() -> None:
     assert {option for option in options if f"`{option}`" not in GUIDE.read_text(encoding="utf-8")} == set()
 
 
+class _Cards:
+    """Cards with values for all gauges."""
+
+    def reactions(self) -> dict[str, int]:
+        return {"GPU-1": 0}
+
+    def memory_usage(self) -> list[MemoryUsage]:
+        return [MemoryUsage(namespace="a", pod="b", gpu="c", used=1, limit=2)]
+
+    def unproven_bytes(self) -> dict[str, int]:
+        return {"c": 1}
+
+
 def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal()).table))
-    metrics.show_health(lambda: {"GPU-1": 0})
-    metrics.show_memory(lambda: [MemoryUsage(namespace="a", pod="b", gpu="c", used=1, limit=2)], lambda: {"c": 1})
+    metrics.show_health(_Cards())
+    metrics.show_memory(_Cards())
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert len(names) >= 12

@@ -98,4 +98,8 @@ DECIDERS: Mapping[str, DeciderKind] = {
         decider="tessera.agent.health.faults:HealthStateMachine",
         modules=("tessera.agent.health", "tessera.agent.inventory", _NVML),
     ),
+    "memory": DeciderKind(
+        decider="tessera.agent.memory.policy:MemoryPolicy",
+        modules=("tessera.agent.memory.policy", "tessera.agent.base"),
+    ),
 }

@@ -22,7 +22,8 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.monitor import CardReader, MemoryMonitor
+from tessera.agent.memory.inputs import CardReader
+from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
 from tessera.api.sharing.advertisement import make_advertisement
@@ -189,7 +190,7 @@ class Node:
             enforcement=MemoryEnforcement(
                 mode=mode,
                 processes=self.table,
-                read_card=reader,
+                cards=reader,
                 evictor=Evictor(self.client),
                 events=self,
                 metrics=self.metrics,

@@ -47,11 +47,11 @@ class Tenant:
     def decision(self, act: MemoryAction = MemoryAction.TERMINATE) -> MemoryDecision:
         return MemoryDecision(action=act, device=GPU, pod=POD, used=15 * GIB, limit=10 * GIB, process=self.process)
 
-    async def read(self, _: str) -> CardUse | None:
+    async def read(self, _device: str, /) -> CardUse | None:
         return self.card
 
     async def carry_out(self, act: MemoryAction = MemoryAction.TERMINATE) -> EnforcementOutcome:
-        return await signal_process(self.decision(act), processes=self.table, read_card=self.read)
+        return await signal_process(self.decision(act), processes=self.table, cards=self)
 
 
 @pytest.fixture
@@ -130,12 +130,14 @@ async def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
 
 
 async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
-    async def read(_: str) -> CardUse | None:
-        tenant.child.kill()
-        tenant.child.wait()
-        return tenant.card
+    class EndsWhileRead:
+        async def read(self, _device: str, /) -> CardUse | None:
+            tenant.child.kill()
+            tenant.child.wait()
+            return tenant.card
 
-    assert await signal_process(tenant.decision(), processes=tenant.table, read_card=read) is EnforcementOutcome.ENDED
+    outcome = await signal_process(tenant.decision(), processes=tenant.table, cards=EndsWhileRead())
+    assert outcome is EnforcementOutcome.ENDED
 
 
 async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +156,7 @@ async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
 
 async def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
     decision = tenant.decision(MemoryAction.EVICT)
-    assert await find_objection(decision, None, processes=tenant.table, read_card=tenant.read) is None
+    assert await find_objection(decision, None, processes=tenant.table, cards=tenant) is None
     gave_back(tenant)
-    outcome = await find_objection(decision, None, processes=tenant.table, read_card=tenant.read)
+    outcome = await find_objection(decision, None, processes=tenant.table, cards=tenant)
     assert outcome is EnforcementOutcome.WITHIN_LIMIT

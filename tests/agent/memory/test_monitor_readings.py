@@ -12,7 +12,7 @@ import pytest
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
-from tessera.agent.memory.monitor import CardReader
+from tessera.agent.memory.inputs import CardReader
 from tessera.agent.memory.policy import (
     MemoryAction,
     MemoryGrant,
@@ -61,7 +61,7 @@ def start(machine: SimulatedMachine, tmp_path: Path) -> Iterator[Starter]:
 async def test_processes_are_told_with_their_pods(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
     children = [start(HOG, 3), start(HOG, 2), start(None, 1)]
     reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
-    card = await reader(machine.uuids()[0])
+    card = await reader.read(machine.uuids()[0])
     assert card is not None
     assert (card.total, card.used) == (40 * GIB, 6 * GIB)
     told = [(use.process.pid, use.bytes // GIB, use.pod) for use in card.uses]
@@ -72,7 +72,7 @@ async def test_a_process_that_has_ended_is_left_out(machine: SimulatedMachine, s
     child = start(HOG, 3)
     child.kill()
     child.wait()
-    card = await CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))(machine.uuids()[0])
+    card = await CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path)).read(machine.uuids()[0])
     assert card is not None
     assert card.uses == ()
 
@@ -80,9 +80,9 @@ async def test_a_process_that_has_ended_is_left_out(machine: SimulatedMachine, s
 async def test_a_card_that_does_not_answer_has_no_reading(machine: SimulatedMachine, tmp_path: Path) -> None:
     machine.fail("memory", GpuLost)
     reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
-    assert await reader(machine.uuids()[0]) is None
-    assert await reader(machine.uuids()[0]) is not None
-    assert await reader("GPU-unknown") is None
+    assert await reader.read(machine.uuids()[0]) is None
+    assert await reader.read(machine.uuids()[0]) is not None
+    assert await reader.read("GPU-unknown") is None
 
 
 async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
@@ -97,12 +97,12 @@ async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
     watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))
     outcomes = []
     for now in (0, 2, 4):
-        card = await reader(gpu)
+        card = await reader.read(gpu)
         assert card is not None
-        for decision in watch.decide(MemorySample(now=now, cards=(card,), grants=tenants)):
+        for decision in watch.handle(MemorySample(now=now, cards=(card,), grants=tenants)):
             if decision.process is not None:
                 assert decision.action is MemoryAction.TERMINATE
-                outcomes.append(await signal_process(decision, processes=table, read_card=reader))
+                outcomes.append(await signal_process(decision, processes=table, cards=reader))
     assert outcomes == [EnforcementOutcome.SENT]
     assert hog.wait() == -signal.SIGTERM
     assert neighbour.poll() is None

@@ -22,6 +22,8 @@ from tessera.agent.memory.policy import (
     is_plausible,
 )
 from tessera.api.names import PodUid
+from tessera.replay.player import DECIDERS, replay
+from tessera.replay.service import Recorders, read_records
 
 GIB = 2**30
 HOG, NEIGHBOUR, THIRD = PodUid("hog"), PodUid("neighbour"), PodUid("third")
@@ -58,7 +60,7 @@ def acts(decisions: tuple[MemoryDecision, ...]) -> list[tuple[MemoryAction, str]
 
 
 def run(watched: MemoryPolicy, *cards: CardUse, step: float = 2, **more: Any) -> list[list[tuple[MemoryAction, str]]]:
-    return [acts(watched.decide(sample(number * step, each, **more))) for number, each in enumerate(cards)]
+    return [acts(watched.handle(sample(number * step, each, **more))) for number, each in enumerate(cards)]
 
 
 FAR_OVER = card(use(1, 15, HOG), use(2, 5, NEIGHBOUR))
@@ -87,7 +89,7 @@ def test_nothing_is_done_before_so_many_samples_in_a_row() -> None:
 
 def test_two_processes_of_a_pod_share_its_limit() -> None:
     shared = card(use(1, 8, HOG), use(3, 7, HOG), use(2, 9, NEIGHBOUR))
-    decision = [watched.decide(sample(turn, shared)) for watched in [watch(EnforcementMode.KILL)] for turn in range(3)][
+    decision = [watched.handle(sample(turn, shared)) for watched in [watch(EnforcementMode.KILL)] for turn in range(3)][
         -1
     ][-1]
     assert (decision.action, decision.pod, decision.used, decision.limit) == (
@@ -114,7 +116,7 @@ def test_a_little_over_is_too_much_when_the_neighbours_suffer() -> None:
 def test_when_almost_nothing_is_left_nobody_waits() -> None:
     watched = watch(EnforcementMode.KILL, start_grace=1000)
     full = card(use(1, 11, HOG), use(2, 28.9, NEIGHBOUR))
-    assert (MemoryAction.TERMINATE, NEIGHBOUR) in acts(watched.decide(sample(0, full)))
+    assert (MemoryAction.TERMINATE, NEIGHBOUR) in acts(watched.handle(sample(0, full)))
 
 
 def test_within_its_limit_nobody_is_touched_though_the_card_is_full() -> None:
@@ -136,7 +138,7 @@ def test_after_a_deed_the_card_is_left_alone_for_a_while() -> None:
 
 def test_a_process_that_does_not_end_when_asked_is_ended() -> None:
     watched = watch(EnforcementMode.KILL, term_grace=10)
-    turns = [[(each.action, each.process) for each in watched.decide(sample(2 * turn, FAR_OVER))] for turn in range(9)]
+    turns = [[(each.action, each.process) for each in watched.handle(sample(2 * turn, FAR_OVER))] for turn in range(9)]
     told = [(number, *each) for number, turn in enumerate(turns) for each in turn if each[1] is not None]
     assert told == [(2, MemoryAction.TERMINATE, ProcessId(1, 1)), (7, MemoryAction.KILL, ProcessId(1, 1))]
 
@@ -144,9 +146,9 @@ def test_a_process_that_does_not_end_when_asked_is_ended() -> None:
 def test_who_was_asked_is_seen_through_before_the_next_one() -> None:
     watched = watch(EnforcementMode.KILL, term_grace=10, cool_down=0)
     worse = card(use(1, 15, HOG), use(2, 20, NEIGHBOUR))
-    first = [watched.decide(sample(2 * turn, FAR_OVER)) for turn in range(3)][-1]
+    first = [watched.handle(sample(2 * turn, FAR_OVER)) for turn in range(3)][-1]
     assert (MemoryAction.TERMINATE, HOG) in acts(first)
-    later = [each for turn in range(3, 9) for each in watched.decide(sample(2 * turn, worse)) if each.process]
+    later = [each for turn in range(3, 9) for each in watched.handle(sample(2 * turn, worse)) if each.process]
     assert acts(tuple(later))[0] == (MemoryAction.KILL, HOG)
 
 
@@ -183,8 +185,8 @@ def test_a_pod_that_was_not_given_the_card_is_told_of_once_and_not_touched() -> 
 def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> None:
     early = card(use(1, 5, THIRD))
     watched = watch(EnforcementMode.KILL)
-    turns = [watched.decide(sample(turn, early)) for turn in range(2)]
-    turns += [watched.decide(sample(turn, early, tenants=(tenant(THIRD),))) for turn in range(2, 5)]
+    turns = [watched.handle(sample(turn, early)) for turn in range(2)]
+    turns += [watched.handle(sample(turn, early, tenants=(tenant(THIRD),))) for turn in range(2, 5)]
     assert turns == [()] * 5
 
 
@@ -192,7 +194,7 @@ def test_a_stranger_that_was_given_the_card_meanwhile_is_counted_anew() -> None:
     early = card(use(1, 5, THIRD))
     watched = watch(EnforcementMode.KILL)
     given = [TENANTS, TENANTS, (tenant(THIRD),), TENANTS, TENANTS]
-    assert [watched.decide(sample(turn, early, tenants=each)) for turn, each in enumerate(given)] == [()] * 5
+    assert [watched.handle(sample(turn, early, tenants=each)) for turn, each in enumerate(given)] == [()] * 5
 
 
 def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end() -> None:
@@ -228,9 +230,9 @@ def test_numbers_that_cannot_be_true_decide_nothing(nonsense: CardUse) -> None:
 def test_a_card_that_could_not_be_read_is_judged_anew() -> None:
     watched = watch(EnforcementMode.EVICT)
     for turn in range(2):
-        watched.decide(sample(turn, FAR_OVER))
-    watched.decide(sample(2))
-    assert MemoryAction.EVICT not in {act for act, _ in acts(watched.decide(sample(3, FAR_OVER)))}
+        watched.handle(sample(turn, FAR_OVER))
+    watched.handle(sample(2))
+    assert MemoryAction.EVICT not in {act for act, _ in acts(watched.handle(sample(3, FAR_OVER)))}
 
 
 def test_the_limit_is_told_again_after_it_was_kept() -> None:
@@ -260,7 +262,7 @@ def test_whatever_is_read_the_rules_are_kept(
         read = CardUse(
             device=GPU, total=40 * GIB, used=min(40 * GIB, sum(each.bytes for each in uses)), uses=tuple(uses)
         )
-        done = [each for each in watched.decide(sample(now, read, tenants=tenants, api=api)) if each.action in deeds]
+        done = [each for each in watched.handle(sample(now, read, tenants=tenants, api=api)) if each.action in deeds]
         assert len(done) <= 1
         for each in done:
             assert mode in {EnforcementMode.EVICT, EnforcementMode.KILL}
@@ -284,3 +286,13 @@ def test_whatever_is_read_the_rules_are_kept(
 )
 def test_the_share_that_is_agreed(total: int, replicas: int, more: dict[str, Any], expected: int) -> None:
     assert default_share(total, replicas, **more) == expected
+
+
+def test_recorded_samples_lead_to_the_same_decisions_again() -> None:
+    policy, recorders = watch(EnforcementMode.KILL), Recorders(3)
+    recorders.attach("memory", policy)
+    decisions = [policy.handle(sample(2 * turn, FAR_OVER)) for turn in range(9)]
+    assert any(decisions[3:])
+    (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in recorders.records()))
+    assert (record.skipped, len(record.decisions)) == (3, 6)
+    assert not [*replay(record, DECIDERS["memory"])]

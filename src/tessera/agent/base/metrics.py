@@ -5,6 +5,7 @@ Each agent has its own registry, so that many agents can run in one process.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -24,6 +25,26 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     used: int
     limit: int
+
+
+class HealthSource(Protocol):
+    """Knows the health of cards; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
+
+    def reactions(self) -> Mapping[str, int]:
+        """The worst reaction that each card or one of its instances needs, 0 to 4."""
+        ...
+
+
+class MemorySource(Protocol):
+    """Knows the memory of shared cards; see :class:`tessera.agent.memory.monitor.MemoryMonitor`."""
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """Memory of shared cards by pod, of the last sample."""
+        ...
+
+    def unproven_bytes(self) -> Mapping[str, int]:
+        """By card, the used bytes that no pod is proven to hold, of the last sample."""
+        ...
 
 
 class Metrics:
@@ -71,13 +92,13 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+    def show_health(self, source: HealthSource) -> None:
         """Shows from now on the reaction that each card needs, 0 to 4."""
-        self.registry.register(_Health(reactions))
+        self.registry.register(_Health(source))
 
-    def show_memory(self, uses: Callable[[], Sequence[MemoryUsage]], unproven: Callable[[], Mapping[str, int]]) -> None:
+    def show_memory(self, source: MemorySource) -> None:
         """Shows from now on the memory of shared cards by pod, and the memory of a card that no pod provably holds."""
-        self.registry.register(_Memory(uses, unproven))
+        self.registry.register(_Memory(source))
 
     def count_hardware_event(self, gpu: str, event: str) -> None:
         """Counts an event of a card that the driver reported."""
@@ -111,8 +132,8 @@ class Metrics:
 class _Health(Collector):
     """The worst reaction that a card or one of its instances needs."""
 
-    def __init__(self, reactions: Callable[[], Mapping[str, int]]) -> None:
-        self._reactions = reactions
+    def __init__(self, source: HealthSource) -> None:
+        self._source = source
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -120,7 +141,7 @@ class _Health(Collector):
             "What a card or an instance of it asks for: 0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
             labels=["gpu"],
         )
-        for gpu, reaction in self._reactions().items():
+        for gpu, reaction in self._source.reactions().items():
             family.add_metric([gpu], reaction)
         yield family
 
@@ -128,9 +149,8 @@ class _Health(Collector):
 class _Memory(Collector):
     """Memory of shared cards as it was last read."""
 
-    def __init__(self, uses: Callable[[], Sequence[MemoryUsage]], unproven: Callable[[], Mapping[str, int]]) -> None:
-        self._uses = uses
-        self._unproven = unproven
+    def __init__(self, source: MemorySource) -> None:
+        self._source = source
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labels = ["pod", "namespace", "gpu"]
@@ -138,7 +158,7 @@ class _Memory(Collector):
             "tessera_memory_used_bytes", "Memory that a pod holds of a shared card.", labels=labels
         )
         limit = GaugeMetricFamily("tessera_memory_limit_bytes", "Memory that a pod may hold of it.", labels=labels)
-        for each in self._uses():
+        for each in self._source.memory_usage():
             used.add_metric([each.pod, each.namespace, each.gpu], each.used)
             limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
         unproven = GaugeMetricFamily(
@@ -146,7 +166,7 @@ class _Memory(Collector):
             "Used memory of a shared card that no pod is proven to hold.",
             labels=["gpu"],
         )
-        for gpu, amount in self._unproven().items():
+        for gpu, amount in self._source.unproven_bytes().items():
             unproven.add_metric([gpu], amount)
         yield from (used, limit, unproven)
 

@@ -1,9 +1,10 @@
-"""Texts about the health of cards: the condition of the Node, and parts of its events. Pure."""
+"""Reports the health of cards on the Node: the condition ``GpuHealthy``, and Events at each change."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.base.node_objects import EventType
+from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import GpuInfo
 
@@ -42,6 +43,52 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
     if all(each.healthy for each in found.values()):
         return HealthCondition("True", "CardDegraded", text)
     return HealthCondition("False", "CardUnhealthy", text)
+
+
+class NodeObject(Protocol):
+    """The Node object."""
+
+    def boot_id(self) -> str:
+        """The node's boot id; empty while unknown."""
+        ...
+
+    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
+        """Records an Event of the node: ``reason`` in CamelCase, ``text`` for people."""
+        ...
+
+
+class HealthEvents:
+    """Records Events about the health of cards.
+
+    Args:
+        node: the Node object.
+
+    Attributes:
+        gpus: the node's cards by UUID, as last listed; their indexes name them in the texts.
+    """
+
+    def __init__(self, node: NodeObject) -> None:
+        self._node = node
+        self.gpus: Mapping[str, GpuInfo] = {}
+
+    def record_change(self, change: HealthChange) -> None:
+        """Records that the health of a card or an instance changed."""
+        name = name_scope(change.scope, self.gpus)
+        if change.after.reaction is Reaction.IGNORE:
+            self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
+        else:
+            reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
+            self._node.record_on_node(reason, f"{name}: {describe_health(change.after)}", "Warning")
+
+    def record_reset(self, gpu: str) -> None:
+        """Records that a card was reset because of its fault."""
+        name = name_scope(DeviceScope(gpu), self.gpus)
+        self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
+
+    def record_failed_reset(self, gpu: str, error: Exception) -> None:
+        """Records that a card could not be reset."""
+        name = name_scope(DeviceScope(gpu), self.gpus)
+        self._node.record_on_node("GpuResetFailed", f"{name}: could not be reset: {error}", "Warning")
 
 
 def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:

@@ -16,13 +16,11 @@ This module does not wait for hardware events, since slices on demand need them 
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.events import (
     CardProbed,
@@ -37,10 +35,10 @@ from tessera.agent.health.events import (
     ProbeResult,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
-from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthChange, HealthStateMachine
-from tessera.agent.health.messages import HealthCondition, describe_health, health_condition, name_scope
+from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
+from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeObject, health_condition
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -54,18 +52,6 @@ PROBE_INTERVAL = 60.0
 SUSPECT_PROBE_INTERVAL = 10.0
 #: Least seconds between two probes of one card, however many events come.
 _SHORTEST_INTERVAL = 1.0
-
-
-class NodeObject(Protocol):
-    """The Node object."""
-
-    def boot_id(self) -> str:
-        """The node's boot id; empty while unknown."""
-        ...
-
-    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
-        """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""
-        ...
 
 
 class StoredFaults(msgspec.Struct, frozen=True):
@@ -108,6 +94,7 @@ class HealthMonitor:
     ) -> None:
         self._prober = CardProber(hardware)
         self._node = node
+        self._events = HealthEvents(node)
         self._metrics = metrics
         self._changes = changes
         self._clock = clock
@@ -125,7 +112,7 @@ class HealthMonitor:
         self._probed_at: dict[str, float] = {}
         #: Time of the next probe of each card, monotonic seconds; has exactly the node's cards.
         self._due: dict[str, float] = {}
-        metrics.show_health(self._reactions)
+        metrics.show_health(self)
 
     # Events -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +121,7 @@ class HealthMonitor:
         found = {str(gpu.uuid): gpu for gpu in gpus}
         if found == self._gpus:
             return
-        self._gpus = found
+        self._gpus = self._events.gpus = found
         now = self._clock.monotonic()
         self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
         self._apply(CardsListed(frozenset(self._gpus)))
@@ -232,13 +219,12 @@ class HealthMonitor:
         """Resets a card whose worst fault requires that, unless the card was reset since."""
         if self._resetter is None or not self._health.needs_reset(uuid):
             return
-        name = name_scope(DeviceScope(uuid), self._gpus)
         try:
             if await self._resetter.reset(uuid):
-                self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
+                self._events.record_reset(uuid)
                 self.card_reset(uuid)
         except NvmlError as error:
-            self._node.record_on_node("GpuResetFailed", f"{name}: could not be reset: {error}", "Warning")
+            self._events.record_failed_reset(uuid, error)
 
     def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:
@@ -263,17 +249,9 @@ class HealthMonitor:
         self._save()
         for change in changes:
             if not isinstance(event, InstanceDestroyed) and change.before.reaction is not change.after.reaction:
-                self._report(change)
+                self._events.record_change(change)
         if changes:
             self._changes.notify()
-
-    def _report(self, change: HealthChange) -> None:
-        name = name_scope(change.scope, self._gpus)
-        if change.after.reaction is Reaction.IGNORE:
-            self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
-        else:
-            reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
-            self._node.record_on_node(reason, f"{name}: {describe_health(change.after)}", "Warning")
 
     def _save(self) -> None:
         faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
@@ -288,7 +266,7 @@ class HealthMonitor:
         now = self._epoch + self._clock.monotonic()
         return msgspec.structs.replace(fault, since=min(fault.since, now), last=min(fault.last, now))
 
-    def _reactions(self) -> Mapping[str, int]:
+    def reactions(self) -> Mapping[str, int]:
         """The reaction that each card requires, as a number, for the metrics."""
         worst = dict.fromkeys(self._gpus, 0)
         for fault in self._health.faults():

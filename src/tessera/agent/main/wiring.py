@@ -24,8 +24,8 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.static_gpus import StaticGpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import AgentInputs
-from tessera.agent.memory.monitor import CardReader, MemoryMonitor
+from tessera.agent.memory.inputs import AgentInputs, CardReader
+from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.executor import MigExecutor
@@ -291,13 +291,15 @@ class Components:
     def _made_memory(self) -> MemoryMonitor:
         processes = ProcessTable()
         reader = CardReader(self.hardware, processes)
+        policy = MemoryPolicy(MemoryRules(mode=self.options.memory_limits))
+        self.runtime.recorders.attach("memory", policy)
         return MemoryMonitor(
             reader=reader,
-            policy=MemoryPolicy(MemoryRules(mode=self.options.memory_limits)),
+            policy=policy,
             enforcement=MemoryEnforcement(
                 mode=self.options.memory_limits,
                 processes=processes,
-                read_card=reader,
+                cards=reader,
                 evictor=Evictor(self._client),
                 events=self.object_events,
                 metrics=self.metrics,

@@ -10,7 +10,7 @@ action.
 """
 
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -23,10 +23,15 @@ from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.phrasing import list_names
 
-#: Reads the present state of a card; ``None`` if it cannot be read.
-ReadCard = Callable[[str], Awaitable[CardUse | None]]
-
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
+
+
+class CardSource(Protocol):
+    """Reads cards; see :class:`tessera.agent.memory.inputs.CardReader`."""
+
+    async def read(self, device: str, /) -> CardUse | None:
+        """Reads the present state of a card or MIG device; ``None`` if it cannot be read."""
+        ...
 
 
 class EnforcementOutcome(Enum):
@@ -47,15 +52,13 @@ class EnforcementOutcome(Enum):
     NOT_PERMITTED = "not-permitted"
 
 
-async def signal_process(
-    decision: MemoryDecision, *, processes: ProcessTable, read_card: ReadCard
-) -> EnforcementOutcome:
+async def signal_process(decision: MemoryDecision, *, processes: ProcessTable, cards: CardSource) -> EnforcementOutcome:
     """Sends the signal of a decision if it still holds.
 
     Args:
         decision: ``TERMINATE`` or ``KILL``.
         processes: the machine's processes.
-        read_card: reads the card of the decision.
+        cards: reads the card of the decision.
 
     Raises:
         ValueError: the decision is of another kind.
@@ -68,7 +71,7 @@ async def signal_process(
         with processes.open(process) as held:
             if held is None:
                 return EnforcementOutcome.ENDED
-            against = await find_objection(decision, process, processes=processes, read_card=read_card)
+            against = await find_objection(decision, process, processes=processes, cards=cards)
             if against is not None:
                 return against
             return EnforcementOutcome.SENT if held.send(number) else EnforcementOutcome.ENDED
@@ -77,14 +80,14 @@ async def signal_process(
 
 
 async def find_objection(
-    decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
+    decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, cards: CardSource
 ) -> EnforcementOutcome | None:
     """Returns why a decision no longer holds; ``None`` if it holds. Without a process only the pod's use is checked."""
     if process is not None:
         residence = processes.pod_of(process)
         if residence is None or residence.pod != decision.pod:
             return EnforcementOutcome.NOT_OF_POD
-    card = await read_card(decision.device)
+    card = await cards.read(decision.device)
     if card is None or not is_plausible(card):
         return EnforcementOutcome.UNREADABLE
     if process is not None and not any((use.process, use.pod) == (process, decision.pod) for use in card.uses):
@@ -111,7 +114,7 @@ class MemoryEnforcement:
     Args:
         mode: selects the decisions that are carried out.
         processes: the machine's processes.
-        read_card: reads the present state of a card.
+        cards: reads the present state of a card.
         evictor: evicts pods.
         events: records events of pods.
         metrics: counts decisions.
@@ -122,14 +125,14 @@ class MemoryEnforcement:
         *,
         mode: EnforcementMode,
         processes: ProcessTable,
-        read_card: ReadCard,
+        cards: CardSource,
         evictor: Evictor,
         events: PodEvents,
         metrics: Metrics,
     ) -> None:
         self._mode = mode
         self._processes = processes
-        self._read_card = read_card
+        self._cards = cards
         self._evictor = evictor
         self._events = events
         self._metrics = metrics
@@ -170,7 +173,7 @@ class MemoryEnforcement:
         return "told"
 
     async def _evict(self, decision: MemoryDecision, pod: Pod | None) -> str:
-        against = await find_objection(decision, None, processes=self._processes, read_card=self._read_card)
+        against = await find_objection(decision, None, processes=self._processes, cards=self._cards)
         if against is not None or pod is None:
             return EnforcementOutcome.ENDED.value if against is None else against.value
         meta = pod.metadata
@@ -189,7 +192,7 @@ class MemoryEnforcement:
         return EnforcementOutcome.ENDED.value
 
     async def _signal(self, decision: MemoryDecision, pod: Pod | None) -> str:
-        outcome = await signal_process(decision, processes=self._processes, read_card=self._read_card)
+        outcome = await signal_process(decision, processes=self._processes, cards=self._cards)
         if pod is not None and decision.process is not None:
             pid = decision.process.pid
             if outcome is EnforcementOutcome.SENT:

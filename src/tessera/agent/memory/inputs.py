@@ -1,12 +1,63 @@
-"""Inputs of the memory monitor from the rest of the agent: a protocol, and its implementation."""
+"""Inputs of the memory monitor: the memory of each process on a card, and the state of the rest of the agent."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
+from tessera.agent.memory.policy import CardUse, ProcessUse
+from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Pod
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
+
+
+class CardReader:
+    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
+
+    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
+    and the kernel's is left out.
+
+    Args:
+        hardware: the node's cards.
+        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
+    """
+
+    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
+        self._hardware = hardware
+        self._processes = processes
+
+    def own_pod(self) -> PodUid | None:
+        """The pod that the agent runs in; an MPS server may be a part of it."""
+        process = self._processes.identify(os.getpid())
+        found = None if process is None else self._processes.pod_of(process)
+        return None if found is None else found.pod
+
+    async def read(self, device: str) -> CardUse | None:
+        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
+
+        Args:
+            device: UUID, ``GPU-`` or ``MIG-``.
+        """
+        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
+        try:
+            processes = await self._hardware.processes(name)
+            memory = await self._hardware.memory(name)
+        except NvmlError:
+            return None
+        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
+        return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
+
+    def _use(self, listed: GpuProcess) -> ProcessUse | None:
+        process = self._processes.identify(listed.pid)
+        if process is None:
+            return None
+        found = self._processes.pod_of(process)
+        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
 class MemoryInputs(Protocol):

@@ -1,8 +1,8 @@
 """Samples the memory of shared cards, and passes the policy's decisions to the enforcement.
 
-Each sample has three parts: the shares that pods were given (kubelet), the memory that they use (NVML and the kernel),
-and the decisions (:mod:`tessera.agent.memory.policy`). :mod:`tessera.agent.memory.enforcement` carries them out and
-reads everything again first.
+The monitor reads the shares that pods were given from kubelet, and the memory that they use from NVML and the kernel
+(:mod:`tessera.agent.memory.inputs`). :mod:`tessera.agent.memory.policy` decides.
+:mod:`tessera.agent.memory.enforcement` reads everything again, and then carries the decisions out.
 
 Rules:
 
@@ -17,34 +17,28 @@ Rules:
 """
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
-from tessera.agent.memory.inputs import MemoryInputs
+from tessera.agent.memory.inputs import CardReader, MemoryInputs
 from tessera.agent.memory.policy import (
     CardUse,
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,
     MemorySample,
-    ProcessUse,
     is_plausible_total,
     sum_by_pod,
 )
 from tessera.api.names import PodUid
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 
 _log = logging.getLogger(__name__)
 
@@ -52,50 +46,6 @@ _log = logging.getLogger(__name__)
 PERIOD = 5.0
 #: Seconds between two samples of shared cards that no pod holds or uses.
 IDLE_PERIOD = 60.0
-
-
-class CardReader:
-    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
-
-    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
-    and the kernel's is left out.
-
-    Args:
-        hardware: the node's cards.
-        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
-    """
-
-    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
-        self._hardware = hardware
-        self._processes = processes
-
-    def own_pod(self) -> PodUid | None:
-        """The pod that the agent runs in; an MPS server may be a part of it."""
-        process = self._processes.identify(os.getpid())
-        found = None if process is None else self._processes.pod_of(process)
-        return None if found is None else found.pod
-
-    async def __call__(self, device: str) -> CardUse | None:
-        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
-
-        Args:
-            device: UUID, ``GPU-`` or ``MIG-``.
-        """
-        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
-        try:
-            processes = await self._hardware.processes(name)
-            memory = await self._hardware.memory(name)
-        except NvmlError:
-            return None
-        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
-        return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
-
-    def _use(self, listed: GpuProcess) -> ProcessUse | None:
-        process = self._processes.identify(listed.pid)
-        if process is None:
-            return None
-        found = self._processes.pod_of(process)
-        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
 class MemoryMonitor:
@@ -140,10 +90,19 @@ class MemoryMonitor:
         self._without_record = stored is None
         #: Pods with an event that their annotation is rejected.
         self._reported: set[PodUid] = set()
-        #: The last sample, for the metrics.
+        #: By pod and card, the memory of the last sample, for the metrics.
         self._usage: tuple[MemoryUsage, ...] = ()
+        #: By card, the used bytes of the last sample that no pod is proven to hold, for the metrics.
         self._unproven: Mapping[str, int] = {}
-        metrics.show_memory(lambda: self._usage, lambda: self._unproven)
+        metrics.show_memory(self)
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """Memory of shared cards by pod, of the last sample."""
+        return self._usage
+
+    def unproven_bytes(self) -> Mapping[str, int]:
+        """By card, the used bytes that no pod is proven to hold, of the last sample."""
+        return self._unproven
 
     async def run(self) -> None:
         """Samples until cancelled; not at all in mode ``off``."""
@@ -167,7 +126,7 @@ class MemoryMonitor:
             now=self._clock.monotonic(), cards=cards, grants=grants, api_reachable=self._inputs.api_reachable
         )
         by_device = {card.device: card for card in cards}
-        for decision in self._policy.decide(sample):
+        for decision in self._policy.handle(sample):
             if decision.action is not MemoryAction.STRANGER or decision.pod != self._own_pod:
                 await self._enforcement.enforce(decision, by_device[decision.device], pods)
         return bool(grants) or any(card.uses for card in cards)
@@ -185,7 +144,7 @@ class MemoryMonitor:
         if self._without_record:
             self._without_record = False
             self._grants.without_record = frozenset((device, each.pod) for device in users for each in users[device])
-        cards = tuple([card for device in watched if (card := await self._reader(device)) is not None])
+        cards = tuple([card for device in watched if (card := await self._reader.read(device)) is not None])
         totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
         grants = self._grants.update(users, self._inputs.offer, totals, self._inputs.live_pods())
         self._save_shares()

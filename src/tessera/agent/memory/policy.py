@@ -23,6 +23,7 @@ import msgspec
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
 from tessera.api.names import PodUid
+from tessera.replay.recorder import Decider
 
 #: Namespaces in which no pod is ever evicted and no process killed.
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
@@ -165,7 +166,7 @@ class _Watched(msgspec.Struct):
 Key = tuple[str, PodUid]
 
 
-class MemoryPolicy:
+class MemoryPolicy(Decider[[MemorySample], tuple[MemoryDecision, ...]]):
     """Decides sample by sample.
 
     Args:
@@ -181,7 +182,7 @@ class MemoryPolicy:
         #: Samples in a row in which a pod used a card that it was not given; only pods without a grant.
         self._strangers: dict[Key, int] = {}
 
-    def decide(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
+    def react(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
         """Takes a sample in and returns the actions, in the order of cards; per card at most one eviction or signal."""
         if self.rules.mode is EnforcementMode.OFF:
             return ()
