@@ -21,8 +21,18 @@ from tessera.webhook.serving.server import HealthPages, LoopHeartbeat, serve_hea
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
 
+class Agent:
+    """An agent that is ready and has no metrics."""
+
+    def metrics_registry(self) -> CollectorRegistry:
+        return CollectorRegistry()
+
+    def unready_reason(self) -> str:
+        return ""
+
+
 def agent(port: int) -> Coroutine[Any, Any, None]:
-    return tessera.agent.base.metrics.serve_http(port, CollectorRegistry, lambda: "")
+    return tessera.agent.base.metrics.serve_http(port, Agent())
 
 
 def controller(port: int) -> Coroutine[Any, Any, None]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
@@ -223,6 +224,6 @@ class MissingDriver:
         """Returns False: the process can wait."""
         return False
 
-    async def watch(self, _notify: Callable[[], None]) -> None:
+    async def watch(self, _changes: ChangeNotifier) -> None:
         """Reports no changes."""
         await asyncio.Event().wait()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 
@@ -97,11 +98,11 @@ def _make(folder: Path, name: str) -> None:
 
 
 async def test_where_there_are_no_markers_nothing_is_followed(tmp_path: Path) -> None:
-    seen: list[None] = []
-    task = asyncio.create_task(MarkerFiles(None).follow(lambda: seen.append(None)))
+    changes = ChangeNotifier()
+    task = asyncio.create_task(MarkerFiles(None).follow(changes))
     await asyncio.sleep(0)
     (tmp_path / "x").touch()
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert len(seen) == 1
+    assert changes.count == 1

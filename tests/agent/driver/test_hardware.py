@@ -9,6 +9,7 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
@@ -18,6 +19,17 @@ from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error
 from tessera.nvml.real.library import NAME
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+
+
+class Listener(ChangeNotifier):
+    """Calls a function at each change."""
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        super().__init__()
+        self._listen = listen
+
+    def notify(self) -> None:
+        self._listen()
 
 
 @pytest.fixture
@@ -74,7 +86,7 @@ async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
     driver: MachineDriver, tmp_path: Path
 ) -> None:
     told = asyncio.Queue[None]()
-    task = asyncio.create_task(driver.watch(lambda: told.put_nowait(None)))
+    task = asyncio.create_task(driver.watch(Listener(lambda: told.put_nowait(None))))
     async with asyncio.timeout(60):
         await told.get()
         for name in ("tty9", "nvidiactl", "tty8"):
@@ -90,8 +102,8 @@ async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
 
 async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_for_it() -> None:
     machine = SimulatedMachine("A30", seed="n")
-    told: list[None] = []
-    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), lambda: told.append(None)) as nvml:
+    changes = ChangeNotifier()
+    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), changes) as nvml:
         assert nvml.simulated
         machine.fail("memory", GpuLost)
         with pytest.raises(GpuLost):
@@ -105,7 +117,7 @@ async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_
         machine.fail("wait_event", DriverNotLoaded)
         with pytest.raises(DriverNotLoaded):
             await nvml.wait_event(0)
-        assert told == [None]
+        assert changes.count == 1
 
 
 async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
@@ -113,7 +125,7 @@ async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
         async def __aexit__(self, *exc_info: object) -> None:
             raise DriverNotLoaded("nvmlShutdown")
 
-    async with NvmlWithLossDetection(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), lambda: None):
+    async with NvmlWithLossDetection(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), ChangeNotifier()):
         pass
 
 
@@ -158,7 +170,7 @@ def test_simulated_drivers_tell_of_each_change_of_the_module() -> None:
     async def follow() -> None:
         driver = SimulatedDriver(machine, LoopClock(0.0))
         assert driver.has_library()
-        task = asyncio.create_task(driver.watch(lambda: told.append(machine.loaded_driver)))
+        task = asyncio.create_task(driver.watch(Listener(lambda: told.append(machine.loaded_driver))))
         await asyncio.sleep(0)
         machine.load_driver(VERSION)
         machine.slow("devices", 1.0)

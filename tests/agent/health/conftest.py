@@ -118,7 +118,7 @@ class Agent:
             raise ConnectionError("kubelet is being restarted")
         return gpu not in self.node.held
 
-    async def look_again(self, gpu: str | None) -> None:
+    async def reread_card(self, gpu: str | None) -> None:
         assert gpu is not None
         self.was_reset.append(gpu)
 

@@ -1,11 +1,9 @@
 """The agent's own endpoints."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import aiohttp
+from prometheus_client import CollectorRegistry
 from tests.support.ports import free_port
 
 from tessera.agent.base.metrics import Metrics, serve_http
@@ -15,15 +13,25 @@ from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 LEFT, RIGHT = SlicePosition("GPU-a", "3g.20gb", 0), SlicePosition("GPU-a", "3g.20gb", 4)
 
 
-async def answers(metrics: Metrics, waits: Callable[[], str], *paths: str) -> list[tuple[int, str]]:
+class Agent:
+    """An agent as its HTTP server shows it."""
+
+    def __init__(self, metrics: Metrics, unready: str) -> None:
+        self._metrics, self._unready = metrics, unready
+
+    def metrics_registry(self) -> CollectorRegistry:
+        return self._metrics.registry
+
+    def unready_reason(self) -> str:
+        return self._unready
+
+
+async def answers(metrics: Metrics, unready: str, *paths: str) -> list[tuple[int, str]]:
     port = free_port()
-    server = asyncio.create_task(serve_http(port, lambda: metrics.registry, waits))
+    server = asyncio.create_task(serve_http(port, Agent(metrics, unready)))
     got = []
     async with aiohttp.ClientSession() as session:
         for path in paths:
@@ -40,11 +48,11 @@ async def answers(metrics: Metrics, waits: Callable[[], str], *paths: str) -> li
 
 
 async def test_health_is_running_and_readiness_is_having_read_the_cards() -> None:
-    assert await answers(Metrics(), lambda: "cards not read yet", "/healthz", "/readyz") == [
+    assert await answers(Metrics(), "cards not read yet", "/healthz", "/readyz") == [
         (200, "ok\n"),
         (503, "cards not read yet\n"),
     ]
-    assert await answers(Metrics(), lambda: "", "/readyz") == [(200, "ok\n")]
+    assert await answers(Metrics(), "", "/readyz") == [(200, "ok\n")]
 
 
 async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
@@ -56,7 +64,7 @@ async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(book.table))
     metrics.observe_call("CreateGpuInstance", 0.2)
-    ((status, text),) = await answers(metrics, lambda: "", "/metrics")
+    ((status, text),) = await answers(metrics, "", "/metrics")
     assert status == 200
     assert 'tessera_slices{state="releasing"} 1.0' in text
     assert 'tessera_slices{state="foreign"} 1.0' in text

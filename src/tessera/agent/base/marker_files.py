@@ -11,12 +11,13 @@ belongs to the host stays as it is.
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.base import folder_watch
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.limits.processes import MARKER_FILE
 
@@ -118,14 +119,14 @@ class MarkerFiles:
         """
         return _never_changes() if self.folder is None else folder_watch.changes(self.folder)
 
-    async def follow(self, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` at each change until cancelled.
+    async def follow(self, changes: ChangeNotifier) -> None:
+        """Notifies ``changes`` at each change until cancelled.
 
         Raises:
             OSError: nothing can be watched.
         """
         async for _ in self.changes():
-            notify()
+            changes.notify()
 
 
 async def _never_changes() -> AsyncGenerator[None, None]:

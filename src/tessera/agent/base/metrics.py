@@ -4,7 +4,7 @@ Each agent has its own registry, so that many agents can run in one process.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -171,14 +171,24 @@ class _Memory(Collector):
         yield from (used, limit, unproven)
 
 
-async def serve_http(port: int, registry: Callable[[], CollectorRegistry], waits: Callable[[], str]) -> None:
-    """Serves on all addresses until cancelled.
+class HttpStatus(Protocol):
+    """The agent as its HTTP server shows it."""
+
+    def metrics_registry(self) -> CollectorRegistry:
+        """The metrics of ``/metrics``."""
+        ...
+
+    def unready_reason(self) -> str:
+        """Reason that the agent is not ready: ``/readyz`` answers 503 with it; empty for 200."""
+        ...
+
+
+async def serve_http(port: int, agent: HttpStatus) -> None:
+    """Serves on all addresses until cancelled. ``/healthz`` answers 200 as long as the process runs.
 
     Args:
         port: TCP port.
-        registry: the metrics of ``/metrics``.
-        waits: why the agent is not ready: then ``/readyz`` answers 503 with that text; empty for 200. ``/healthz``
-            answers 200 as long as the process runs.
+        agent: the agent.
 
     Raises:
         OSError: the port is taken.
@@ -186,13 +196,16 @@ async def serve_http(port: int, registry: Callable[[], CollectorRegistry], waits
     from aiohttp import web
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry()), headers={"content-type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(agent.metrics_registry()), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
 
     async def healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
-        return web.Response(status=503, text=f"{why}\n") if (why := waits()) else web.Response(text="ok\n")
+        reason = agent.unready_reason()
+        return web.Response(status=503, text=f"{reason}\n") if reason else web.Response(text="ok\n")
 
     app = web.Application()
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])

@@ -10,7 +10,7 @@ another pod of the same name is never evicted. One call sends one request; the c
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -24,6 +24,46 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
 
 
+class NodeSource(Protocol):
+    """Gives the Node object of one node as it was last seen."""
+
+    @property
+    def node_name(self) -> str:
+        """Name of the node."""
+        ...
+
+    def node(self) -> Node | None:
+        """The Node object; ``None`` while there is none."""
+        ...
+
+
+class NodeMirror:
+    """Mirrors the Node object of one node; a :class:`NodeSource`.
+
+    Args:
+        client: the API server.
+        node_name: the node's name.
+        clock: for pauses between attempts.
+        rng: for jitter.
+
+    Attributes:
+        informer: reads the object; the caller runs it.
+    """
+
+    def __init__(self, client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> None:
+        self._name = node_name
+        self.informer = Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
+
+    @property
+    def node_name(self) -> str:
+        """Name of the node."""
+        return self._name
+
+    def node(self) -> Node | None:
+        """The Node object; ``None`` while there is none."""
+        return self.informer.cache.get(self._name)
+
+
 class ApiMirror:
     """Mirrors one node's objects; a :class:`tessera.agent.slices.container_finder.PodDirectory`.
 
@@ -33,10 +73,10 @@ class ApiMirror:
         namespace: namespace of the Instaslice object.
         clock: for pauses between attempts.
         rng: for jitter.
-        nodes: an existing mirror of the node alone; if not given, the mirror makes and runs one.
+        node: an existing mirror of the Node object, which the caller runs; if not given, this one makes and runs one.
 
     Attributes:
-        nodes: the node alone.
+        nodes: the Node object alone.
         pods: the pods bound to it.
         objects: its Instaslice object alone.
     """
@@ -49,15 +89,16 @@ class ApiMirror:
         namespace: str,
         clock: Clock,
         rng: random.Random,
-        nodes: Informer[Node] | None = None,
+        node: NodeMirror | None = None,
     ) -> None:
         self._client = client
+        self._node = node or NodeMirror(client, node_name, clock=clock, rng=rng)
         self._name = node_name
         self._namespace = namespace
         self._by_name = _by_name(node_name)
         self._by_node = f"spec.nodeName={node_name}"
-        self._nodes_run = nodes is not None
-        self.nodes = nodes or node_informer(client, node_name, clock=clock, rng=rng)
+        self._runs_node = node is None
+        self.nodes = self._node.informer
         self.pods = Informer(client, PODS, field_selector=self._by_node, clock=clock, rng=rng)
         self.objects = Informer(
             client, INSTASLICES, namespace=namespace, field_selector=self._by_name, clock=clock, rng=rng
@@ -66,7 +107,7 @@ class ApiMirror:
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begins to mirror; returns when everything was listed once. Add handlers before this call."""
         informers = (self.nodes, self.pods, self.objects)
-        for informer in informers[1:] if self._nodes_run else informers:
+        for informer in informers if self._runs_node else informers[1:]:
             group.create_task(informer.run())
         for informer in informers:
             await informer.wait_synced()
@@ -78,7 +119,7 @@ class ApiMirror:
 
     def node(self) -> Node | None:
         """The node; ``None`` while there is no such object."""
-        return self.nodes.cache.get(self._name)
+        return self._node.node()
 
     def boot_id(self) -> str:
         """The node's boot id; empty while there is no such object."""
@@ -118,11 +159,6 @@ class ApiMirror:
         return any(pod in item.spec.pod_allocation_requests for item in found.items)
 
 
-def node_informer(client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> Informer[Node]:
-    """Mirrors one node."""
-    return Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
-
-
 def _by_name(node_name: str) -> str:
     return f"metadata.name={node_name}"
 
@@ -142,13 +178,11 @@ class ObjectEvents:
     Args:
         events: sends them.
         mirror: mirrors the node.
-        node_name: the Node object's name.
     """
 
-    def __init__(self, events: EventRecorder, mirror: ApiMirror, node_name: str) -> None:
+    def __init__(self, events: EventRecorder, mirror: ApiMirror) -> None:
         self._events = events
         self._mirror = mirror
-        self._node_name = node_name
 
     def boot_id(self) -> str:
         """The node's boot id; empty while unknown."""
@@ -157,7 +191,7 @@ class ObjectEvents:
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""
         node = self._mirror.node()
-        about = make_reference(NODES, self._node_name, uid=node.metadata.uid if node is not None else "")
+        about = make_reference(NODES, self._mirror.node_name, uid=node.metadata.uid if node is not None else "")
         self._events.record(about, reason, text, type=kind)
 
     def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:

@@ -1,6 +1,7 @@
 """The values that most parts of an agent share."""
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -10,6 +11,30 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.replay.service import Recorders
+
+#: Reboots the node; returns or raises OSError soon, and the machine goes down after that.
+RebootNode = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentEnvironment:
+    """One node's agent for the life of its process, whatever driver is there.
+
+    Attributes:
+        options: the node's name, folders and settings.
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the agent.
+        clock: the time.
+        rng: for jitter; seeded in tests.
+        reboot: reboots the node, if the options allow it; ``None`` if nothing can.
+        recorders: record the decisions of the deciders, if the options ask for it.
+    """
+
+    options: AgentOptions
+    client: Client
+    clock: Clock
+    rng: random.Random
+    reboot: RebootNode | None
+    recorders: Recorders
 
 
 @dataclass(frozen=True, kw_only=True)

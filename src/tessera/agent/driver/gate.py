@@ -58,17 +58,17 @@ class NvmlWithLossDetection(AsyncNvml):
 
     Args:
         inner: makes the calls.
-        notify: called when the driver is gone.
+        changes: notified when the driver is gone.
 
     Attributes:
         gone: NVML's error when the driver went; empty while it is there.
     """
 
-    def __init__(self, inner: AsyncNvml, notify: Callable[[], None]) -> None:
+    def __init__(self, inner: AsyncNvml, changes: ChangeNotifier) -> None:
         self.simulated = inner.simulated
         self.gone = ""
         self._inner = inner
-        self._notify = notify
+        self._changes = changes
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -85,7 +85,7 @@ class NvmlWithLossDetection(AsyncNvml):
         try:
             return await self._inner.call(operation, call, card=card)
         except (DriverNotLoaded, DriverMismatch) as error:
-            self._note(error)
+            self._record_loss(error)
             raise
 
     async def wait_event(self, seconds: float) -> GpuEvent | None:
@@ -93,16 +93,16 @@ class NvmlWithLossDetection(AsyncNvml):
         try:
             return await self._inner.wait_event(seconds)
         except (DriverNotLoaded, DriverMismatch) as error:
-            self._note(error)
+            self._record_loss(error)
             raise
 
     async def _process_exit(self, processes: list[GpuProcess], /) -> None:
         await self._inner._process_exit(processes)  # noqa: SLF001 - the same interface, one object further
 
-    def _note(self, error: Exception) -> None:
+    def _record_loss(self, error: Exception) -> None:
         if not self.gone:
             self.gone = str(error)
-            self._notify()
+            self._changes.notify()
 
 
 #: Seconds after which the gate tries to open a driver of the host again without any event.
@@ -180,7 +180,7 @@ class DriverGate:
             await self._changes.wait(seen, pause)
 
     async def _open(self, found: DriverFound, stack: AsyncExitStack) -> OpenDriver:
-        watched = NvmlWithLossDetection(self._driver.nvml(found.home), self._changes.notify)
+        watched = NvmlWithLossDetection(self._driver.nvml(found.home), self._changes)
         hardware = await stack.enter_async_context(watched)
         self._unmark(PLUGIN_READY)
         self._mark(DRIVER_READY, self._driver_text(found))

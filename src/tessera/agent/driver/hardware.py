@@ -5,11 +5,11 @@ It finds the driver and opens it; :mod:`tessera.agent.driver.driver_state` decid
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.base import folder_watch
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
@@ -47,8 +47,8 @@ class DriverBackend(Protocol):
         """True if only a new process can open a driver of the host that refused with this error."""
         ...
 
-    async def watch(self, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` when a driver of the host may have appeared, until cancelled."""
+    async def watch(self, changes: ChangeNotifier) -> None:
+        """Notifies ``changes`` when a driver of the host may have appeared, until cancelled."""
         ...
 
 
@@ -85,13 +85,13 @@ class MachineDriver:
         missing = error.code == LIBRARY_NOT_FOUND and (self._dev / CONTROL_DEVICE).exists()
         return missing or isinstance(error, DriverMismatch)
 
-    async def watch(self, notify: Callable[[], None]) -> None:
+    async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`; watches the control device."""
         there: bool | None = None
         async for _ in folder_watch.changes(self._dev):
             before, there = there, (self._dev / CONTROL_DEVICE).exists()
             if there is not before:
-                notify()
+                changes.notify()
 
     def _of_container(self) -> RealNvml:
         made = make_nodes(self._dev, list_driver_nodes(self._proc))
@@ -132,17 +132,17 @@ class SimulatedDriver:
         """Always false: the lab puts no library into a container when it starts."""
         return False
 
-    async def watch(self, notify: Callable[[], None]) -> None:
+    async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`."""
         loaded = self._machine.loaded_driver
 
-        def changed() -> None:
+        def compare_module() -> None:
             nonlocal loaded
             before, loaded = loaded, self._machine.loaded_driver
             if loaded != before:
-                notify()
+                changes.notify()
 
-        unsubscribe = self._machine.subscribe(changed)
+        unsubscribe = self._machine.subscribe(compare_module)
         try:
             await asyncio.Event().wait()
         finally:

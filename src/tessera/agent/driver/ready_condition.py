@@ -7,11 +7,11 @@ condition says ``PausedForDriver``: NVML is closed by then.
 
 import logging
 import random
-from collections.abc import Callable
 from typing import Literal
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition, conditions_manifest
+from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.driver.driver_state import WaitReason
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.driver.node_status import WAITING_FOR_KUBELET
@@ -45,8 +45,7 @@ class ReadyConditionWriter:
 
     Args:
         client: the API server.
-        node_name: the Node's name.
-        node: the Node as last seen; ``None`` while there is none.
+        node: the Node object as last seen.
         events: records the changes.
         clock: the time.
         rng: for jitter.
@@ -56,14 +55,13 @@ class ReadyConditionWriter:
         self,
         client: Client,
         *,
-        node_name: str,
-        node: Callable[[], Node | None],
+        node: NodeSource,
         events: EventRecorder,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         self._client = client.with_field_manager(FIELD_MANAGER)
-        self._name = node_name
+        self._name = node.node_name
         self._node = node
         self._events = events
         self._changes = ChangeNotifier()
@@ -92,7 +90,7 @@ class ReadyConditionWriter:
 
         An agent that has just started leaves a ready node ready: kubelet counts its devices again in a moment.
         """
-        node = self._node()
+        node = self._node.node()
         shown = _current(node) if node is not None else None
         if self._desired is not None or shown is None or shown.status != "True":
             self._set(_PUBLISHING)
@@ -111,7 +109,7 @@ class ReadyConditionWriter:
         """Writes until cancelled."""
         while True:
             seen = self._changes.count
-            node, desired = self._node(), self._desired
+            node, desired = self._node.node(), self._desired
             pause = None
             if node is not None and desired is not None:
                 pause = self._seconds_until_write(node, desired)

@@ -126,7 +126,7 @@ class CardHost(Protocol):
         """True if no pod holds any part of a card, nor is about to; raises ConnectionError if that is unknown."""
         ...
 
-    async def look_again(self, gpu: str | None) -> None:
+    async def reread_card(self, gpu: str | None) -> None:
         """Reads a card anew after it was reset."""
         ...
 
@@ -166,5 +166,5 @@ class CardResetter:
             return False
         self._attempts[gpu] = (now, count + 1)
         await self._hardware.reset(GpuUuid(gpu))
-        await self._host.look_again(gpu)
+        await self._host.reread_card(gpu)
         return True

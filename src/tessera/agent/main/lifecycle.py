@@ -13,7 +13,7 @@ anew from hardware, files and the API server, as after a restart of the process.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,8 +22,9 @@ from prometheus_client import CollectorRegistry
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.metrics import serve_http
-from tessera.agent.base.node_objects import node_informer
+from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.runtime import AgentEnvironment, RebootNode
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
@@ -51,7 +52,7 @@ async def run_lifecycle(
     clock: Clock,
     *,
     rng: random.Random | None = None,
-    reboot: Callable[[], Awaitable[None]] | None = None,
+    reboot: RebootNode | None = None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -67,100 +68,106 @@ async def run_lifecycle(
     Raises:
         ExceptionGroup: a part failed, and only a fresh start can help.
     """
-    await _Lifecycle(options, client, driver, kubelet, clock, rng=rng or random.Random(), reboot=reboot).run()
+    environment = AgentEnvironment(
+        options=options,
+        client=client,
+        clock=clock,
+        rng=rng or random.Random(),
+        reboot=reboot,
+        recorders=Recorders(options.record),
+    )
+    await _Lifecycle(environment, driver, kubelet).run()
 
 
 class _Lifecycle:
-    def __init__(
-        self,
-        options: AgentOptions,
-        client: Client,
-        driver: DriverBackend,
-        kubelet: Kubelet,
-        clock: Clock,
-        *,
-        rng: random.Random,
-        reboot: Callable[[], Awaitable[None]] | None,
-    ) -> None:
+    """One node's agent over all drivers; an :class:`HttpStatus`.
+
+    Args:
+        environment: options, API server, clock and recorders of this process.
+        driver: finds the node's driver and opens it.
+        kubelet: the node's kubelet.
+    """
+
+    def __init__(self, environment: AgentEnvironment, driver: DriverBackend, kubelet: Kubelet) -> None:
+        options, client = environment.options, environment.client
+        clock, rng = environment.clock, environment.rng
+        self._environment = environment
         self._options = options
-        self._client = client
         self._driver = driver
         self._kubelet = kubelet
         self._clock = clock
-        self._rng = rng
-        self._reboot = reboot
         self._changes = ChangeNotifier()
         self._markers = MarkerFiles(options.markers_dir)
-        self._nodes = node_informer(client, options.node_name, clock=clock, rng=rng)
+        self._node = NodeMirror(client, options.node_name, clock=clock, rng=rng)
         self._events = EventRecorder(
             client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng
         )
-        self._teller = ReadyConditionWriter(
-            client,
-            node_name=options.node_name,
-            node=self._node,
-            events=self._events,
-            clock=clock,
-            rng=rng,
-        )
+        self._condition = ReadyConditionWriter(client, node=self._node, events=self._events, clock=clock, rng=rng)
         self._gate = DriverGate(
             options,
             driver=driver,
             markers=self._markers,
-            condition=self._teller,
+            condition=self._condition,
             changes=self._changes,
             clock=clock,
             rng=rng,
         )
-        self._parts: Components | None = None
-        self._recorders = Recorders(options.record)
-        self._nodes.add_handler(self._node_seen)
+        #: The agent on the open driver; ``None`` while no driver is open.
+        self._components: Components | None = None
+        self._node.informer.add_handler(self._handle_node)
 
-    def _node_seen(self, event: WatchEvent[Node]) -> None:
+    def _handle_node(self, event: WatchEvent[Node]) -> None:
         self._gate.node_changed(None if event.kind is EventKind.DELETED else event.object)
-        self._teller.node_changed()
+        self._condition.node_changed()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             if self._options.http_port is not None:
-                group.create_task(serve_http(self._options.http_port, self._registry, self._waits))
-            group.create_task(serve_records(self._recorders, self._options.record_socket))
-            for part in (self._events.run(), self._nodes.run(), self._teller.run()):
+                group.create_task(serve_http(self._options.http_port, self))
+            group.create_task(serve_records(self._environment.recorders, self._options.record_socket))
+            for part in (self._events.run(), self._node.informer.run(), self._condition.run()):
                 group.create_task(part)
-            group.create_task(_follow(self._markers.follow(self._changes.notify)))
-            group.create_task(_follow(self._driver.watch(self._changes.notify)))
-            await self._nodes.wait_synced()
+            group.create_task(_explain_watch_errors(self._markers.follow(self._changes)))
+            group.create_task(_explain_watch_errors(self._driver.watch(self._changes)))
+            await self._node.informer.wait_synced()
             while True:
-                trouble = ""
+                nvml_error = ""
                 async with AsyncExitStack() as stack:
                     opened = await self._gate.open_driver(stack)
                     if await self._gate.wait_validated(opened):
-                        trouble = await self._use(opened)
+                        nvml_error = await self._run_agent(opened)
                 self._gate.released()
-                if trouble:
-                    await self._gate.nvml_failed(trouble)
+                if nvml_error:
+                    await self._gate.nvml_failed(nvml_error)
 
-    async def _use(self, opened: OpenDriver) -> str:
+    async def _run_agent(self, opened: OpenDriver) -> str:
         """Runs an agent on a driver until it must be released; returns NVML's error, empty if NVML did not fail."""
-        advertising = GatedKubelet(self._kubelet, self._changes, self._clock)
-        parts = self._parts = self._made(opened, advertising)
-        agent = asyncio.create_task(run_components(parts))
-        over = asyncio.create_task(self._over(opened, parts, advertising))
+        kubelet = GatedKubelet(self._kubelet, self._changes, self._clock)
+        components = self._components = Components(
+            self._environment,
+            opened.hardware,
+            kubelet,
+            node=self._node,
+            changes=self._changes,
+            driver_root=self._driver.root(opened.found.home),
+        )
+        agent = asyncio.create_task(run_components(components))
+        release = asyncio.create_task(self._wait_for_release(opened, components, kubelet))
         try:
-            await asyncio.wait({agent, over}, return_when=asyncio.FIRST_COMPLETED)
-            trouble = _nvml_failure(agent)
-            if agent.done() and not trouble:
+            await asyncio.wait({agent, release}, return_when=asyncio.FIRST_COMPLETED)
+            nvml_error = _nvml_failure(agent)
+            if agent.done() and not nvml_error:
                 agent.result()
             _log.info("the driver is let go of%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
-            await advertising.close()
+            await kubelet.close()
         finally:
-            self._parts = None
-            parts.leave()
-            await _ended(agent, over)
-        await _end_daemons(parts)
-        return "" if opened.hardware.gone else trouble
+            self._components = None
+            components.detach()
+            await _cancel(agent, release)
+        await _end_daemons(components)
+        return "" if opened.hardware.gone else nvml_error
 
-    async def _over(self, opened: OpenDriver, parts: Components, advertising: GatedKubelet) -> None:
+    async def _wait_for_release(self, opened: OpenDriver, components: Components, kubelet: GatedKubelet) -> None:
         """Returns when a driver must be released; before that, reports once that kubelet has published the cards.
 
         The report then holds for as long as this driver is used: other conditions report later changes of cards and of
@@ -168,46 +175,31 @@ class _Lifecycle:
         """
         published = False
         while self._gate.is_usable(opened):
-            seen = self._changes.count
-            taken = parts.ready and advertising.accepted and (advertising.devices or not parts.has_devices)
-            if taken and not published:
-                node = self._node()
-                published = node is not None and advertising.is_published(node.status.allocatable)
+            count = self._changes.count
+            accepted = components.ready and kubelet.accepted and (kubelet.devices or not components.has_devices)
+            if accepted and not published:
+                node = self._node.node()
+                published = node is not None and kubelet.is_published(node.status.allocatable)
                 self._gate.advertised(published=published)
-            await self._changes.wait(seen)
-
-    def _made(self, opened: OpenDriver, kubelet: Kubelet) -> Components:
-        return Components(
-            self._options,
-            self._client,
-            opened.hardware,
-            kubelet,
-            self._clock,
-            rng=self._rng,
-            reboot=self._reboot,
-            nodes=self._nodes,
-            changes=self._changes,
-            driver_root=self._driver.root(opened.found.home),
-            recorders=self._recorders,
-        )
-
-    def _node(self) -> Node | None:
-        return self._nodes.cache.get(self._options.node_name)
+            await self._changes.wait(count)
 
     # State for the HTTP server ----------------------------------------------------------------------------------
 
-    def _registry(self) -> CollectorRegistry:
-        return CollectorRegistry() if self._parts is None else self._parts.metrics.registry
+    def metrics_registry(self) -> CollectorRegistry:
+        """See :meth:`HttpStatus.metrics_registry`; empty while no driver is open."""
+        return CollectorRegistry() if self._components is None else self._components.metrics.registry
 
-    def _waits(self) -> str:
-        if self._parts is not None:
-            return "" if self._parts.ready else "cards not read yet"
-        return "cards not read yet" if self._teller.desired is None else self._teller.desired.message
+    def unready_reason(self) -> str:
+        """See :meth:`HttpStatus.unready_reason`."""
+        if self._components is not None:
+            return "" if self._components.ready else "cards not read yet"
+        return "cards not read yet" if self._condition.desired is None else self._condition.desired.message
 
 
-async def _follow(events: Coroutine[Any, Any, None]) -> None:
+async def _explain_watch_errors(watch: Coroutine[Any, Any, None]) -> None:
+    """Awaits a watch of files; names the likely cause of its errors."""
     try:
-        await events
+        await watch
     except OSError as error:
         raise OSError(f"changes on the node cannot be followed, see fs.inotify.max_user_instances: {error}") from error
 
@@ -231,14 +223,14 @@ def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
             yield str(error)
 
 
-async def _ended(*tasks: "asyncio.Task[None]") -> None:
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end_daemons(parts: Components) -> None:
+async def _end_daemons(components: Components) -> None:
     try:
-        await parts.mps.end_all()
+        await components.mps.end_all()
     except (ControlFailed, OSError) as error:
         _log.warning("an MPS daemon cannot be ended, it keeps the driver in use: %s", error)

@@ -8,9 +8,9 @@ one signal. A part with a failure that it cannot repair ends the process, which 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
 
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.runtime import AgentEnvironment, RebootNode
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.main.wiring import Components
@@ -19,6 +19,7 @@ from tessera.kube.client.client import Client
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NotSupported, NvmlError
+from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ async def run(
     clock: Clock,
     *,
     rng: random.Random | None = None,
-    reboot: Callable[[], Awaitable[None]] | None = None,
+    reboot: RebootNode | None = None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -53,55 +54,65 @@ async def run(
         NvmlError: the cards cannot be listed at all.
         ExceptionGroup: a part failed, and only a fresh start can help.
     """
-    await run_components(
-        Components(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot)
+    environment = AgentEnvironment(
+        options=options, client=client, clock=clock, rng=rng or random.Random(), reboot=reboot, recorders=Recorders()
     )
+    await run_components(Components(environment, hardware, kubelet))
 
 
-async def run_components(parts: Components) -> None:
-    """Runs the parts of an agent until cancelled; raises the errors of :func:`run`."""
+async def run_components(components: Components) -> None:
+    """Runs the components of an agent until cancelled; raises the errors of :func:`run`."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(parts.events.run())
-        group.create_task(parts.following.run())
-        await parts.mirror.start(group)
-        await parts.following.wait_first_read()
-        await parts.take_stock()
-        await _note_holders(parts)
-        group.create_task(_watch_hardware(parts))
-        for part in (parts.layouts, parts.mps, parts.health, parts.teller, parts.memory):
-            group.create_task(part.run(), name=type(part).__name__)
-        while not parts.roles.decided:
-            await parts.changes.wait(parts.changes.count)
-        group.create_task(parts.on_demand.run())
-        group.create_task(parts.shelf.run())
+        group.create_task(components.events.run())
+        group.create_task(components.config.run())
+        await components.mirror.start(group)
+        await components.config.wait_first_read()
+        await components.refresh_inventory()
+        await _assign_used_cards(components)
+        group.create_task(_watch_hardware(components))
+        for each in (
+            components.mig_config,
+            components.mps,
+            components.health,
+            components.node_status,
+            components.memory,
+        ):
+            group.create_task(each.run(), name=type(each).__name__)
+        while not components.ownership.decided:
+            await components.changes.wait(components.changes.count)
+        group.create_task(components.slices.run())
+        group.create_task(components.advertiser.run())
 
 
-async def _note_holders(parts: Components) -> None:
+async def _assign_used_cards(components: Components) -> None:
     """Leaves cards that pods hold on the static side if no file names their owner: their MIG mode must not change."""
-    parents = {each: card.uuid for card in parts.stock.inventory.gpus for each in (card.uuid, *card.mig_attributes)}
-    while any(not parts.roles.is_known(card) for card in parents.values()):
+    ownership = components.ownership
+    gpus = components.inventory_reader.inventory.gpus
+    cards = {device: gpu.uuid for gpu in gpus for device in (gpu.uuid, *gpu.mig_attributes)}
+    while any(not ownership.is_known(card) for card in cards.values()):
         try:
-            held = {parents[uuid] for uuid in await parts.holders.read() if uuid in parents}
+            used = {cards[device] for device in await components.device_users.read() if device in cards}
         except ConnectionError as error:
             _log.warning("nothing is done to the cards before kubelet says which pods hold them: %s", error)
-            await parts.clock.sleep(_KUBELET_PAUSE)
+            await components.clock.sleep(_KUBELET_PAUSE)
             continue
-        parts.roles.assume({card: CardOwner.STATIC for card in held if not parts.roles.is_known(card)})
+        ownership.assume({card: CardOwner.STATIC for card in used if not ownership.is_known(card)})
         return
 
 
-async def _watch_hardware(parts: Components) -> None:
+async def _watch_hardware(components: Components) -> None:
+    """Passes hardware events to the health monitor, and has the card of an event read again."""
     while True:
         try:
-            event = await parts.hardware.wait_event(_EVENT_WAIT)
-            parts.health.hardware_event(event)
+            event = await components.hardware.wait_event(_EVENT_WAIT)
+            components.health.hardware_event(event)
             # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
-                await parts.look_again(event.gpu)
+                await components.reread_card(event.gpu)
         except NotSupported as error:
             _log.warning("hardware events are not watched, a lost card shows at the next probe only: %s", error)
             return
         except NvmlError as error:
             _log.warning("hardware events cannot be watched, again in %.0f s: %s", _EVENT_WAIT, error)
-            parts.health.event_watch_failed(str(error))
-            await parts.clock.sleep(_EVENT_WAIT)
+            components.health.event_watch_failed(str(error))
+            await components.clock.sleep(_EVENT_WAIT)

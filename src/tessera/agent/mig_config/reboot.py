@@ -7,9 +7,9 @@ cordon or drain here: an administrator who allows reboots decides what else runs
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from tessera.agent.base.runtime import RebootNode
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.agent.mig_config.status import CardStatus, LayoutState
@@ -35,7 +35,7 @@ class RebootRequests:
     """Asks for reboots of the node.
 
     Args:
-        reboot: reboots the node; returns or raises OSError soon, the machine goes down after it.
+        reboot: reboots the node.
         node: gives the boot id.
         journal: records reboots.
         users: lists the users of each device.
@@ -45,7 +45,7 @@ class RebootRequests:
 
     def __init__(
         self,
-        reboot: Callable[[], Awaitable[None]],
+        reboot: RebootNode,
         *,
         node: BootIdSource,
         journal: LayoutJournal,

@@ -28,6 +28,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
+from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.inventory.gpu_inventory import GpuInventory
 from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
@@ -96,19 +97,6 @@ class _Written(msgspec.Struct, frozen=True):
     at: float
 
 
-class NodeMirror(Protocol):
-    """The Node as last seen; see :class:`tessera.agent.base.node_objects.ApiMirror`."""
-
-    @property
-    def node_name(self) -> str:
-        """Name of the Node."""
-        ...
-
-    def node(self) -> Node | None:
-        """The Node; ``None`` while there is none."""
-        ...
-
-
 class NodeStatusSource(Protocol):
     """The facts to publish; see :class:`tessera.agent.node_status.report.NodeReport`."""
 
@@ -168,7 +156,7 @@ class NodeStatusPublisher:
         self,
         client: Client,
         *,
-        node: NodeMirror,
+        node: NodeSource,
         source: NodeStatusSource,
         machine: MachineFacts,
         events: EventRecorder,

@@ -29,9 +29,9 @@ class NodeReport:
     Args:
         inventory: the GPUs as last read.
         ownership: the side of the agent that has each GPU.
-        following: the desired configuration.
-        shelf: the resources that are advertised.
-        layouts: the state of the MIG layout.
+        config: the desired configuration.
+        advertiser: the resources that are advertised.
+        mig_config: the state of the MIG layout.
         health: the health of the cards.
         mps: the state of the MPS daemons.
         mig_strategy: how the installation advertises MIG devices.
@@ -42,18 +42,18 @@ class NodeReport:
         *,
         inventory: InventoryReader,
         ownership: CardOwnership,
-        following: ConfigWatcher,
-        shelf: ResourceAdvertiser,
-        layouts: LayoutReconciler,
+        config: ConfigWatcher,
+        advertiser: ResourceAdvertiser,
+        mig_config: LayoutReconciler,
         health: HealthMonitor,
         mps: MpsDaemons,
         mig_strategy: MigStrategy,
     ) -> None:
         self._inventory = inventory
         self._ownership = ownership
-        self._following = following
-        self._shelf = shelf
-        self._layouts = layouts
+        self._config = config
+        self._advertiser = advertiser
+        self._mig_config = mig_config
         self._health = health
         self._mps = mps
         self._mig_strategy = mig_strategy
@@ -74,14 +74,9 @@ class NodeReport:
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if self._ownership.is_leaving(gpu.uuid))
 
     @property
-    def known(self) -> bool:
-        """True once the offer on the static cards is known."""
-        return self._shelf.in_force is not None
-
-    @property
     def sharing(self) -> SharingFacts | None:
         """The sharing in force on the static cards; ``None`` while unknown."""
-        found = self._shelf.in_force
+        found = self._advertiser.in_force
         if found is None:
             return None
         strategy = found.profile.flags.mig_strategy or self._mig_strategy
@@ -90,27 +85,27 @@ class NodeReport:
     @property
     def mig_state(self) -> str:
         """The value of ``nvidia.com/mig.config.state``; empty if no layout is desired."""
-        status = self._layouts.status
+        status = self._mig_config.status
         return status.state.value if status.layout else ""
 
     @property
     def conditions(self) -> Sequence[NodeCondition] | None:
         """All conditions of the Node; ``None`` while unknown."""
-        return list(self._conditions()) if self.known else None
+        return list(self._conditions()) if self._advertiser.in_force is not None else None
 
     def _conditions(self) -> Iterator[NodeCondition]:
-        problem = self._shelf.problem
+        problem = self._advertiser.problem
         yield sharing_condition(
-            self._following.sharing,
-            self._shelf.profile,
-            offer=self._shelf.offer,
+            self._config.sharing,
+            self._advertiser.profile,
+            offer=self._advertiser.offer,
             problem=problem.text if problem is not None else None,
             problem_reason=problem.reason if problem is not None else None,
         )
-        layout = self._layouts.status
-        if layout.layout and (told := layout_condition(layout)) is not None:
-            yield told
+        layout = self._mig_config.status
+        if layout.layout and (condition := layout_condition(layout)) is not None:
+            yield condition
         health = self._health.condition()
         yield NodeCondition(HEALTH, health.status, health.reason, health.message)
-        if (mps := mps_condition(self._mps.summary())) is not None:
-            yield mps
+        if (condition := mps_condition(self._mps.summary())) is not None:
+            yield condition
