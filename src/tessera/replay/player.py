@@ -88,11 +88,11 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "slices": DeciderKind(
         decider="tessera.agent.slices.state_machine:SliceStateMachine",
-        modules=("tessera.agent.slices", "tessera.agent.inventory"),
+        modules=("tessera.agent.slices", "tessera.agent.inventory", "tessera.agent.base"),
     ),
     "mig-config": DeciderKind(
         decider="tessera.agent.mig_config.state_machine:CardStateMachine",
-        modules=("tessera.agent.mig_config", "tessera.agent.inventory", "tessera.mig", _NVML),
+        modules=("tessera.agent.mig_config", "tessera.agent.inventory", "tessera.agent.base", "tessera.mig", _NVML),
     ),
     "health": DeciderKind(
         decider="tessera.agent.health.faults:HealthStateMachine",

@@ -49,10 +49,20 @@ async def accepted(resource_name: str, options: PluginOptions, client: PluginCli
     """Takes every plugin."""
 
 
+class Pods:
+    """The pods of the node."""
+
+    def __init__(self, live: Sequence[Pod]) -> None:
+        self._live = live
+
+    def live_pods(self) -> Sequence[Pod]:
+        return self._live
+
+
 def holders(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
     bus = InProcessKubelet()
     bus.start(accepted, listing)
-    return dict(asyncio.run(DeviceUsers(bus, lambda: live).read()))
+    return dict(asyncio.run(DeviceUsers(bus, Pods(live)).read()))
 
 
 def test_holders_are_told_by_device_with_their_pods_uid() -> None:
@@ -97,4 +107,4 @@ def test_the_ids_of_the_static_side(entry: str, static: bool) -> None:
 
 def test_a_kubelet_that_is_down_is_an_error() -> None:
     with pytest.raises(ConnectionError, match="kubelet is down"):
-        asyncio.run(DeviceUsers(InProcessKubelet(), lambda: ()).read())
+        asyncio.run(DeviceUsers(InProcessKubelet(), Pods(())).read())

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.gpu_inventory import geometry_of
 from tessera.agent.mig_config.events import (
     CallFailed,
-    CallFailure,
     CallSucceeded,
     CardEvent,
     CardGoal,
@@ -97,7 +97,7 @@ class Bench:
     def step(self) -> CardInstruction:
         """One look, one instruction, which is carried out."""
         events, self.events = [*self.events, OwnerRead(self.role), self.seen()], []
-        step = self.machine.react(events, self.now)
+        step = self.machine.handle(events, self.now)
         self.done.append(step)
         self._carry_out(step)
         return step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tessera.agent.inventory.card_ownership import CardOwner
@@ -35,6 +36,8 @@ from tessera.nvml.errors import (
     ResetRequired,
     UnknownNvmlError,
 )
+from tessera.replay.player import DECIDERS, replay
+from tessera.replay.service import Recorders, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -565,3 +568,14 @@ def test_unknown_failures_of_a_destroy_never_skip_the_fence(bench: Benches) -> N
     card.aim({"7g.40gb": 1})
     assert card.settle() == InSync()
     assert any(isinstance(each, DestroyCi) for each in card.done)
+
+
+def test_a_record_with_failed_calls_for_the_whole_card_is_replayed(bench: Benches) -> None:
+    card, recorders = bench(mig=False, passthrough=True), Recorders(2)
+    recorders.attach("mig-config", card.machine, card.uuid)
+    card.cards.fail("reset", NotSupported, times=3)
+    card.aim(SEED)
+    assert card.settle() == InSync()
+    (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in recorders.records()))
+    assert record.skipped
+    assert not [*replay(record, DECIDERS["mig-config"])]

@@ -150,9 +150,7 @@ class Scene:
         self.tasks: list[asyncio.Task[None]] = []
 
     def make_shelf(self) -> ResourceAdvertiser:
-        occupancy = DeviceOccupancy(
-            DeviceUsers(self.seam, self.live), self.changes, self.folder / "given.json", self.clock
-        )
+        occupancy = DeviceOccupancy(DeviceUsers(self.seam, self), self.changes, self.folder / "given.json", self.clock)
         return ResourceAdvertiser(
             served=ServedResources(self.seam, self.changes, self.clock),
             devices=SceneDevices(self),
@@ -180,7 +178,7 @@ class Scene:
             self.health.react(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
             self.changes.notify()
 
-    def live(self) -> Sequence[Pod]:
+    def live_pods(self) -> Sequence[Pod]:
         return [
             Pod(metadata=ObjectMeta(name=name, namespace="default", uid=pod["metadata"]["uid"]))
             for name, pod in self.pods.items()

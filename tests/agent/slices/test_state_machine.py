@@ -2,10 +2,10 @@
 
 import pytest
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
     CallFailed,
-    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -33,7 +33,8 @@ from tessera.agent.slices.events import (
     SliceState,
     WaitUntil,
 )
-from tessera.agent.slices.state_machine import FOREIGN_RECHECK, RETRY_FIRST, SliceStateMachine
+from tessera.agent.slices.slice_table import REFUSED_DELAYS
+from tessera.agent.slices.state_machine import FOREIGN_RECHECK, SliceStateMachine
 from tessera.api.names import PodUid
 
 GPU = "GPU-a"
@@ -338,33 +339,35 @@ def test_a_failed_creation_is_tried_again_after_a_growing_delay() -> None:
     for _ in range(4):
         call = next_instruction(made, GPU, now)
         assert isinstance(call, CreateGpuInstance)
-        made.handle(CallFailed(call, CallFailureKind.REFUSED, "no", now))
+        made.handle(CallFailed(call, CallFailure.REFUSED, "no", now))
         rest = next_instruction(made, GPU, now)
         assert isinstance(rest, WaitUntil)
         assert rest.until is not None
         delays.append(rest.until - now)
         now = rest.until
-    assert delays == pytest.approx([RETRY_FIRST, RETRY_FIRST * 2, RETRY_FIRST * 4, RETRY_FIRST * 8])
+    assert delays == pytest.approx(
+        [REFUSED_DELAYS.first, REFUSED_DELAYS.first * 2, REFUSED_DELAYS.first * 4, REFUSED_DELAYS.first * 8]
+    )
 
 
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down_first() -> None:
     made = book(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=ours(LEFT))
     call = next_instruction(made, GPU, 0.0)
     assert call == CreateComputeInstance(LEFT, 1)
-    made.handle(CallFailed(call, CallFailureKind.REFUSED, "no", 0.0))
+    made.handle(CallFailed(call, CallFailure.REFUSED, "no", 0.0))
     assert next_instruction(made, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == WaitUntil(RETRY_FIRST)
-    assert next_instruction(made, GPU, RETRY_FIRST) == CreateGpuInstance(LEFT, POD)
+    assert next_instruction(made, GPU, 0.0) == WaitUntil(REFUSED_DELAYS.first)
+    assert next_instruction(made, GPU, REFUSED_DELAYS.first) == CreateGpuInstance(LEFT, POD)
     made.handle(card(instance(LEFT, whole=False)))
-    assert next_instruction(made, GPU, RETRY_FIRST) == CreateComputeInstance(LEFT, 1)
+    assert next_instruction(made, GPU, REFUSED_DELAYS.first) == CreateComputeInstance(LEFT, 1)
 
 
 def test_a_slice_in_use_waits_for_its_processes() -> None:
     made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
     call = next_instruction(made, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.handle(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", 0.0))
+    made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
     assert isinstance(next_instruction(made, GPU, 0.0), WaitUntil)
     made.handle(SliceIdle(LEFT))
     assert next_instruction(made, GPU, 0.0) == call
@@ -376,7 +379,7 @@ def test_a_slice_that_stays_in_use_is_told_once() -> None:
     assert isinstance(call, DestroyComputeInstance)
     told = []
     for number in range(10):
-        made.handle(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", float(number)))
+        made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", float(number)))
         told.append(len(reported(made)))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
@@ -390,7 +393,7 @@ def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
     )
     call = next_instruction(made, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.handle(CallFailed(call, CallFailureKind.BUSY, "in use by process 1", 0.0))
+    made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
     assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from tests.support.searching import examples
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
     CallFailed,
-    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -152,7 +152,7 @@ class Node(RuleBasedStateMachine):
         try:
             self.card.do(call, refuse=fault == "refuse")
         except Refused as error:
-            kind = CallFailureKind.BUSY if str(error) == "in use" else CallFailureKind.REFUSED
+            kind = CallFailure.BUSY if str(error) == "in use" else CallFailure.REFUSED
             self.book.handle(CallFailed(call, kind, str(error), self.now))
         if fault == "kill after":
             self._start()

@@ -16,6 +16,7 @@ pauses between them grow.
 import asyncio
 from typing import Protocol
 
+from tessera.agent.base.call_retries import RetryDelays
 from tessera.agent.health.events import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock
@@ -25,12 +26,10 @@ from tessera.nvml.interface import GpuUuid
 
 #: Seconds that a card has to answer. A busy card answers within milliseconds, one whose driver resets it in seconds.
 PROBE_TIMEOUT = 10.0
-#: Seconds from the first attempt to the second; doubled with every further one.
-FIRST_PAUSE = 60.0
-#: Seconds between two attempts at most.
-LONGEST_PAUSE = 3600.0
+#: Delays between two attempts to reset a card.
+RESET_DELAYS = RetryDelays(first=60.0, most=3600.0)
 #: Seconds without an attempt after which a card counts as never reset.
-FORGOTTEN = 4 * LONGEST_PAUSE
+FORGOTTEN = 4 * RESET_DELAYS.most
 
 
 async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -> CardProbed:
@@ -43,7 +42,7 @@ async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = Fal
     """
     try:
         await hardware.memory(gpu)
-        recovery = _known((await hardware.attributes(gpu)).recovery_action)
+        recovery = _parse_recovery((await hardware.attributes(gpu)).recovery_action)
         found = frozenset([each.gi_id for each in await hardware.instances(gpu)]) if instances else None
     except GpuLost as error:
         return CardProbed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
@@ -54,7 +53,7 @@ async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = Fal
     return CardProbed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery, instances=found)
 
 
-def _known(action: int | None) -> RecoveryAction | None:
+def _parse_recovery(action: int | None) -> RecoveryAction | None:
     """The recovery action; ``None`` if the driver gives none, or an action of a later driver that is unknown here."""
     return RecoveryAction(action) if action in set(RecoveryAction) else None
 
@@ -157,7 +156,7 @@ class CardResetter:
         last, count = self._attempts.get(gpu, (now - FORGOTTEN, 0))
         if now - last >= FORGOTTEN:
             count = 0
-        elif now - last < min(FIRST_PAUSE * 2.0 ** (count - 1), LONGEST_PAUSE):
+        elif now - last < RESET_DELAYS.after(count):
             return False
         try:
             if not await self._host.is_unused(gpu):

@@ -6,7 +6,8 @@ ignores devices of slices on demand and of other plugins: a static entry's id is
 or a MIG device, a slice's is ``<gpu uuid>:<profile>:<start>``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -43,25 +44,33 @@ class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
+class PodSource(Protocol):
+    """The pods of one node."""
+
+    def live_pods(self) -> Sequence[Pod]:
+        """The pods that are bound to this node and have not ended."""
+        ...
+
+
 class DeviceUsers:
     """Asks kubelet for the holders of devices.
 
     Args:
         kubelet: the node's kubelet.
-        live: the pods that are bound to this node and have not ended.
+        pods: the pods of the node.
     """
 
-    def __init__(self, kubelet: Kubelet, live: Callable[[], Sequence[Pod]]) -> None:
+    def __init__(self, kubelet: Kubelet, pods: PodSource) -> None:
         self._kubelet = kubelet
-        self._live = live
+        self._pods = pods
 
     def live_pods(self) -> frozenset[PodUid]:
         """The pods that can hold devices; while they are the same, only admissions can change an answer."""
-        return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
+        return frozenset(PodUid(pod.metadata.uid) for pod in self._pods.live_pods())
 
     def may_initialize(self, resource: str) -> bool:
         """True if an init container may have entries of a resource; kubelet does not list init containers."""
-        return any(_initializes_with(resource, pod) for pod in self._live())
+        return any(_initializes_with(resource, pod) for pod in self._pods.live_pods())
 
     async def read(self) -> Mapping[str, tuple[DeviceUser, ...]]:
         """Returns the holders of each card and MIG device, by its UUID; devices without a holder are missing.
@@ -70,22 +79,32 @@ class DeviceUsers:
             ConnectionError: kubelet did not answer.
         """
         listed = await self._kubelet.pod_resources()
-        uids = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in self._live()}
-        held: dict[str, list[DeviceUser]] = {}
-        for pod in listed:
-            uid = uids.get((pod.namespace, pod.name))
-            if uid is not None:
-                for device, holder in _holders(pod, uid):
-                    held.setdefault(device, []).append(holder)
-        return {device: tuple(holders) for device, holders in held.items()}
+        return match_device_users(listed, self._pods.live_pods())
+
+
+def match_device_users(listed: Iterable[PodResources], pods: Iterable[Pod]) -> Mapping[str, tuple[DeviceUser, ...]]:
+    """Returns the holders of each card and MIG device, by its UUID.
+
+    Args:
+        listed: the pods with their devices, as kubelet lists them.
+        pods: the pods that are bound to this node and have not ended; others hold nothing.
+    """
+    uids = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in pods}
+    users: dict[str, list[DeviceUser]] = {}
+    for pod in listed:
+        uid = uids.get((pod.namespace, pod.name))
+        if uid is not None:
+            for device, user in _users(pod, uid):
+                users.setdefault(device, []).append(user)
+    return {device: tuple(each) for device, each in users.items()}
 
 
 def _initializes_with(resource: str, pod: Pod) -> bool:
-    done = any(each.type == "Initialized" and each.status == "True" for each in pod.status.conditions)
-    return not done and any(resource in each.resources.limits for each in pod.spec.init_containers)
+    initialized = any(each.type == "Initialized" and each.status == "True" for each in pod.status.conditions)
+    return not initialized and any(resource in each.resources.limits for each in pod.spec.init_containers)
 
 
-def _holders(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, DeviceUser]]:
+def _users(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, DeviceUser]]:
     for container in pod.containers:
         for (resource, device), ids in _by_device(container.devices).items():
             yield (

@@ -105,7 +105,7 @@ class Components:
         self._drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.mig_config = self._build_mig_config()
         self.slices = self._build_slice_manager()
-        self.device_users = DeviceUsers(kubelet, self.mirror.live_pods)
+        self.device_users = DeviceUsers(kubelet, self.mirror)
         self.advertiser = self._build_advertiser()
         self._drainer.advertiser = self.advertiser
         self.memory = self._build_memory()

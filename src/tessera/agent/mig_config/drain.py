@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tessera.agent.base.node_objects import Blocked, Evictor
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_users import match_device_users
 from tessera.agent.mig_config.events import UserPod
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
@@ -81,7 +81,7 @@ class DeviceDrainer:
             ConnectionError: API server or kubelet did not answer.
         """
         bound = await self._pods.list_bound_pods()
-        listed = await DeviceUsers(self._kubelet, lambda: bound).read()
+        listed = match_device_users(await self._kubelet.pod_resources(), bound)
         users = {
             device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in holders}))
             for device, holders in listed.items()

@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Mapping
-from enum import Enum
 
 import msgspec
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry
@@ -105,17 +105,6 @@ class OwnerRead(msgspec.Struct, frozen=True):
     """The present owner of the card."""
 
     role: CardOwner
-
-
-class CallFailure(Enum):
-    """Reason for a failed call, as far as the next step depends on it."""
-
-    #: A pod or process still uses the card or instance.
-    BUSY = "busy"
-    #: Any other reason.
-    REFUSED = "refused"
-    #: The card must be reset before it works again.
-    NEEDS_RESET = "needs-reset"
 
 
 class CallSucceeded(msgspec.Struct, frozen=True):

@@ -7,11 +7,11 @@ NVML refuses to destroy an instance in use as well, but a process that has just 
 import logging
 from typing import Protocol
 
+from tessera.agent.base.call_retries import CallFailure, RetryDelays
 from tessera.agent.inventory.gpu_inventory import geometry_of
 from tessera.agent.mig_config.events import (
     Call,
     CallFailed,
-    CallFailure,
     CallSucceeded,
     CardRead,
     CardReadFailed,
@@ -24,7 +24,6 @@ from tessera.agent.mig_config.events import (
     SetMigMode,
 )
 from tessera.agent.mig_config.journal import LayoutJournal
-from tessera.agent.mig_config.retry import backoff
 from tessera.clock import Clock
 from tessera.mig.geometry import Geometry
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -33,8 +32,8 @@ from tessera.nvml.interface import GpuInfo, GpuUuid, MigModeResult
 
 _log = logging.getLogger(__name__)
 
-#: First and longest delay in seconds before a card that does not answer is read again.
-UNREADABLE_FIRST, UNREADABLE_MOST = 1.0, 30.0
+#: Delays before a card that does not answer is read again.
+UNREADABLE_DELAYS = RetryDelays(first=1.0, most=30.0)
 
 
 class HardwareListener(Protocol):
@@ -77,7 +76,7 @@ class MigExecutor:
             found = await self._read(uuid)
         except (NvmlError, ValueError) as error:
             failures = self._failed_reads[uuid] = self._failed_reads.get(uuid, 0) + 1
-            delay = backoff(UNREADABLE_FIRST, UNREADABLE_MOST, failures)
+            delay = UNREADABLE_DELAYS.after(failures)
             _log.warning("card %s cannot be read, next attempt in %.0f s: %s", uuid, delay, error)
             return CardReadFailed(str(error), self._clock.monotonic() + delay)
         self._failed_reads.pop(uuid, None)
@@ -95,14 +94,14 @@ class MigExecutor:
             self.journal.save_managed(uuid, managed)
             await self._perform(uuid, call)
         except InUse as error:
-            return self._failed(uuid, call, CallFailure.BUSY, error)
+            return self._failure_event(uuid, call, CallFailure.BUSY, error)
         except ResetRequired as error:
-            return self._failed(uuid, call, CallFailure.NEEDS_RESET, error)
+            return self._failure_event(uuid, call, CallFailure.NEEDS_RESET, error)
         except NotFound as error:
             if not isinstance(call, DestroyCi | DestroyGi):
-                return self._failed(uuid, call, CallFailure.REFUSED, error)
+                return self._failure_event(uuid, call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
-            return self._failed(uuid, call, CallFailure.REFUSED, error)
+            return self._failure_event(uuid, call, CallFailure.REFUSED, error)
         return CallSucceeded(call)
 
     async def _read(self, uuid: GpuUuid) -> CardRead:
@@ -164,7 +163,7 @@ class MigExecutor:
         if users:
             raise InUse(f"card {uuid}: {consequence} while process {', '.join(map(str, users))} computes on it")
 
-    def _failed(self, uuid: GpuUuid, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
+    def _failure_event(self, uuid: GpuUuid, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s on card %s failed: %s", type(call).__name__, uuid, error)
         return CallFailed(call, failure, str(error), self._clock.monotonic())

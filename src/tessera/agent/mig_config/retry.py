@@ -1,18 +1,16 @@
-"""Counts failed calls and evictions of one card, and gives the time at which each is due again. Pure.
+"""Retries of calls and evictions of one card: keys of calls, delays, and when a failure is reported. Pure.
 
-``now`` is an argument everywhere, monotonic seconds.
+:mod:`tessera.agent.base.call_retries` counts the failed calls. ``now`` is an argument everywhere, monotonic seconds.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from enum import Enum
 
 import msgspec
 
+from tessera.agent.base.call_retries import CallFailure, CallRetries, FailedCall, RetryDelays
 from tessera.agent.mig_config.events import (
     Call,
-    CallFailed,
-    CallFailure,
-    CreateCi,
-    DestroyGi,
     EvictionAnswered,
     InstancePlace,
     ReleaseCard,
@@ -22,97 +20,48 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.api.names import PodUid
 
-#: First and longest delay in seconds before a failed call is tried again.
-RETRY_FIRST, RETRY_MOST = 0.5, 60.0
+#: Delays before a failed call is tried again.
+REFUSED_DELAYS = RetryDelays(first=0.5, most=60.0)
 #: The same while a process still uses the card. A process mostly outlives its pod by moments only.
-BUSY_FIRST, BUSY_MOST = 0.1, 5.0
+BUSY_DELAYS = RetryDelays(first=0.1, most=5.0)
 #: Attempts after which a call that keeps failing is reported as a failure; some two seconds.
 FAILURE_ATTEMPTS = 3
 #: Seconds after which an evicted pod that is still there is evicted again; longer than most grace periods.
 EVICT_AGAIN = 60.0
-#: First and longest delay in seconds after a refused eviction.
-REFUSED_FIRST, REFUSED_MOST = 2.0, 60.0
+#: Delays after a refused eviction.
+EVICTION_DELAYS = RetryDelays(first=2.0, most=60.0)
+
+
+class CardCall(Enum):
+    """A call for the card as a whole."""
+
+    SET_MIG_MODE = "set-mig-mode"
+    RESET = "reset"
+
 
 #: Key of a failed call: one place, or the card as a whole.
-CallKey = InstancePlace | type[SetMigMode] | type[Reset]
+CallKey = InstancePlace | CardCall
 
 
-class FailedCall(msgspec.Struct, frozen=True):
-    """A call that failed at a place or for the card as a whole.
-
-    Attributes:
-        attempts: failures in a row.
-        retry_at: time at which the next attempt is due.
-        text: why the call failed, for people.
-        failure: the kind of failure.
-        discard: true if a compute instance could not be created, so that its GPU instance must be destroyed.
-    """
-
-    attempts: int
-    retry_at: float
-    text: str
-    failure: CallFailure
-    discard: bool = False
-
-    def is_failure(self, *, in_use: bool) -> bool:
-        """True if the call must be reported as a failure now. A busy device is no failure while its users are known."""
-        return self.attempts >= FAILURE_ATTEMPTS and not (in_use and self.failure is CallFailure.BUSY)
+def call_retries() -> CallRetries[CallKey]:
+    """Retries of the calls of one card, none failed."""
+    return CallRetries(refused=REFUSED_DELAYS, busy=BUSY_DELAYS)
 
 
-class CallRetries:
-    """The failed calls of one card."""
+def call_key(call: Call) -> CallKey:
+    """The key of a call."""
+    match call:
+        case SetMigMode():
+            return CardCall.SET_MIG_MODE
+        case Reset():
+            return CardCall.RESET
+        case _:
+            return call.place
 
-    def __init__(self) -> None:
-        #: Failures by place or kind of call. Each call is still to be made; :meth:`prune` drops the others.
-        self._failed: dict[CallKey, FailedCall] = {}
 
-    def record(self, event: CallFailed) -> None:
-        """Counts a failed call."""
-        key = _key(event.call)
-        if key is None:
-            return
-        before = self._failed.get(key)
-        attempts = before.attempts + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if event.failure is CallFailure.BUSY else (RETRY_FIRST, RETRY_MOST)
-        still_there = bool(before and before.discard and not isinstance(event.call, DestroyGi))
-        discard = isinstance(event.call, CreateCi) or still_there
-        retry_at = event.now + backoff(first, most, attempts)
-        self._failed[key] = FailedCall(attempts, retry_at, event.text, event.failure, discard)
-
-    def allows(self, call: Call | ReleaseCard, now: float) -> bool:
-        """True if a call may be made now."""
-        key = _key(call)
-        return key is None or key not in self._failed or self._failed[key].retry_at <= now
-
-    def must_discard(self, place: InstancePlace) -> bool:
-        """True if the GPU instance at a place must go because its compute instance could not be created."""
-        return place in self._failed and self._failed[place].discard
-
-    def most_attempted(self) -> tuple[CallKey, FailedCall] | None:
-        """The call that failed most often in a row."""
-        return max(self._failed.items(), key=lambda item: item[1].attempts, default=None)
-
-    def retry_times(self) -> Iterator[float]:
-        """The times at which the next attempts are due."""
-        return (each.retry_at for each in self._failed.values())
-
-    def prune(self, open_places: frozenset[InstancePlace] | None, present: frozenset[InstancePlace]) -> None:
-        """Drops the failed calls of places that are finished.
-
-        Args:
-            open_places: places with work left to do; ``None`` to keep all, since a call that failed before a reset
-                may fail after it.
-            present: places with an instance. A GPU instance that is gone need not be discarded.
-        """
-        self._failed = {
-            key: failed if key in present else msgspec.structs.replace(failed, discard=False)
-            for key, failed in self._failed.items()
-            if open_places is None or key in open_places
-        }
-
-    def clear(self) -> None:
-        """Forgets all failures, so that everything is tried at once."""
-        self._failed.clear()
+def is_reported(failed: FailedCall, *, in_use: bool) -> bool:
+    """True if a call must be reported as a failure now. A busy device is no failure while its users are known."""
+    return failed.attempts >= FAILURE_ATTEMPTS and not (in_use and failed.failure is CallFailure.BUSY)
 
 
 class _EvictionAttempt(msgspec.Struct, frozen=True):
@@ -134,7 +83,7 @@ class EvictionRetries:
         """Counts an answer of the API server."""
         before = self._attempts.get(event.pod)
         refusals = 0 if event.refusal is None else (before.refusals if before else 0) + 1
-        wait = EVICT_AGAIN if event.refusal is None else backoff(REFUSED_FIRST, REFUSED_MOST, refusals)
+        wait = EVICT_AGAIN if event.refusal is None else EVICTION_DELAYS.after(refusals)
         self._attempts[event.pod] = _EvictionAttempt(refusals, event.now + wait, event.refusal)
 
     def prune(self, pods: Collection[PodUid]) -> None:
@@ -145,10 +94,13 @@ class EvictionRetries:
         """Forgets all evictions."""
         self._attempts.clear()
 
-    def due(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
+    def due_pods(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
         """The pods to evict now. A pod that kubelet is just admitting is still unknown and cannot be evicted."""
-        asked = self._attempts
-        return tuple(each for each in users if each.pod and (each.pod not in asked or asked[each.pod].retry_at <= now))
+        return tuple(each for each in users if each.pod and self._is_due(each.pod, now))
+
+    def _is_due(self, pod: PodUid, now: float) -> bool:
+        attempt = self._attempts.get(pod)
+        return attempt is None or attempt.retry_at <= now
 
     def retry_times(self) -> Iterator[float]:
         """The times at which the next evictions are due."""
@@ -168,14 +120,3 @@ def describe_call(call: Call | ReleaseCard) -> str:
     if not isinstance(call, SetMigMode | Reset | ReleaseCard):
         where = f" of {call.place.profile} at {call.place.start}"
     return f"{type(call).__name__}{where}"
-
-
-def backoff(first: float, most: float, attempts: int) -> float:
-    """The delay after so many attempts in seconds: ``first``, doubled with each further attempt, at most ``most``."""
-    return min(most, first * 2.0 ** min(attempts - 1, 16))
-
-
-def _key(call: Call | ReleaseCard) -> CallKey | None:
-    if isinstance(call, SetMigMode | Reset):
-        return type(call)
-    return None if isinstance(call, ReleaseCard) else call.place

@@ -19,12 +19,12 @@ The state machine knows no clock (``now`` is an argument, monotonic seconds), no
 
 from collections.abc import Iterable, Iterator
 
+from tessera.agent.base.call_retries import CallFailure, FailedCall
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.diff import CardDiff, CardUsage, DiffImpossible, diff_card, place_of
 from tessera.agent.mig_config.events import (
     Call,
     CallFailed,
-    CallFailure,
     CallSucceeded,
     CardEvent,
     CardGoal,
@@ -54,16 +54,15 @@ from tessera.agent.mig_config.events import (
     Wait,
 )
 from tessera.agent.mig_config.retry import (
-    BUSY_FIRST,
-    BUSY_MOST,
-    RETRY_FIRST,
-    RETRY_MOST,
+    BUSY_DELAYS,
+    REFUSED_DELAYS,
     CallKey,
-    CallRetries,
+    CardCall,
     EvictionRetries,
-    FailedCall,
-    backoff,
+    call_key,
+    call_retries,
     describe_call,
+    is_reported,
 )
 from tessera.nvml.interface import GpuInstance
 from tessera.replay.recorder import Decider
@@ -110,7 +109,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         #: The users of each device. ``None`` if they were not listed since the fence was set or time passed.
         self._users: UsersListed | UsersUnknown | None = None
         #: Calls that failed and are still to be made.
-        self._calls_failed = CallRetries()
+        self._retries = call_retries()
         #: Requested evictions of pods that still hold a device.
         self._evictions = EvictionRetries()
         #: True if a failed call showed that the card must be reset; false again after a reset or a new goal.
@@ -169,12 +168,19 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         """Forgets all delays when the goal changes: a new goal is tried at once."""
         if goal != self._goal:
             self._goal = goal
-            self._calls_failed.clear()
+            self._retries.clear()
             self._evictions.clear()
             self._needs_reset = False
 
     def _record_failure(self, event: CallFailed) -> None:
-        self._calls_failed.record(event)
+        self._retries.record(
+            call_key(event.call),
+            event.failure,
+            event.text,
+            event.now,
+            half_made=isinstance(event.call, CreateCi),
+            undo_failed=isinstance(event.call, DestroyGi),
+        )
         self._last_success = None
         # After SetMigMode the mode is pending, which the next reading shows.
         if event.failure is CallFailure.NEEDS_RESET and not isinstance(event.call, SetMigMode):
@@ -192,7 +198,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             return self._unfenced(Wait(None, "CardsInUse", text))
         match self._card:
             case None:
-                return Wait(now + BUSY_FIRST, "Starting", f"{self.name}: has not been read yet")
+                return Wait(now + BUSY_DELAYS.first, "Starting", f"{self.name}: has not been read yet")
             case CardReadFailed():
                 return Wait(self._card.retry, "NvmlFailed", f"{self.name}: {self._card.text}", failed=True)
             case card:
@@ -203,7 +209,9 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._managed &= frozenset(map(place_of, card.instances))
         diff = diff_card(goal, card, usage, self._managed, needs_reset=self._needs_reset)
         if isinstance(diff, DiffImpossible):
-            return self._unfenced(Wait(now + RETRY_MOST, diff.reason, f"{self.name}: {diff.text}", failed=True))
+            return self._unfenced(
+                Wait(now + REFUSED_DELAYS.most, diff.reason, f"{self.name}: {diff.text}", failed=True)
+            )
         if diff.is_empty:
             self._last_success = None
             self._learn(diff, card, goal)
@@ -225,7 +233,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             if call == self._last_success:
                 text = f"{describe_call(call)} succeeded and changed nothing"
                 self._record_failure(CallFailed(call, CallFailure.REFUSED, text, now))
-            if self._calls_failed.allows(call, now):
+            if isinstance(call, ReleaseCard) or self._retries.is_due(call_key(call), now):
                 if isinstance(call, CreateGi):
                     self._managed |= {call.place}
                 return call
@@ -237,7 +245,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         """Every call that could be made now, in the order of rule 2."""
         yield from (_destroy(each) for each in diff.destroy if not usage.uses_instance(each))
         for each in diff.complete:
-            if self._calls_failed.must_discard(place_of(each)):
+            if self._retries.can_undo(place_of(each)):
                 yield DestroyGi(place_of(each), each.gi_id)
             elif diff.geometry is not None:
                 index = diff.geometry.profile(each.profile).ci_profile_index
@@ -250,12 +258,12 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     def _wait_or_evict(self, diff: CardDiff, card: CardRead, usage: CardUsage, now: float) -> CardInstruction:
         """No call can be made now: evict, request a reboot, or wait for users and retries."""
         users, pids = self._blocking_users(diff, card, usage), self._blocking_processes(diff, card)
-        if self._may_evict and (due := self._evictions.due(users, now)):
-            return EvictUsers(due)
+        if self._may_evict and (pods := self._evictions.due_pods(users, now)):
+            return EvictUsers(pods)
         until = self._next_look(users, pids, now)
         in_use = bool(users or pids)
-        worst = self._calls_failed.most_attempted()
-        if worst is not None and worst[1].is_failure(in_use=in_use):
+        worst = self._retries.most_attempted()
+        if worst is not None and is_reported(worst[1], in_use=in_use):
             return self._report_failure(*worst, until)
         if in_use:
             return Wait(until, "CardsInUse", self._describe_blockers(users, pids))
@@ -263,17 +271,17 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     def _next_look(self, users: list[UserPod], pids: list[int], now: float) -> float:
         """Time of the next decision: the next retry or eviction, or after a pause. The end of a pod is an event."""
-        until = [*self._calls_failed.retry_times()]
+        until = [at for _, at in self._retries.retry_times()]
         self._waits_for_processes = 0 if users else self._waits_for_processes + 1
         if users:
             until += [now + HELD_RECHECK, *self._evictions.retry_times()]
         elif pids:
-            until.append(now + backoff(BUSY_FIRST, BUSY_MOST, self._waits_for_processes))
-        return min((each for each in until if each > now), default=now + RETRY_FIRST)
+            until.append(now + BUSY_DELAYS.after(self._waits_for_processes))
+        return min((each for each in until if each > now), default=now + REFUSED_DELAYS.first)
 
     def _report_failure(self, key: CallKey, failed: FailedCall, until: float) -> CardInstruction:
-        for_mode = key is SetMigMode and failed.failure is not CallFailure.REFUSED
-        if for_mode or key is Reset:
+        for_mode = key is CardCall.SET_MIG_MODE and failed.failure is not CallFailure.REFUSED
+        if for_mode or key is CardCall.RESET:
             text = f"{self.name}: it needs a reset, which is not possible: {failed.text}"
             if self._may_reboot:
                 return RequestReboot(text, until)
@@ -296,7 +304,12 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         if goal.role is CardOwner.STATIC:
             self._managed |= frozenset(map(place_of, diff.keep))
         for_mode = isinstance(diff.final_call, SetMigMode | Reset)
-        self._calls_failed.prune(None if for_mode else diff.places(), frozenset(map(place_of, card.instances)))
+        present = frozenset(map(place_of, card.instances))
+        for key in self._retries.failed_keys():
+            if not for_mode and key not in diff.places():
+                self._retries.drop(key)
+            elif key not in present:
+                self._retries.clear_half_made(key)
 
     def _blocking_users(self, diff: CardDiff, card: CardRead, usage: CardUsage) -> list[UserPod]:
         touched = card.instances if diff.needs_whole_card else diff.to_vacate()

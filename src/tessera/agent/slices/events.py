@@ -8,6 +8,7 @@ from enum import Enum
 
 import msgspec
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.names import PodUid
 
@@ -187,18 +188,11 @@ GpuCall = CreateGpuInstance | CreateComputeInstance | DestroyComputeInstance | D
 SliceInstruction = GpuCall | WaitUntil | ReportProblem | RemoveCdiFiles | SaveJournal
 
 
-class CallFailureKind(Enum):
-    """Reason for a failed call: a process uses the slice, or another reason."""
-
-    BUSY = "busy"
-    REFUSED = "refused"
-
-
 class CallFailed(msgspec.Struct, frozen=True):
     """A call failed at ``now`` (monotonic seconds); ``text`` is for the user."""
 
     call: GpuCall
-    failure: CallFailureKind
+    failure: CallFailure
     text: str
     now: float
 

@@ -8,12 +8,12 @@ compute instance only if NVML lists no process on it; NVML refuses as well, but 
 import asyncio
 import logging
 
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition, spelled
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import (
     CallFailed,
-    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -122,15 +122,15 @@ class SliceExecutor:
             self._journal.save(self._machine.table.journal())
             await self._do(call)
         except (GpuLost, ResetRequired) as error:
-            self._failed(call, CallFailureKind.REFUSED, error)
+            self._report_failure(call, CallFailure.REFUSED, error)
         except InUse as error:
-            self._failed(call, CallFailureKind.BUSY, error)
+            self._report_failure(call, CallFailure.BUSY, error)
             self._watch_for_idle(call)
         except NotFound as error:
             if isinstance(call, CreateGpuInstance | CreateComputeInstance):
-                self._failed(call, CallFailureKind.REFUSED, error)
+                self._report_failure(call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
-            self._failed(call, CallFailureKind.REFUSED, error)
+            self._report_failure(call, CallFailure.REFUSED, error)
         else:
             self._metrics.observe_call(type(call).__name__, self._clock.monotonic() - began)
         await self.read()
@@ -152,8 +152,8 @@ class SliceExecutor:
             case DestroyGpuInstance():
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
 
-    def _failed(self, call: GpuCall, failure: CallFailureKind, error: Exception) -> None:
-        level = logging.INFO if failure is CallFailureKind.BUSY else logging.WARNING
+    def _report_failure(self, call: GpuCall, failure: CallFailure, error: Exception) -> None:
+        level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
         self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
         self._machine.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))

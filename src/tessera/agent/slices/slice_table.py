@@ -14,15 +14,13 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tessera.agent.base.call_retries import CallRetries, RetryDelays
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
-    DestroyGpuInstance,
-    GpuCall,
     ObservedInstance,
     ReportProblem,
     SliceJournal,
@@ -47,24 +45,10 @@ class ObservedGpu:
         self.blocked = False
 
 
-class CallBackoff(msgspec.Struct, frozen=True):
-    """Failed calls at one position.
-
-    Attributes:
-        tries: failures in a row.
-        until: no call before this time, monotonic seconds.
-        undo: true if a compute instance could not be made, so its GPU instance must go first.
-        stuck: true if destroying that GPU instance failed as well.
-    """
-
-    tries: int
-    until: float
-    undo: bool = False
-    stuck: bool = False
-
-    def allows(self, call: GpuCall, now: float) -> bool:
-        """True if a call may be made now. Undoing a half-made slice waits only if the undoing itself failed."""
-        return self.until <= now or (self.undo and not self.stuck and isinstance(call, DestroyGpuInstance))
+#: Delays before a failed call is tried again.
+REFUSED_DELAYS = RetryDelays(first=0.2, most=30.0)
+#: The same while a process still uses a slice: the pod has ended, so the process will end within moments.
+BUSY_DELAYS = RetryDelays(first=0.1, most=5.0)
 
 
 class SliceTable:
@@ -96,8 +80,8 @@ class SliceTable:
         self.pods: dict[PodUid, bool] = {}
         #: The GPUs that are cut on demand, by UUID. One that was never read has no entry.
         self.gpus: dict[str, ObservedGpu] = {}
-        #: Failed calls by position, since the position last was in the state that its owner wants.
-        self.backoffs: dict[SlicePosition, CallBackoff] = {}
+        #: Failed calls by position, since the position last was in the state that its owner needs.
+        self.retries: CallRetries[SlicePosition] = CallRetries(refused=REFUSED_DELAYS, busy=BUSY_DELAYS)
         #: By pod, the last problem that was reported; gone when the pod is released.
         self.last_problems: dict[PodUid, ReportProblem] = {}
 

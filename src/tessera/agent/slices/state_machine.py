@@ -27,12 +27,10 @@ The machine knows no clock (``now`` is part of an event), no NVML, no API and no
 
 from collections.abc import Iterator
 
-import msgspec
-
+from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
     CallFailed,
-    CallFailureKind,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -61,16 +59,12 @@ from tessera.agent.slices.events import (
     SliceResult,
     WaitUntil,
 )
-from tessera.agent.slices.slice_table import CallBackoff, ObservedGpu, SliceTable
+from tessera.agent.slices.slice_table import ObservedGpu, SliceTable
 from tessera.api.names import PodUid
 from tessera.replay.recorder import Decider
 
-#: First and longest delay in seconds before a failed call is tried again.
-RETRY_FIRST, RETRY_MOST = 0.2, 30.0
-#: The same while a process still uses a slice: the pod has ended, so the process will end within moments.
-BUSY_FIRST, BUSY_MOST = 0.1, 5.0
-#: Tries until an event reports a slice in use, about three seconds: processes end a little after their pod.
-BUSY_TOLD = 6
+#: Attempts after which an Event reports a slice in use, about three seconds: processes end a little after their pod.
+BUSY_REPORT_ATTEMPTS = 6
 #: Seconds until a card is read again if a foreign instance is in the way; NVML has no event for its end.
 FOREIGN_RECHECK = 10.0
 
@@ -138,9 +132,9 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             case GpuReleased():
                 self.table.gpus.pop(event.gpu, None)
             case CallFailed():
-                self._back_off(event)
+                self._record_failure(event)
             case SliceIdle():
-                self._retry_now(event.position)
+                self.table.retries.retry_now(event.position)
             case DevicesBound():
                 self.table.bindings[event.pod] = dict(event.bindings)
                 return
@@ -162,11 +156,11 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         card = self.table.gpus.setdefault(event.gpu, ObservedGpu())
         card.starts, card.retry = event.starts, None
         card.instances = {made.position: made for made in event.instances}
-        for position, trouble in [item for item in self.table.backoffs.items() if item[0].gpu == event.gpu]:
-            if self._is_settled(position):
-                del self.table.backoffs[position]
-            elif position not in card.instances:
-                self.table.backoffs[position] = msgspec.structs.replace(trouble, undo=False, stuck=False)
+        for position in self.table.retries.failed_keys():
+            if position.gpu == event.gpu and self._is_settled(position):
+                self.table.retries.drop(position)
+            elif position.gpu == event.gpu and position not in card.instances:
+                self.table.retries.clear_half_made(position)
 
     def _is_settled(self, position: SlicePosition) -> bool:
         """True if a position is in the state that its owner wants, so that earlier failures there no longer matter."""
@@ -176,18 +170,20 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             return made is None
         return made is not None and bool(made.computes)
 
-    def _back_off(self, event: CallFailed) -> None:
-        position = event.call.position
-        before = self.table.backoffs.get(position)
-        tries = before.tries + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if event.failure is CallFailureKind.BUSY else (RETRY_FIRST, RETRY_MOST)
-        until = event.now + min(most, first * 2 ** min(tries - 1, 16))
-        undo = isinstance(event.call, CreateComputeInstance) or bool(before and before.undo)
-        self.table.backoffs[position] = CallBackoff(tries, until, undo, isinstance(event.call, DestroyGpuInstance))
+    def _record_failure(self, event: CallFailed) -> None:
+        position, call = event.call.position, event.call
+        failed = self.table.retries.record(
+            position,
+            event.failure,
+            event.text,
+            event.now,
+            half_made=isinstance(call, CreateComputeInstance),
+            undo_failed=isinstance(call, DestroyGpuInstance),
+        )
         owner = self.table.owners.get(position)
-        if owner is not None and event.failure is CallFailureKind.REFUSED:
+        if owner is not None and event.failure is CallFailure.REFUSED:
             self._report(owner, "SliceFailed", event.text)
-        elif owner is not None and tries >= BUSY_TOLD:
+        elif owner is not None and failed.attempts >= BUSY_REPORT_ATTEMPTS:
             self._report(owner, "SliceInUse", event.text)
 
     def _adopt(self) -> None:
@@ -251,12 +247,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
     def _retry_pod_now(self, pod: PodUid) -> None:
         """Tries a pod's slices again at once: a process that kept them in use may have ended with the pod."""
         for position in self.table.positions_of(pod):
-            self._retry_now(position)
-
-    def _retry_now(self, position: SlicePosition) -> None:
-        trouble = self.table.backoffs.get(position)
-        if trouble is not None:
-            self.table.backoffs[position] = msgspec.structs.replace(trouble, tries=0, until=0.0)
+            self.table.retries.retry_now(position)
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -269,25 +260,29 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             return WaitUntil(card.retry)
         self._drop_ownership(gpu, card)
         card.blocked = False
-        for call in self._due_calls(gpu, card):
-            trouble = self.table.backoffs.get(call.position)
-            if trouble is None or trouble.allows(call, now):
+        for call in self._needed_calls(gpu, card):
+            if self._is_due(call, now):
                 if isinstance(call, CreateGpuInstance):
                     self.table.owners[call.position] = call.pod
                 return call
-        waits = [t.until for p, t in self.table.backoffs.items() if p.gpu == gpu and t.until > now]
+        waits = [at for position, at in self.table.retries.retry_times() if position.gpu == gpu and at > now]
         if card.blocked:
             waits.append(now + FOREIGN_RECHECK)
         return WaitUntil(min(waits) if waits else None)
 
-    def _due_calls(self, gpu: str, card: ObservedGpu) -> Iterator[GpuCall]:
+    def _is_due(self, call: GpuCall, now: float) -> bool:
+        """True if a call may be made now. A half-made slice is undone at once, unless an attempt has just failed."""
+        retries = self.table.retries
+        can_undo = isinstance(call, DestroyGpuInstance) and retries.can_undo(call.position)
+        return can_undo or retries.is_due(call.position, now)
+
+    def _needed_calls(self, gpu: str, card: ObservedGpu) -> Iterator[GpuCall]:
         """Every call that the GPU still needs, in the order of rule 5."""
         ours = [(p, made, self.table.owners[p]) for p, made in card.instances.items() if p in self.table.owners]
         yield from (self._destroy(made) for p, made, pod in ours if not self._keeps(pod, p))
         for position, made, pod in ours:
             if self._keeps(pod, position) and not made.computes:
-                trouble = self.table.backoffs.get(position)
-                if trouble is not None and trouble.undo:
+                if self.table.retries.is_half_made(position):
                     yield DestroyGpuInstance(position, made.gi_id)
                 else:
                     yield CreateComputeInstance(position, made.gi_id)
@@ -330,7 +325,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         ]
         for position in gone:
             del self.table.owners[position]
-            self.table.backoffs.pop(position, None)
+            self.table.retries.drop(position)
 
     def _wanted(self, gpu: str) -> Iterator[tuple[SlicePromise, PromisedSlice]]:
         for pod, promise in self.table.promises.items():
