@@ -196,7 +196,9 @@ class Node:
             config=self,
             inventory=self.stocktaker,
             ownership=self.roles,
-            executor=MigExecutor(self.hardware, journal=journal, listener=self, clock=self.clock),
+            executor=MigExecutor(
+                self.hardware, inventory=self.stocktaker, journal=journal, listener=self, clock=self.clock
+            ),
             users=users,
             reboots=reboots,
             changes=self.changes,

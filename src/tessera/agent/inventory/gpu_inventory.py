@@ -17,8 +17,8 @@ from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance
+from tessera.nvml.errors import GpuLost, NotFound, NvmlError
+from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +60,19 @@ class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
         return next((card for card in self.gpus if card.uuid == uuid), None)
 
 
+class CardReading(msgspec.Struct, frozen=True):
+    """One GPU as it is now: basic facts, profiles (``None`` while MIG mode is off), GPU instances."""
+
+    info: GpuInfo
+    geometry: Geometry | None
+    instances: tuple[GpuInstance, ...]
+
+
 class InventoryReader:
     """Reads the GPUs on request and keeps the last reading.
+
+    The executors of slices and of MIG layouts read their GPU through it before each decision. A health probe is a call
+    of its own: its answer is the point, not the values.
 
     Args:
         hardware: the node's GPUs.
@@ -71,12 +82,14 @@ class InventoryReader:
     def __init__(self, hardware: AsyncNvml, changes: ChangeNotifier) -> None:
         self._hardware = hardware
         self._changes = changes
-        self._stock = GpuInventory()
+        self._inventory = GpuInventory()
+        #: Tables of the GPUs in MIG mode that :meth:`read_card` has read; a table changes with the driver only.
+        self._geometries: dict[GpuUuid, Geometry] = {}
 
     @property
     def inventory(self) -> GpuInventory:
         """The last reading; no GPUs before the first :meth:`refresh`."""
-        return self._stock
+        return self._inventory
 
     async def refresh(self) -> GpuInventory:
         """Reads every GPU again.
@@ -85,10 +98,37 @@ class InventoryReader:
             NvmlError: the cards cannot be listed; the last reading is kept.
         """
         found = await read_gpu_inventory(self._hardware)
-        if found != self._stock:
-            self._stock = found
+        if found != self._inventory:
+            self._inventory = found
             self._changes.notify()
         return found
+
+    async def read_card(self, uuid: GpuUuid) -> CardReading:
+        """Reads one GPU now. The kept reading stays as it is until :meth:`refresh`.
+
+        Raises:
+            NvmlError: the GPU is lost, is no longer listed, or does not answer.
+            ValueError: a profile of the GPU has an invalid name.
+        """
+        info = next((each for each in await self._hardware.devices() if each.uuid == uuid), None)
+        if info is None:
+            raise NotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
+        if info.lost:
+            raise GpuLost(f"card {uuid}")
+        if not info.mig_enabled:
+            self._geometries.pop(uuid, None)
+            return CardReading(info, None, ())
+        if uuid not in self._geometries:
+            self._geometries[uuid] = geometry_of(info, await self._hardware.gi_profiles(uuid))
+        return CardReading(info, self._geometries[uuid], await self.read_instances(uuid))
+
+    async def read_instances(self, uuid: GpuUuid) -> tuple[GpuInstance, ...]:
+        """Reads the GPU instances of one GPU now.
+
+        Raises:
+            NvmlError: the GPU does not answer.
+        """
+        return tuple(await self._hardware.instances(uuid))
 
 
 async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
@@ -135,14 +175,14 @@ async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
 async def _read_geometry(hardware: AsyncNvml, info: GpuInfo) -> tuple[Geometry | None, str]:
     """The profiles of a GPU, and why those of a GPU in MIG mode cannot be read."""
     if info.lost or not info.mig_enabled:
-        return _known_geometry(info), ""
+        return _geometry_of_model(info), ""
     try:
         return geometry_of(info, await hardware.gi_profiles(info.uuid)), ""
     except (NvmlError, ValueError) as error:
-        return _known_geometry(info), str(error)
+        return _geometry_of_model(info), str(error)
 
 
-def _known_geometry(info: GpuInfo) -> Geometry | None:
+def _geometry_of_model(info: GpuInfo) -> Geometry | None:
     model = model_by_product(info.name) if info.mig_capable else None
     return None if model is None else model.table
 

@@ -8,7 +8,7 @@ import logging
 from typing import Protocol
 
 from tessera.agent.base.call_retries import CallFailure, RetryDelays
-from tessera.agent.inventory.gpu_inventory import geometry_of
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.events import (
     Call,
     CallFailed,
@@ -25,10 +25,9 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.clock import Clock
-from tessera.mig.geometry import Geometry
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
-from tessera.nvml.interface import GpuInfo, GpuUuid, MigModeResult
+from tessera.nvml.errors import InUse, NotFound, NvmlError, ResetRequired
+from tessera.nvml.interface import GpuUuid, MigModeResult
 
 _log = logging.getLogger(__name__)
 
@@ -53,20 +52,26 @@ class MigExecutor:
 
     Args:
         hardware: the node's cards.
+        inventory: reads a card.
         journal: saved before every call.
         listener: learns of resets and of destroyed GPU instances.
         clock: the time.
     """
 
     def __init__(
-        self, hardware: AsyncNvml, *, journal: LayoutJournal, listener: HardwareListener, clock: Clock
+        self,
+        hardware: AsyncNvml,
+        *,
+        inventory: InventoryReader,
+        journal: LayoutJournal,
+        listener: HardwareListener,
+        clock: Clock,
     ) -> None:
         self.journal = journal
         self._hardware = hardware
+        self._inventory = inventory
         self._listener = listener
         self._clock = clock
-        #: Tables of cards, read once; only of cards whose MIG mode is on.
-        self._geometries: dict[GpuUuid, Geometry] = {}
         #: Failed readings in a row, by card; a card that answers has no entry.
         self._failed_reads: dict[GpuUuid, int] = {}
 
@@ -105,29 +110,17 @@ class MigExecutor:
         return CallSucceeded(call)
 
     async def _read(self, uuid: GpuUuid) -> CardRead:
-        info = await self._info(uuid)
-        if info.lost:
-            raise GpuLost(f"card {uuid}")
+        card = await self._inventory.read_card(uuid)
         processes: dict[int | None, list[int]] = {}
         for each in await self._hardware.processes(uuid):
             processes.setdefault(each.gi_id, []).append(each.pid)
-        if not info.mig_enabled:
-            self._geometries.pop(uuid, None)
-        elif uuid not in self._geometries:
-            self._geometries[uuid] = geometry_of(info, await self._hardware.gi_profiles(uuid))
         return CardRead(
-            mig_enabled=info.mig_enabled,
-            mig_pending=info.mig_pending,
-            geometry=self._geometries.get(uuid),
-            instances=tuple(await self._hardware.instances(uuid)) if info.mig_enabled else (),
+            mig_enabled=card.info.mig_enabled,
+            mig_pending=card.info.mig_pending,
+            geometry=card.geometry,
+            instances=card.instances,
             processes={gi_id: tuple(pids) for gi_id, pids in processes.items()},
         )
-
-    async def _info(self, uuid: GpuUuid) -> GpuInfo:
-        for info in await self._hardware.devices():
-            if info.uuid == uuid:
-                return info
-        raise NotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
 
     async def _perform(self, uuid: GpuUuid, call: Call) -> None:
         hardware = self._hardware

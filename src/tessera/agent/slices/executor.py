@@ -10,6 +10,7 @@ import logging
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SlicePosition, spelled
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import (
@@ -47,6 +48,7 @@ class SliceExecutor:
         machine: decides; gets an event after every call.
         journal: written before every call. No call is made if that fails.
         hardware: changes the GPU.
+        inventory: reads the GPU.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class SliceExecutor:
         machine: SliceStateMachine,
         journal: SliceJournalFile,
         hardware: AsyncNvml,
+        inventory: InventoryReader,
     ) -> None:
         self._card = gpu
         self._machine = machine
         self._journal = journal
         self._hardware = hardware
+        self._inventory = inventory
         self._changes = runtime.changes
         self._clock = runtime.clock
         self._metrics = runtime.metrics
@@ -99,7 +103,7 @@ class SliceExecutor:
         """Reads the GPU and passes the reading to the machine."""
         self._stale = False
         try:
-            instances = await self._hardware.instances(self._card.info.uuid)
+            instances = await self._inventory.read_instances(self._card.info.uuid)
         except NvmlError as error:
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
             self._machine.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))

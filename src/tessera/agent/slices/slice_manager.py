@@ -254,7 +254,12 @@ class SliceManager:
         for card in inventory.gpus:
             if card.uuid not in self._workers:
                 worker = SliceExecutor(
-                    card, self._runtime, machine=self._machine, journal=self._journal, hardware=self._hardware
+                    card,
+                    self._runtime,
+                    machine=self._machine,
+                    journal=self._journal,
+                    hardware=self._hardware,
+                    inventory=self._reader,
                 )
                 await worker.read()
                 self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
