@@ -26,7 +26,7 @@ def test_a_card_changes_hands_only_when_the_side_that_has_it_lets_go(tmp_path: P
     roles.set_desired({A: ON_DEMAND})
     assert roles.owner(A) is STATIC
     assert roles.is_leaving(A)
-    roles.hand_over(A)
+    roles.transfer(A)
     assert roles.owner(A) is ON_DEMAND
     assert not roles.is_leaving(A)
 
@@ -77,7 +77,7 @@ def test_a_card_always_has_one_owner_who_changes_by_letting_go_alone(
         owner = owner or wanted
         assert roles.owner(A) is owner
         if goes:
-            roles.hand_over(A)
+            roles.transfer(A)
             owner = wanted
         assert len(roles.on_demand_gpus() & {A}) + len(roles.static_gpus() & {A}) == 1
         assert CardOwnership(folder / "roles.json").owner(A) is owner

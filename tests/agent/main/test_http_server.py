@@ -33,9 +33,9 @@ async def answers(metrics: Metrics, unready: str, *paths: str) -> list[tuple[int
     port = free_port()
     server = asyncio.create_task(serve_http(port, Agent(metrics, unready)))
     got = []
-    async with aiohttp.ClientSession() as session:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         for path in paths:
-            for _ in range(1000):
+            while True:
                 try:
                     async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
                         got.append((answer.status, await answer.text()))

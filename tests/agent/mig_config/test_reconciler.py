@@ -446,7 +446,7 @@ def test_a_card_of_the_slicer_is_cut_only_after_the_slicer_let_go(play: Callable
         await node.until(lambda: node.roles.is_leaving(card))
         await node.clock.sleep(100)
         assert node.multisets() == [{"3g.20gb": 1}]
-        node.roles.hand_over(card)
+        node.roles.transfer(card)
         node.changes.notify()
         await node.succeeds()
 

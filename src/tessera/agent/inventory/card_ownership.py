@@ -78,7 +78,7 @@ class CardOwnership:
         """True if the owner of a card must release it; until then it gives nothing of the card to further pods."""
         return self.owner(uuid) is not self.desired_owner(uuid)
 
-    def hand_over(self, uuid: str) -> None:
+    def transfer(self, uuid: str) -> None:
         """Makes the desired owner the present one; the former owner has released the card.
 
         Raises:

@@ -189,7 +189,7 @@ class CardReconciler:
     async def _release(self) -> None:
         try:
             self._save_managed()
-            self._ownership.hand_over(self._uuid)
+            self._ownership.transfer(self._uuid)
         except OSError as error:
             self._set_status(_unwritable(error))
             await self._clock.sleep(RETRY_PAUSE)

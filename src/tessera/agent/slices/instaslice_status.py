@@ -21,6 +21,7 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition, spelled
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
+from tessera.agent.slices.follow_ups import SliceFollowUps
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.instaslice import (
     INSTASLICES,
@@ -228,10 +229,6 @@ class StatusHost(Protocol):
         """The node's part of the object's status; ``None`` while unknown."""
         ...
 
-    def follow_up(self) -> None:
-        """Carries out the effects that must come before ``deleted`` is written; raises OSError on failure."""
-        ...
-
 
 class InstasliceStatusWriter:
     """Keeps the object's status equal to the agent's state.
@@ -239,19 +236,25 @@ class InstasliceStatusWriter:
     Args:
         runtime: options, API server and clock of this agent.
         host: the owner of the status.
+        follow_ups: carries out the effects that must come before ``deleted`` is written.
         slices: the slices of the node.
     """
 
-    def __init__(self, runtime: AgentRuntime, *, host: StatusHost, slices: SliceTable) -> None:
+    def __init__(
+        self, runtime: AgentRuntime, *, host: StatusHost, follow_ups: SliceFollowUps, slices: SliceTable
+    ) -> None:
         self._client = runtime.client
         self._clock = runtime.clock
         self._name = runtime.options.node_name
         self._namespace = runtime.options.namespace
         self._changes = runtime.changes
         self._host = host
+        self._follow_ups = follow_ups
         self._slices = slices
         self._backoff = Backoff(runtime.rng)
+        #: The API server's answer to the last write; ``None`` before the first, and after versions went back.
         self._written: Instaslice | None = None
+        #: Time since which a result waits for its pod to be bound, monotonic seconds; ``None`` if none waits.
         self._unbound_since: float | None = None
 
     def forget_written(self) -> None:
@@ -263,7 +266,7 @@ class InstasliceStatusWriter:
         while True:
             count = self._changes.count
             try:
-                self._host.follow_up()
+                self._follow_ups.carry_out()
                 patch, waits = self._patch()
                 if patch:
                     waits = pause_after_write(await self._write(patch), STATE_WRITE)

@@ -53,20 +53,22 @@ class NodeCapacity:
         self._client = client
         self._name = node_name
         self._namespace = namespace
+        #: The Node's version and the GiB of the last write of the quota; ``None`` before the first.
         self._quota: tuple[str, int | None] | None = None
-        self._made = False
+        #: True from the creation of the object until the watch shows its deletion.
+        self._created = False
 
     async def ensure_object(self, seen: Instaslice | None) -> None:
         """Creates the Instaslice object, unless it exists or was created and the watch has not shown it yet."""
-        if seen is None and not self._made:
+        if seen is None and not self._created:
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(INSTASLICES, {"metadata": {"name": self._name}, "spec": {}}, self._namespace)
                 _log.info("node %s joined on-demand slicing", self._name)
-            self._made = True
+            self._created = True
 
-    def object_gone(self) -> None:
-        """Notes that the watch showed the deletion of the object."""
-        self._made = False
+    def forget_object(self) -> None:
+        """Takes in that the watch showed the deletion of the object."""
+        self._created = False
 
     async def remove_object(self, seen: Instaslice | None) -> None:
         """Removes the Instaslice object unless the controller promised something since ``seen``."""

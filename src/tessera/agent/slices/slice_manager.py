@@ -24,16 +24,13 @@ from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
-    FollowUpsDue,
     GpuReleased,
     InitialSyncDone,
     PodChanged,
     PodDeleted,
-    RemoveCdiFiles,
-    ReportProblem,
-    SaveJournal,
 )
 from tessera.agent.slices.executor import SliceExecutor
+from tessera.agent.slices.follow_ups import SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
@@ -42,8 +39,7 @@ from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
-from tessera.kube.event_recorder import make_reference
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Device, Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -93,7 +89,7 @@ class SliceManager:
     ) -> None:
         options = runtime.options
         self._runtime = runtime
-        self._options = options
+        self._node_name = options.node_name
         self._hardware = hardware
         self._kubelet = kubelet
         self._mirror = mirror
@@ -101,24 +97,21 @@ class SliceManager:
         self._reader = inventory
         self._health = health
         self._static_gpus = static_gpus
-        self._events = runtime.events
         self._changes = runtime.changes
         self._clock = runtime.clock
+        self._backoff = Backoff(runtime.rng)
         self._journal = SliceJournalFile(options.journal_file)
         self._machine = SliceStateMachine(self._journal.load())
+        self._slices = self._machine.table
         runtime.recorders.attach("slices", self._machine)
-        ownership.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._machine.table.owned_positions()})
+        runtime.metrics.registry.register(SlicesCollector(self._slices))
+        ownership.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._slices.owned_positions()})
         self._cdi = CdiFolder(options.cdi_dir)
-        runtime.metrics.registry.register(SlicesCollector(self._machine.table))
-        self._note_gpus(SliceableGpus())
-        self.ready = False
-        self._next_look = -math.inf
-        self._workers: dict[str, tuple[SliceExecutor, asyncio.Task[None]]] = {}
-        self._plugins: dict[str, asyncio.Task[None]] = {}
-        self._told: set[tuple[str, str]] = set()
-        self._backoff = Backoff(runtime.rng)
         self._capacity = NodeCapacity(runtime.client, node_name=options.node_name, namespace=options.namespace)
-        self._writer = InstasliceStatusWriter(runtime, host=self, slices=self._machine.table)
+        self._follow_ups = SliceFollowUps(
+            runtime, mirror=mirror, machine=self._machine, cdi=self._cdi, journal=self._journal
+        )
+        self._writer = InstasliceStatusWriter(runtime, host=self, follow_ups=self._follow_ups, slices=self._slices)
         self._claims = SliceClaims(
             runtime,
             kubelet=kubelet,
@@ -128,9 +121,18 @@ class SliceManager:
             journal=self._journal,
             hardware=hardware,
         )
-        mirror.pods.add_handler(self._pod_seen)
+        #: True once all cards were read, so that promises, devices and status can be trusted.
+        self.ready = False
+        #: Time at which cards that wait for a reset are read again, monotonic seconds.
+        self._next_recheck = -math.inf
+        #: By GPU, its executor and the task that runs it; exactly the owned GPUs that can be cut.
+        self._executors: dict[str, tuple[SliceExecutor, asyncio.Task[None]]] = {}
+        #: By resource, the task that serves its device plugin.
+        self._plugins: dict[str, asyncio.Task[None]] = {}
+        self._set_gpus(SliceableGpus(), frozenset())
+        mirror.pods.add_handler(self._handle_pod)
         mirror.objects.on_rollback(self._writer.forget_written)
-        mirror.objects.add_handler(self._object_seen)
+        mirror.objects.add_handler(self._handle_object)
 
     async def run(self) -> None:
         """Runs until cancelled. Before the call the mirror has listed all objects, and every card has an owner.
@@ -139,9 +141,9 @@ class SliceManager:
             NvmlError: the cards cannot be listed at all.
         """
         async with asyncio.TaskGroup() as group:
-            await self._hold(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
+            await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
             self._machine.handle(InitialSyncDone())
-            self._cdi.keep_only(self._machine.table.bound_devices())
+            self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
             self._changes.notify()
             group.create_task(self._writer.run())
@@ -154,7 +156,7 @@ class SliceManager:
 
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
-        return self._machine.table.is_busy(gpu)
+        return self._slices.is_busy(gpu)
 
     def resources(self) -> frozenset[str]:
         """The extended resources that the manager serves now."""
@@ -162,58 +164,59 @@ class SliceManager:
 
     def suspect(self, gpu: str | None) -> None:
         """Has a card read again after an event on it; all cards for ``None``."""
-        for uuid, (worker, _) in self._workers.items():
+        for uuid, (executor, _) in self._executors.items():
             if gpu in {None, uuid}:
-                worker.suspect()
+                executor.suspect()
 
     async def _stay_converged(self, group: asyncio.TaskGroup) -> None:
         while True:
-            seen = self._changes.count
-            waits: float | None = None
+            count = self._changes.count
             try:
-                waits = await self._converge(group)
-                self._backoff.reset()
+                recheck = await self._converge(group)
             except (ApiError, ConnectionError, TimeoutError, NvmlError, OSError) as error:
-                waits = self._backoff.next()
-                _log.warning(
-                    "node %s is not as it should be, again in %.1f s: %s", self._options.node_name, waits, error
-                )
-                await self._clock.sleep(waits)
-                continue
-            await self._changes.wait(seen, waits)
+                pause = self._backoff.next()
+                _log.warning("node %s is not as it should be, again in %.1f s: %s", self._node_name, pause, error)
+                await self._clock.sleep(pause)
+            else:
+                self._backoff.reset()
+                await self._changes.wait(count, recheck)
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
-        """Brings the cards in line with their owners; returns the seconds until the next look, or ``None``."""
-        held = self._ownership.on_demand_gpus()
-        joined = frozenset(uuid for uuid in held if not self._ownership.is_leaving(uuid))
-        if held != self._held:
+        """Brings the cards in line with their owners; returns the seconds until the next check, or ``None``."""
+        owned = self._ownership.on_demand_gpus()
+        staying = frozenset(uuid for uuid in owned if not self._ownership.is_leaving(uuid))
+        if owned != self._owned:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
-            self._next_look = -math.inf
-            await self._hold(group, held, sliceable_gpus(await self._reader.refresh()))
+            self._next_recheck = -math.inf
+            await self._own(group, owned, sliceable_gpus(await self._reader.refresh()))
         node = self._mirror.node()
-        if joined and node is not None:
-            await self._offer(group, node, joined)
-        elif self._occupied():
+        if staying and node is not None:
+            await self._offer(group, node, staying)
+        elif self._has_slices():
             self._serve_plugins(group)
         else:
             await self._withdraw(node)
-        for uuid in held - joined:
-            await self._let_go(uuid)
-        return RESET_RECHECK if joined and any(each.waits for each in self._inventory.skipped) else None
+        for uuid in owned - staying:
+            await self._release_if_unused(uuid)
+        return RESET_RECHECK if staying and self._waits_for_mig_mode() else None
 
-    async def _offer(self, group: asyncio.TaskGroup, node: Node, joined: frozenset[str]) -> None:
-        if any(each.waits for each in self._inventory.skipped) and self._clock.monotonic() >= self._next_look:
-            self._next_look = self._clock.monotonic() + RESET_RECHECK
-            refused = await enable_mig(self._hardware, joined)
-            await self._hold(group, self._held, sliceable_gpus(await self._reader.refresh(), refused))
-        self._tell_skipped(node)
+    def _waits_for_mig_mode(self) -> bool:
+        """True if a reset or another attempt may turn on MIG mode of a card."""
+        return any(each.waits for each in self._inventory.skipped)
+
+    async def _offer(self, group: asyncio.TaskGroup, node: Node, staying: frozenset[str]) -> None:
+        if self._waits_for_mig_mode() and self._clock.monotonic() >= self._next_recheck:
+            self._next_recheck = self._clock.monotonic() + RESET_RECHECK
+            refused = await enable_mig(self._hardware, staying)
+            await self._own(group, self._owned, sliceable_gpus(await self._reader.refresh(), refused))
+        self._follow_ups.report_skipped(node, self._inventory.skipped)
         if self._inventory.gpus:
             await self._capacity.ensure_object(self._mirror.instaslice())
             self._serve_plugins(group)
             await self._capacity.ensure_quota(node, self._quota + self._static_gpus.mig_memory_gib())
 
     async def _withdraw(self, node: Node | None) -> None:
-        self._next_look = -math.inf
+        self._next_recheck = -math.inf
         for task in self._plugins.values():
             task.cancel()
         self._plugins.clear()
@@ -221,39 +224,38 @@ class SliceManager:
         if node is not None:
             await self._capacity.ensure_quota(node, self._static_gpus.mig_memory_gib() or None)
 
-    def _occupied(self) -> bool:
-        return bool(self._machine.table.promises) or any(
-            pod is not None for _, pod in self._machine.table.observed_instances()
-        )
+    def _has_slices(self) -> bool:
+        """True if a slice is promised, or an instance of ours exists."""
+        return bool(self._slices.promises) or any(pod is not None for _, pod in self._slices.observed_instances())
 
-    async def _let_go(self, uuid: str) -> None:
+    async def _release_if_unused(self, uuid: str) -> None:
         """Releases a card once none of it is promised or made and the controller no longer sees it."""
-        if self._unused(uuid):
+        if self._is_unused(uuid):
             await self._reader.refresh()
-            if self._unused(uuid):
-                self._ownership.hand_over(uuid)
+            if self._is_unused(uuid):
+                self._ownership.transfer(uuid)
                 self._changes.notify()
 
-    def _unused(self, uuid: str) -> bool:
-        told = self._mirror.instaslice()
-        listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
-        return not listed and not self._machine.table.is_busy(uuid)
+    def _is_unused(self, uuid: str) -> bool:
+        item = self._mirror.instaslice()
+        listed = item is not None and any(gpu.gpu_uuid == uuid for gpu in item.status.node_resources.node_gpus)
+        return not listed and not self._slices.is_busy(uuid)
 
-    # Parts that come with the cards -----------------------------------------------------------------------------
+    # Executors and plugins of the cards -------------------------------------------------------------------------
 
-    async def _hold(self, group: asyncio.TaskGroup, held: frozenset[str], inventory: SliceableGpus) -> None:
-        """Takes cards over and releases cards until the manager has exactly its own."""
-        inventory = inventory.only(held)
-        if held == self._held and inventory == self._inventory:
+    async def _own(self, group: asyncio.TaskGroup, owned: frozenset[str], inventory: SliceableGpus) -> None:
+        """Starts an executor on each new card, and ends those of cards that the manager no longer owns."""
+        inventory = inventory.only(owned)
+        if owned == self._owned and inventory == self._inventory:
             return
-        self._note_gpus(inventory, held)
-        for uuid in self._workers.keys() - held:
-            _, task = self._workers.pop(uuid)
+        self._set_gpus(inventory, owned)
+        for uuid in self._executors.keys() - owned:
+            _, task = self._executors.pop(uuid)
             task.cancel()
             self._machine.handle(GpuReleased(uuid))
         for card in inventory.gpus:
-            if card.uuid not in self._workers:
-                worker = SliceExecutor(
+            if card.uuid not in self._executors:
+                executor = SliceExecutor(
                     card,
                     self._runtime,
                     machine=self._machine,
@@ -261,16 +263,19 @@ class SliceManager:
                     hardware=self._hardware,
                     inventory=self._reader,
                 )
-                await worker.read()
-                self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
+                await executor.read()
+                task = group.create_task(executor.run(), name=f"card {card.uuid}")
+                self._executors[card.uuid] = (executor, task)
         self._changes.notify()
 
-    def _note_gpus(self, inventory: SliceableGpus, held: frozenset[str] = frozenset()) -> None:
-        """Notes the cards and computes, once, all values that depend on them alone."""
-        self._held = held
+    def _set_gpus(self, inventory: SliceableGpus, owned: frozenset[str]) -> None:
+        """Sets the owned cards and computes, once, all values that depend on them alone."""
+        #: UUIDs of the owned cards, and those of them that can be cut.
+        self._owned = owned
         self._inventory = inventory
         self._description = NodeDescription(inventory)
         self._quota = inventory.quota_gib()
+        #: Device lists by resource and withheld cards; computed when kubelet first needs them.
         self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
@@ -284,19 +289,18 @@ class SliceManager:
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
     def _devices(self, resource: str) -> Sequence[Device]:
-        gone = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
-        devices = self._device_lists.get((resource, gone))
+        withheld = self._withheld_gpus()
+        devices = self._device_lists.get((resource, withheld))
         if devices is None:
-            devices = self._device_lists[resource, gone] = self._inventory.devices(resource, unhealthy=gone)
+            devices = self._device_lists[resource, withheld] = self._inventory.devices(resource, unhealthy=withheld)
         return devices
 
-    def _withheld(self, uuid: str) -> bool:
-        """True if no further slice of a card may be given out."""
-        return (
-            self._ownership.is_leaving(uuid)
-            or self._machine.table.is_unreachable(uuid)
-            or self._health.is_unhealthy(uuid)
-        )
+    def _withheld_gpus(self) -> frozenset[str]:
+        """UUIDs of the cards of which no further slice may be given out."""
+        return frozenset(card.uuid for card in self._inventory.gpus if self._is_withheld(card.uuid))
+
+    def _is_withheld(self, uuid: str) -> bool:
+        return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or self._health.is_unhealthy(uuid)
 
     # Objects as the watches show them -------------------------------------------------------------------------------
 
@@ -309,57 +313,23 @@ class SliceManager:
         node = self._mirror.node()
         if node is None or not self.ready:
             return None
-        withheld = frozenset(card.uuid for card in self._inventory.gpus if self._withheld(card.uuid))
-        return self._description.resources(self._machine.table, node.status.node_info.boot_id, withheld)
+        boot_id = node.status.node_info.boot_id
+        return self._description.resources(self._slices, boot_id, self._withheld_gpus())
 
-    def _object_seen(self, event: WatchEvent[Instaslice]) -> None:
-        gone = event.kind is EventKind.DELETED
-        if gone:
-            self._capacity.object_gone()
-        self._machine.handle(instaslice_event(None if gone else event.object))
+    def _handle_object(self, event: WatchEvent[Instaslice]) -> None:
+        deleted = event.kind is EventKind.DELETED
+        if deleted:
+            self._capacity.forget_object()
+        self._machine.handle(instaslice_event(None if deleted else event.object))
         self._changes.notify()
 
-    def _pod_seen(self, event: WatchEvent[Pod]) -> None:
+    def _handle_pod(self, event: WatchEvent[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
             self._machine.handle(PodDeleted(pod))
         else:
-            over = has_ended(event.object)
-            if event.old is not None and has_ended(event.old) == over:
+            ended = has_ended(event.object)
+            if event.old is not None and has_ended(event.old) == ended:
                 return
-            self._machine.handle(PodChanged(pod, over))
+            self._machine.handle(PodChanged(pod, ended))
         self._changes.notify()
-
-    # Reports to users -----------------------------------------------------------------------------------------------
-
-    def follow_up(self) -> None:
-        """Carries out the effects outside the GPUs; they come before the status is written.
-
-        Raises:
-            OSError: the journal or the CDI folder cannot be written.
-        """
-        for instruction in self._machine.handle(FollowUpsDue()):
-            match instruction:
-                case ReportProblem():
-                    self._report(instruction)
-                case RemoveCdiFiles():
-                    self._cdi.remove(instruction.devices)
-                case SaveJournal():
-                    self._journal.save(instruction.journal)
-
-    def _report(self, problem: ReportProblem) -> None:
-        promise, node = self._machine.table.promises.get(problem.pod), self._mirror.node()
-        if promise is not None:
-            about = make_reference(PODS, promise.name, promise.namespace, problem.pod)
-            self._events.record(about, problem.reason, problem.text, type="Warning")
-        elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
-            about = make_reference(NODES, node.metadata.name, uid=node.metadata.uid)
-            self._events.record(about, problem.reason, problem.text, type="Warning")
-
-    def _tell_skipped(self, node: Node) -> None:
-        about = make_reference(NODES, self._options.node_name, uid=node.metadata.uid)
-        for each in self._inventory.skipped:
-            if (each.info.uuid, each.reason) not in self._told:
-                self._told.add((each.info.uuid, each.reason))
-                text = f"card {each.info.uuid} ({each.info.name}) is not used for slices: {each.reason}"
-                self._events.record(about, "CardSkipped", text, type="Warning" if each.waits else "Normal")
