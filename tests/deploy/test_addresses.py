@@ -11,18 +11,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.ports import free_port
 
-import tessera.agent.base.metrics
-import tessera.controller.main.http
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions
+from tessera.status_pages import serve_status
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.server import HealthPages, LoopHeartbeat, serve_health
+from tessera.webhook.serving.server import LoopHeartbeat, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
 
-class Agent:
-    """An agent that is ready and has no metrics."""
+class Process:
+    """A process that is ready and has no metrics."""
 
     def metrics_registry(self) -> CollectorRegistry:
         return CollectorRegistry()
@@ -32,18 +31,16 @@ class Agent:
 
 
 def agent(port: int) -> Coroutine[Any, Any, None]:
-    return tessera.agent.base.metrics.serve_http(port, Agent())
+    return serve_status(Process(), port)
 
 
 def controller(port: int) -> Coroutine[Any, Any, None]:
     address = ControllerOptions(identity="c").http_address
-    return tessera.controller.main.http.serve_http(address, port, CollectorRegistry(), lambda: "", None)
+    return serve_status(Process(), port, address=address)
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:
-    return serve_health(
-        WebhookOptions().address, port, HealthPages(ready=str, metrics=bytes, pulse=LoopHeartbeat(SystemClock()))
-    )
+    return serve_health(WebhookOptions().address, port, Process(), LoopHeartbeat(SystemClock()))
 
 
 @pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)

@@ -148,7 +148,7 @@ class Listener:
     def __init__(self) -> None:
         self.state: dict[str, Pod] = {}
 
-    def hear(self, event: WatchEvent[Pod]) -> None:
+    def object_changed(self, event: WatchEvent[Pod]) -> None:
         name = event.object.metadata.name
         assert event.old == self.state.get(name)
         match event.kind:
@@ -160,6 +160,12 @@ class Listener:
                 self.state[name] = event.object
             case EventKind.DELETED:
                 del self.state[name]
+
+    def object_unreadable(self, key: str, error: str | None) -> None:
+        pass
+
+    def versions_went_back(self) -> None:
+        pass
 
 
 steps = st.lists(
@@ -188,7 +194,7 @@ def test_whatever_fails_the_mirror_ends_equal_and_tells_a_consistent_history(
         server, listener = FaultyServer(), Listener()
         clock = LoopClock(0)
         client = Client(server, field_manager="test", clock=clock)
-        reflector = Reflector(client, PODS, on_event=listener.hear, clock=clock, rng=random.Random(1))
+        reflector = Reflector(client, PODS, listener=listener, clock=clock, rng=random.Random(1))
         task = asyncio.create_task(reflector.run())
         for step, pause in script:
             server.take(step)

@@ -6,12 +6,13 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 from tests.support.ports import free_port
 
-from tessera.agent.base.metrics import Metrics, serve_http
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
+from tessera.status_pages import serve_status
 
 LEFT, RIGHT = SlicePosition("GPU-a", "3g.20gb", 0), SlicePosition("GPU-a", "3g.20gb", 4)
 
@@ -31,7 +32,7 @@ class Agent:
 
 async def answers(metrics: Metrics, unready: str, *paths: str) -> list[tuple[int, str]]:
     port = free_port()
-    server = asyncio.create_task(serve_http(port, Agent(metrics, unready)))
+    server = asyncio.create_task(serve_status(Agent(metrics, unready), port))
     got = []
     async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         for path in paths:

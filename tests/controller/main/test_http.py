@@ -3,9 +3,24 @@
 import asyncio
 
 import aiohttp
+from prometheus_client import CollectorRegistry
 
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.main.http import serve_http
+from tessera.status_pages import serve_status
+
+
+class Process:
+    """A controller as its pages show it."""
+
+    def __init__(self, metrics: ControllerMetrics) -> None:
+        self._metrics = metrics
+        self.reason = "the election has not begun"
+
+    def metrics_registry(self) -> CollectorRegistry:
+        return self._metrics.registry
+
+    def unready_reason(self) -> str:
+        return self.reason
 
 
 async def test_metrics_and_probes() -> None:
@@ -13,10 +28,10 @@ async def test_metrics_and_probes() -> None:
     metrics.watch(lambda: 3, lambda: 5)
     metrics.observe_decision(2, 0.001)
     metrics.count_write("Ungate")
-    why = ["the election has not begun"]
+    process = Process(metrics)
     open_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(
-        serve_http("127.0.0.1", 0, metrics.registry, lambda: why[0], lambda _host, port: open_at.set_result(port))
+        serve_status(process, 0, address="127.0.0.1", on_listening=lambda _host, port: open_at.set_result(port))
     )
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{await open_at}") as session:
@@ -26,7 +41,7 @@ async def test_metrics_and_probes() -> None:
                 assert answer.status == 200
             async with session.get("/readyz") as answer:
                 assert (answer.status, await answer.text()) == (503, "the election has not begun\n")
-            why[0] = ""
+            process.reason = ""
             async with session.get("/readyz") as answer:
                 assert answer.status == 200
     finally:

@@ -14,23 +14,30 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.watch.reflector import Reflector, WatchEvent
+from tessera.kube.watch.reflector import EVERYTHING, Reflector, WatchEvent, WatchScope
 
 Story = list[str]
 
 
 class Mirror:
-    """A reflector and what it told."""
+    """A reflector, and the events that it sent."""
 
-    def __init__(self, client: Client, clock: ImpatientClock, **options: Any) -> None:
+    def __init__(self, client: Client, clock: ImpatientClock, scope: WatchScope = EVERYTHING) -> None:
         self.story: Story = []
+        self.unreadable: Story = []
         self.reflector: Reflector[Pod] = Reflector(
-            client, PODS, on_event=self._tell, clock=clock, rng=random.Random(7), **options
+            client, PODS, listener=self, clock=clock, rng=random.Random(7), scope=scope
         )
 
-    def _tell(self, event: WatchEvent[Pod]) -> None:
+    def object_changed(self, event: WatchEvent[Pod]) -> None:
         meta = event.object.metadata
         self.story.append(f"{event.kind} {meta.name} {meta.resource_version}")
+
+    def object_unreadable(self, key: str, error: str | None) -> None:
+        self.unreadable.append(f"{key}: {error}")
+
+    def versions_went_back(self) -> None:
+        self.story.append("rewound")
 
     @property
     def pods(self) -> list[str]:
@@ -313,10 +320,8 @@ async def test_a_poisonous_object_that_goes_away_is_gone(server: ScriptedServer,
 
 @pytest.mark.parametrize("listed", [True, False])
 async def test_that_an_object_cannot_be_read_is_told_once_and_that_it_can_again(
-    server: ScriptedServer, client: Client, clock: ImpatientClock, listed: bool
+    server: ScriptedServer, mirror: Mirror, listed: bool
 ) -> None:
-    told: Story = []
-    mirror = Mirror(client, clock, on_unreadable=lambda key, error: told.append(f"{key}: {error}"))
     worse = {**POISON, "metadata": {**POISON["metadata"], "resourceVersion": "107"}}
     good = pod("bad", 108)
     if listed:
@@ -325,32 +330,27 @@ async def test_that_an_object_cannot_be_read_is_told_once_and_that_it_can_again(
     else:
         server.lists().streams(changed("ADDED", POISON), changed("MODIFIED", worse), changed("MODIFIED", good))
     async with played(server, mirror):
-        assert told == ["default/bad: spec is 7: Expected `object`, got `int`", "default/bad: None"]
+        assert mirror.unreadable == ["default/bad: spec is 7: Expected `object`, got `int`", "default/bad: None"]
         assert mirror.story == ["ADDED bad 108"]
         assert mirror.reflector.unreadable == {}
 
 
 @pytest.mark.parametrize("listed", [True, False])
 async def test_an_object_that_cannot_be_read_and_goes_away_is_told_as_over(
-    server: ScriptedServer, client: Client, clock: ImpatientClock, listed: bool
+    server: ScriptedServer, mirror: Mirror, listed: bool
 ) -> None:
-    told: Story = []
-    mirror = Mirror(client, clock, on_unreadable=lambda key, error: told.append(f"{key}: {error}"))
     server.lists(POISON)
     if listed:
         server.refuses(410, "Expired").lists(version=111)
     else:
         server.streams(changed("DELETED", POISON))
     async with played(server, mirror):
-        assert told[1:] == ["default/bad: None"]
+        assert mirror.unreadable[1:] == ["default/bad: None"]
 
 
 async def test_versions_that_go_back_are_told_before_the_objects_of_before(
-    server: ScriptedServer, client: Client, clock: ImpatientClock
+    server: ScriptedServer, mirror: Mirror
 ) -> None:
-    story: Story = []
-    mirror = Mirror(client, clock, on_rollback=lambda: story.append("rewound"))
-    mirror.story = story
     server.lists(pod("a", 90), version=90).streams(changed("MODIFIED", pod("a", 120)))
     server.refuses(504, "Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large"}])
     server.lists(pod("a", 60), version=70).refuses(410, "Expired").lists(pod("a", 80), version=85)
@@ -359,15 +359,12 @@ async def test_versions_that_go_back_are_told_before_the_objects_of_before(
 
 
 async def test_a_stream_that_stands_before_the_version_that_was_asked_for_is_followed_by_a_list(
-    server: ScriptedServer, client: Client, clock: ImpatientClock
+    server: ScriptedServer, mirror: Mirror
 ) -> None:
     """A server on a restored etcd shows nothing to a watch that is ahead of it, but for bookmarks."""
-    story: Story = []
-    mirror = Mirror(client, clock, on_rollback=lambda: story.append("rewound"))
     server.lists(pod("a", 90), version=120).streams(bookmark(50)).lists(pod("a", 40), version=50)
     async with played(server, mirror):
-        assert story == ["rewound"]
-        assert mirror.story == ["ADDED a 90", "MODIFIED a 40"]
+        assert mirror.story == ["ADDED a 90", "rewound", "MODIFIED a 40"]
 
 
 async def test_an_object_of_more_than_a_megabyte_arrives_whole_however_it_is_cut(
@@ -404,7 +401,9 @@ async def test_garbage_in_the_stream_is_a_failure_and_not_the_end(
 async def test_selectors_and_the_namespace_are_passed_on(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
-    mirror = Mirror(client, clock, namespace="team", label_selector="a=b,c", field_selector="spec.nodeName=n1")
+    mirror = Mirror(
+        client, clock, WatchScope(namespace="team", label_selector="a=b,c", field_selector="spec.nodeName=n1")
+    )
     server.lists()
     async with played(server, mirror):
         for call in server.calls:
@@ -416,13 +415,13 @@ async def test_selectors_and_the_namespace_are_passed_on(
 async def test_an_exception_of_the_handler_ends_the_run(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
-    def explode(event: WatchEvent[Pod]) -> None:
-        raise LookupError(event.object.metadata.name)
+    class Explosive(Mirror):
+        def object_changed(self, event: WatchEvent[Pod]) -> None:
+            raise LookupError(event.object.metadata.name)
 
     server.lists(pod("a", 1))
-    reflector = Reflector(client, PODS, on_event=explode, clock=clock, rng=random.Random(1))
     with pytest.raises(LookupError, match="a"):
-        await reflector.run()
+        await Explosive(client, clock).reflector.run()
 
 
 async def test_who_waits_for_a_first_look_is_told_of_a_refusal(server: ScriptedServer, mirror: Mirror) -> None:

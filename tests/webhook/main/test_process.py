@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab, in_lab
 
 from tessera.clock import LoopClock, SystemClock
@@ -33,10 +34,10 @@ def test_the_certificate_is_made_once_and_trusted_in_every_webhook() -> None:
     async def story(lab: Lab) -> None:
         async with lab.replica(1) as one, lab.replica(2) as two:
             await lab.clock.sleep(5)
-            assert "no certificate" in one.not_ready_because
+            assert "no certificate" in one.unready_reason()
             await lab.configure()
             await lab.clock.sleep(5)
-            assert (one.not_ready_because, two.not_ready_because) == ("", "")
+            assert (one.unready_reason(), two.unready_reason()) == ("", "")
             secret = await lab.client.get(SECRETS, SECRET, NAMESPACE)
             found = read_secret(dict(secret.data))
             assert found is not None
@@ -106,7 +107,7 @@ def test_a_broken_secret_is_replaced() -> None:
         await lab.client.create(SECRETS, {"metadata": {"name": SECRET}, "data": data}, NAMESPACE)
         async with lab.replica() as webhook:
             await lab.clock.sleep(5)
-            assert webhook.not_ready_because == ""
+            assert webhook.unready_reason() == ""
 
     in_lab(story)
 
@@ -130,7 +131,7 @@ def test_every_review_is_counted_by_what_came_of_it() -> None:
             for body in (b"", b"{}", b"[" * 1000):
                 with pytest.raises(ReviewError):
                     webhook.review(body)
-            text = webhook.metrics.text().decode()
+            text = generate_latest(webhook.metrics.registry).decode()
             counted = {"patched": 1, "untouched": 1, "refused": 1, "malformed": 3}
             for verdict, count in counted.items():
                 assert f'tessera_reviews_total{{verdict="{verdict}"}} {count}.0' in text

@@ -7,18 +7,21 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tessera.clock import SystemClock
 from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
+from tessera.status_pages import TEXT, Page
 from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.serving.bounded_port import BoundedPort, Bounds
 from tessera.webhook.serving.certificates import issue
-from tessera.webhook.serving.server import HealthPages, LoopHeartbeat, load_certificate, serve_health, server_context
+from tessera.webhook.serving.server import LoopHeartbeat, load_certificate, serve_health, server_context
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)
@@ -55,7 +58,7 @@ async def served(bounds: Bounds, *, tls: bool = False) -> AsyncIterator[Served]:
     if tls:
         context = server_context()
         load_certificate(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
-    port = BoundedPort("tests", lambda _method, _path, body: (200, "text/plain", body.upper()), context, bounds)
+    port = BoundedPort("tests", lambda _method, _path, body: Page(200, TEXT, body.upper()), context, bounds)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listener.setblocking(False)
     task = asyncio.create_task(port.serve(listener))
@@ -155,14 +158,27 @@ async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCapt
 # -- health ----------------------------------------------------------------------------------------------------------
 
 
-def pages(why: str = "") -> HealthPages:
-    return HealthPages(ready=lambda: why, metrics=WebhookMetrics().text, pulse=LoopHeartbeat(SystemClock()))
+class Process:
+    """A process that is not ready for the given reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        self._reason = reason
+
+    def metrics_registry(self) -> CollectorRegistry:
+        return WebhookMetrics().registry
+
+    def unready_reason(self) -> str:
+        return self._reason
+
+
+def serve(port: int, reason: str = "") -> Coroutine[Any, Any, None]:
+    return serve_health("127.0.0.1", port, Process(reason), LoopHeartbeat(SystemClock()))
 
 
 async def test_health_answers_while_admission_is_busy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
-    health = asyncio.create_task(serve_health("127.0.0.1", number, pages("not yet")))
+    health = asyncio.create_task(serve(number, "not yet"))
     answers: list[str] = []
     asked = threading.Event()
 
@@ -207,4 +223,4 @@ def test_a_loop_that_stands_still_is_said_to() -> None:
 
 async def test_a_port_that_is_taken_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        await serve_health("127.0.0.1", taken.getsockname()[1], pages())
+        await serve(taken.getsockname()[1])

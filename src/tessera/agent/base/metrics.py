@@ -1,16 +1,11 @@
-"""The metrics of an agent, and the HTTP server of ``/metrics``, ``/healthz`` and ``/readyz``.
+"""The metrics of an agent; each agent has its own registry, so that many agents can run in one process."""
 
-Each agent has its own registry, so that many agents can run in one process.
-"""
-
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 #: Seconds; a MIG call takes from some tens of milliseconds to a few seconds.
@@ -169,50 +164,3 @@ class _Memory(Collector):
         for gpu, amount in self._source.unproven_bytes().items():
             unproven.add_metric([gpu], amount)
         yield from (used, limit, unproven)
-
-
-class HttpStatus(Protocol):
-    """The agent as its HTTP server shows it."""
-
-    def metrics_registry(self) -> CollectorRegistry:
-        """The metrics of ``/metrics``."""
-        ...
-
-    def unready_reason(self) -> str:
-        """Reason that the agent is not ready: ``/readyz`` answers 503 with it; empty for 200."""
-        ...
-
-
-async def serve_http(port: int, agent: HttpStatus) -> None:
-    """Serves on all addresses until cancelled. ``/healthz`` answers 200 as long as the process runs.
-
-    Args:
-        port: TCP port.
-        agent: the agent.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    from aiohttp import web
-
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(agent.metrics_registry()), headers={"content-type": CONTENT_TYPE_LATEST}
-        )
-
-    async def healthz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_request: web.Request) -> web.Response:
-        reason = agent.unready_reason()
-        return web.Response(status=503, text=f"{reason}\n") if reason else web.Response(text="ok\n")
-
-    app = web.Application()
-    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, port=port).start()
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()

@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.metrics import serve_http
 from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
@@ -40,6 +39,7 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.replay.service import Recorders, serve_records
+from tessera.status_pages import serve_status
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ async def run_lifecycle(
 
 
 class _Lifecycle:
-    """One node's agent over all drivers; an :class:`HttpStatus`.
+    """One node's agent over all drivers; an :class:`~tessera.status_pages.ProcessStatus`.
 
     Args:
         environment: options, API server, clock and recorders of this process.
@@ -123,7 +123,7 @@ class _Lifecycle:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             if self._options.http_port is not None:
-                group.create_task(serve_http(self._options.http_port, self))
+                group.create_task(serve_status(self, self._options.http_port))
             group.create_task(serve_records(self._environment.recorders, self._options.record_socket))
             for part in (self._events.run(), self._node.informer.run(), self._condition.run()):
                 group.create_task(part)
@@ -186,11 +186,11 @@ class _Lifecycle:
     # State for the HTTP server ----------------------------------------------------------------------------------
 
     def metrics_registry(self) -> CollectorRegistry:
-        """See :meth:`HttpStatus.metrics_registry`; empty while no driver is open."""
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`; empty while no driver is open."""
         return CollectorRegistry() if self._components is None else self._components.metrics.registry
 
     def unready_reason(self) -> str:
-        """See :meth:`HttpStatus.unready_reason`."""
+        """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
         if self._components is not None:
             return "" if self._components.ready else "cards not read yet"
         return "cards not read yet" if self._condition.desired is None else self._condition.desired.message

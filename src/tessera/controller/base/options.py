@@ -7,14 +7,12 @@ from pathlib import Path
 from tessera.driver.run import DriverOptions
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.replay.service import SOCKET
-
-#: Receives (address, port) of a server once it listens.
-OnListening = Callable[[str, int], None]
+from tessera.status_pages import OnListening
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
-    """How the controller reaches registries of driver images.
+    """Options of the access to registries of driver images.
 
     Attributes:
         ca: PEM certificates of the authorities that are trusted beside the system's.

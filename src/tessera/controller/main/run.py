@@ -5,11 +5,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from prometheus_client import CollectorRegistry
+
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.leadership.leader_session import LeaderSession
-from tessera.controller.main.http import serve_http
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.images.persistent_resolver import PersistentResolver
 from tessera.driver.images.resolver import RegistryResolver
@@ -21,6 +22,7 @@ from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.replay.service import Recorders, serve_records
+from tessera.status_pages import serve_status
 
 
 async def run(
@@ -52,7 +54,7 @@ async def run(
 
 
 class Controller:
-    """One replica.
+    """One replica; a :class:`~tessera.status_pages.ProcessStatus`.
 
     Attributes:
         metrics: this replica's metrics.
@@ -70,11 +72,19 @@ class Controller:
         self._clock = clock
         self._resolver = resolver
         self._rng = rng
-        self._starting = "the election has not begun"
+        self._unready_reason = "the election has not begun"
         self.metrics.watch(
             lambda: len(self.slicer.state.waiting) if self.slicer else 0,
             lambda: len(self.slicer.state.allocations) if self.slicer else 0,
         )
+
+    def metrics_registry(self) -> CollectorRegistry:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`."""
+        return self.metrics.registry
+
+    def unready_reason(self) -> str:
+        """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
+        return self._unready_reason
 
     async def run(self) -> None:
         """Takes part in the election, and decides while this replica leads, until cancelled."""
@@ -82,16 +92,12 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             if options.http_port is not None:
                 group.create_task(
-                    serve_http(
-                        options.http_address,
-                        options.http_port,
-                        self.metrics.registry,
-                        lambda: self._starting,
-                        options.on_listening,
+                    serve_status(
+                        self, options.http_port, address=options.http_address, on_listening=options.on_listening
                     )
                 )
             group.create_task(serve_records(self._recorders, options.record_socket))
-            self._starting = ""
+            self._unready_reason = ""
             if options.leader_election:
                 await self._elector().run(self._lead)
             else:
@@ -116,7 +122,7 @@ class Controller:
         if self._options.on_leading is not None:
             self._options.on_leading()
         try:
-            reign = LeaderSession(
+            session = LeaderSession(
                 self._options,
                 self._client,
                 self._clock,
@@ -125,7 +131,7 @@ class Controller:
                 resolver=self._resolver,
                 rng=self._rng,
             )
-            await reign.run(self._begin)
+            await session.run(self._begin)
         finally:
             self.slicer = None
             self.metrics.set_leading(leads=False)

@@ -8,11 +8,32 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import Cache, EventKind, IndexFunction, WatchEvent
-from tessera.kube.watch.reflector import Reflector
+from tessera.kube.watch.reflector import Reflector, WatchScope
 
 __all__ = ["Cache", "EventKind", "Informer", "WatchEvent"]
 
 T = TypeVar("T")
+
+
+class _Handlers(Generic[T]):
+    """The handlers of an informer, in the order in which they were added; its reflector's listener."""
+
+    def __init__(self) -> None:
+        self.of_changes: list[Callable[[WatchEvent[T]], None]] = []
+        self.of_unreadable: list[Callable[[str, str | None], None]] = []
+        self.of_rollbacks: list[Callable[[], None]] = []
+
+    def object_changed(self, event: WatchEvent[T]) -> None:
+        for handler in self.of_changes:
+            handler(event)
+
+    def object_unreadable(self, key: str, error: str | None) -> None:
+        for handler in self.of_unreadable:
+            handler(key, error)
+
+    def versions_went_back(self) -> None:
+        for handler in self.of_rollbacks:
+            handler()
 
 
 class Informer(Generic[T]):
@@ -24,13 +45,13 @@ class Informer(Generic[T]):
         clock: times the pauses.
         rng: for jitter.
         namespace: mirror one namespace only.
-        label_selector: mirrors only matching objects.
-        field_selector: mirrors only matching objects, e.g. ``spec.nodeName=n1``.
+        label_selector: mirror only matching objects.
+        field_selector: mirror only matching objects, e.g. ``spec.nodeName=n1``.
         indexes: name -> function of an object, e.g. ``{"node": lambda pod: (pod.spec.node_name,)}``.
 
     Attributes:
         cache: ``cache.get("ns/name")``, ``cache.by_index("node", "n1")``, ``cache.values()``. Read-only.
-        reflector: its counters and version.
+        reflector: lists and watches; has the counters and the version.
     """
 
     def __init__(
@@ -46,20 +67,14 @@ class Informer(Generic[T]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
     ) -> None:
         self.cache: Cache[T] = Cache(indexes)
-        self._handlers: list[Callable[[WatchEvent[T]], None]] = []
-        self._unreadable_handlers: list[Callable[[str, str | None], None]] = []
-        self._rollback_handlers: list[Callable[[], None]] = []
+        self._handlers: _Handlers[T] = _Handlers()
         self.reflector = Reflector(
             client,
             resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            on_event=self._notify,
-            on_unreadable=self._notify_unreadable,
-            on_rollback=self._notify_rollback,
+            listener=self._handlers,
             clock=clock,
             rng=rng,
+            scope=WatchScope(namespace=namespace, label_selector=label_selector, field_selector=field_selector),
             cache=self.cache,
         )
 
@@ -71,16 +86,16 @@ class Informer(Generic[T]):
         """
         for item in self.cache.values():
             handler(WatchEvent(EventKind.ADDED, item))
-        self._handlers.append(handler)
-        return lambda: self._handlers.remove(handler)
+        self._handlers.of_changes.append(handler)
+        return lambda: self._handlers.of_changes.remove(handler)
 
     def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
         """Calls ``handler`` with the key and error of an object that does not decode, and with None once it decodes."""
-        self._unreadable_handlers.append(handler)
+        self._handlers.of_unreadable.append(handler)
 
     def on_rollback(self, handler: Callable[[], None]) -> None:
         """Calls ``handler`` when versions went back, before the events of the list that showed it."""
-        self._rollback_handlers.append(handler)
+        self._handlers.of_rollbacks.append(handler)
 
     @property
     def synced(self) -> bool:
@@ -94,15 +109,3 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Mirrors until cancelled."""
         await self.reflector.run()
-
-    def _notify(self, event: WatchEvent[T]) -> None:
-        for handler in self._handlers:
-            handler(event)
-
-    def _notify_unreadable(self, key: str, error: str | None) -> None:
-        for handler in self._unreadable_handlers:
-            handler(key, error)
-
-    def _notify_rollback(self) -> None:
-        for handler in self._rollback_handlers:
-            handler()

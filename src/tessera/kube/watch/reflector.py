@@ -12,7 +12,7 @@ successful LIST does not, or a server whose watches fail would be listed in a ho
 4. Each watch asks the server to end it after a random 300-600 s, so that watchers spread over API servers. The
 transport detects silence (about 90 s; bookmarks come every minute).
 5. An object that does not decode is logged, counted and skipped; the version still advances. If the object was known,
-its last good state stays until the object is deleted. A callback reports when it becomes unreadable and readable again.
+its last good state stays until the object is deleted. The listener is told when it becomes unreadable or readable.
 6. After other failures of a watch the version is kept; after five in a row comes a list.
 7. A watch that had lasted for a while before it broke restarts the count: load balancers cut idle connections every
 minute or so, and the pauses must not grow from that.
@@ -26,8 +26,10 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.backoff import LONGEST, Backoff
@@ -38,7 +40,7 @@ from tessera.kube.resources.meta import ObjectMeta, Resource, key, key_of, uid_o
 from tessera.kube.transport.interface import Stream
 from tessera.kube.watch.cache import Cache, EventKind, WatchEvent
 
-__all__ = ["Cache", "EventKind", "Reflector", "WatchEvent"]
+__all__ = ["EVERYTHING", "Cache", "EventKind", "Reflector", "WatchEvent", "WatchListener", "WatchScope"]
 
 T = TypeVar("T")
 
@@ -61,32 +63,68 @@ _TOO_LARGE = "ResourceVersionTooLarge"
 _FAILURES_BEFORE_LIST = 5
 
 
+class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of a resource that a reflector mirrors; without values, all of them.
+
+    An object that stops matching a selector gives DELETED.
+
+    Attributes:
+        namespace: mirror this namespace only.
+        label_selector: mirror only objects with matching labels.
+        field_selector: mirror only objects with matching fields, e.g. ``spec.nodeName=n1``.
+    """
+
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+
+EVERYTHING = WatchScope()
+
+
+class WatchListener(Protocol[T]):
+    """Receives what a reflector learns, in order.
+
+    Each method must be quick and must not raise: it runs between two lines of the watch, and an exception ends
+    :meth:`Reflector.run`.
+    """
+
+    def object_changed(self, event: WatchEvent[T]) -> None:
+        """Handles one change; the cache already has it."""
+        ...
+
+    def object_unreadable(self, key: str, error: str | None) -> None:
+        """Handles an object that does not decode; the error is None once it decodes again or is gone.
+
+        Comes before the event that follows from that.
+        """
+        ...
+
+    def versions_went_back(self) -> None:
+        """Handles a list whose version is smaller than that of the cache; comes before the events of that list."""
+        ...
+
+
 class Reflector(Generic[T]):
     """One list+watch loop that feeds one cache.
 
     Args:
         client: the client that lists and watches.
         resource: the mirrored resource.
-        namespace: mirror one namespace only.
-        label_selector: mirrors only matching objects; an object that stops matching gives DELETED.
-        field_selector: as above.
-        on_event: called after the cache has changed, in order, once per change. It must be quick and must not raise:
-            an exception ends :meth:`run`.
-        on_unreadable: called with the key and error of an object that does not decode, or with None once it decodes
-            again or is gone; before the event that follows from that.
-        on_rollback: called before the events of a list whose version is smaller than that of the cache.
+        listener: receives every change.
         clock: for pauses.
         rng: for jitter; seeded in tests.
+        scope: the mirrored objects.
         cache: the cache to feed; a new one without indexes if left out.
 
     Attributes:
         cache: the mirrored state.
-        synced: set once all events of the first LIST were sent.
-        attempted: set once the first LIST was processed or has failed.
-        error: why the first LIST is missing; ``None`` once it succeeded.
-        skipped: objects skipped because they did not decode.
+        synced: set once all events of the first LIST were sent; never cleared.
+        attempted: set once the first LIST was processed or has failed; set whenever ``synced`` is.
+        error: the error of the last try, while the first LIST is missing; ``None`` once it succeeded.
+        skipped: objects skipped because they did not decode; only grows.
         unreadable: keys of the objects that do not decode now, with the error.
-        relists: lists made, the first included.
+        relists: lists made, the first included; only grows.
         failures: failures in a row, 0 while all is well.
     """
 
@@ -95,14 +133,10 @@ class Reflector(Generic[T]):
         client: Client,
         resource: Resource[T],
         *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        on_event: Callable[[WatchEvent[T]], None],
-        on_unreadable: Callable[[str, str | None], None] = lambda _key, _error: None,
-        on_rollback: Callable[[], None] = lambda: None,
+        listener: WatchListener[T],
         clock: Clock,
         rng: random.Random,
+        scope: WatchScope = EVERYTHING,
         cache: Cache[T] | None = None,
     ) -> None:
         self.cache: Cache[T] = Cache() if cache is None else cache
@@ -114,18 +148,18 @@ class Reflector(Generic[T]):
         self.relists = 0
         self._client = client
         self._resource = resource
-        self._namespace = namespace
-        self._labels = label_selector
-        self._fields = field_selector
-        self._on_event = on_event
-        self._on_unreadable = on_unreadable
-        self._on_rollback = on_rollback
+        self._scope = scope
+        self._listener = listener
         self._clock = clock
         self._rng = rng
-        self._backoff = Backoff(rng)
         self._codec: Codec[T] = client.codec(resource)
+        #: Failures in a row. A good event resets them; a LIST does not (rule 3).
+        self._backoff = Backoff(rng)
+        #: resourceVersion up to which the cache has all changes; empty while a LIST is due.
         self._version = ""
+        #: The greatest number of ``_version`` since the last rollback. A LIST below it is a rollback (rule 8).
         self._newest = 0
+        #: Monotonic time at which the server accepted the current watch; infinite while there is none (rule 7).
         self._watching_since = math.inf
 
     @property
@@ -158,7 +192,10 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         listing = await self._client.list(
-            self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
+            self._resource,
+            self._scope.namespace,
+            label_selector=self._scope.label_selector,
+            field_selector=self._scope.field_selector,
         )
         self.relists += 1
         self._set_version(listing.resource_version, listed=True)
@@ -168,7 +205,7 @@ class Reflector(Generic[T]):
         for name, error in bad.items():
             self._mark_unreadable(name, error)
         for event in self.cache.replace(listing.items, self._keys_to_keep(listing.undecodable)):
-            self._on_event(event)
+            self._listener.object_changed(event)
         self.error = None
         self.synced.set()
         self.attempted.set()
@@ -190,11 +227,11 @@ class Reflector(Generic[T]):
         fruitful = False
         async with self._client.watch(
             self._resource,
-            self._namespace,
+            self._scope.namespace,
             resource_version=self._version,
             timeout_seconds=self._rng.randint(*_WATCH_SECONDS),
-            label_selector=self._labels,
-            field_selector=self._fields,
+            label_selector=self._scope.label_selector,
+            field_selector=self._scope.field_selector,
         ) as stream:
             await _raise_for_status(stream)
             self._watching_since = self._clock.monotonic()
@@ -225,7 +262,7 @@ class Reflector(Generic[T]):
         number = version_number(version)
         if listed and number < self._newest:
             _log.warning("%s: versions went back to %s: restored from a backup?", self._resource.label, version)
-            self._on_rollback()
+            self._listener.versions_went_back()
             self._newest = number
         self._newest = max(self._newest, number)
 
@@ -233,7 +270,7 @@ class Reflector(Generic[T]):
         self._mark_readable(key_of(item))
         changes = self.cache.remove(key_of(item), item) if kind == "DELETED" else self.cache.upsert(item)
         for event in changes:
-            self._on_event(event)
+            self._listener.object_changed(event)
 
     def _handle_undecodable(self, poison: Undecodable) -> None:
         name = self._log_skipped(poison)
@@ -246,17 +283,17 @@ class Reflector(Generic[T]):
             self._mark_unreadable(name, poison.error)
         if poison.type == "DELETED" or not self._is_known(meta):
             for event in self.cache.remove(name):
-                self._on_event(event)
+                self._listener.object_changed(event)
         self._set_version(meta.resource_version or self._version)
 
     def _mark_unreadable(self, name: str, error: str) -> None:
         if self.unreadable.get(name) != error:
             self.unreadable[name] = error
-            self._on_unreadable(name, error)
+            self._listener.object_unreadable(name, error)
 
     def _mark_readable(self, name: str) -> None:
         if self.unreadable.pop(name, None) is not None:
-            self._on_unreadable(name, None)
+            self._listener.object_unreadable(name, None)
 
     # Failing
 
@@ -299,5 +336,5 @@ def _version_is_lost(error: Exception) -> bool:
 
 def _requested_pause(error: Exception) -> float:
     """The pause that the server asks for (429, 503), within our own bound, seconds."""
-    asked = error.retry_after if isinstance(error, ApiError) else None
-    return min(asked or 0.0, LONGEST)
+    requested = error.retry_after if isinstance(error, ApiError) else None
+    return min(requested or 0.0, LONGEST)

@@ -1,6 +1,6 @@
 """Metrics of the webhook, in one registry per webhook, so that several can run in one process."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 #: The possible results of a review; ``malformed`` is a body that is no review of a pod.
 VERDICTS = ("patched", "untouched", "refused", "malformed")
@@ -9,19 +9,23 @@ _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 class WebhookMetrics:
-    """The webhook's metrics."""
+    """The webhook's metrics.
+
+    Attributes:
+        registry: the metrics that ``/metrics`` shows; may be read from any thread.
+    """
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
+        self.registry = CollectorRegistry(auto_describe=False)
         reviews = Counter(
             "tessera_reviews",
-            "Reviews by this replica, by what came of them.",
+            "Reviews by this replica, by their result.",
             ["verdict"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._reviews = {verdict: reviews.labels(verdict) for verdict in VERDICTS}
         self._seconds = Histogram(
-            "tessera_review_seconds", "Duration of a review.", buckets=_BUCKETS, registry=self._registry
+            "tessera_review_seconds", "Duration of a review.", buckets=_BUCKETS, registry=self.registry
         )
 
     def count(self, verdict: str) -> None:
@@ -31,7 +35,3 @@ class WebhookMetrics:
     def observe(self, seconds: float) -> None:
         """Records the duration of a review."""
         self._seconds.observe(seconds)
-
-    def text(self) -> bytes:
-        """Returns all metrics in Prometheus' format; may be called from any thread."""
-        return generate_latest(self._registry)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tessera.status_pages import OnListening
+
 #: Path to which the API server posts AdmissionReviews.
 REVIEW_PATH = "/mutate-v1-pod"
 
@@ -34,5 +36,5 @@ class WebhookOptions:
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()
     certificate_days: int = 90
-    on_listening: Callable[[str, int], None] | None = None
+    on_listening: OnListening | None = None
     on_ready: Callable[[], None] | None = None

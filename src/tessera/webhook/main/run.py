@@ -3,6 +3,8 @@
 import asyncio
 import random
 
+from prometheus_client import CollectorRegistry
+
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
@@ -17,7 +19,6 @@ from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
 from tessera.webhook.serving.server import (
-    HealthPages,
     LoopHeartbeat,
     load_certificate,
     serve_health,
@@ -42,7 +43,9 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
 
 
 class Webhook:
-    """One replica. :meth:`review` may be called at once; the replica learns the cluster's GPU resources while it runs.
+    """One replica; a :class:`~tessera.status_pages.ProcessStatus`.
+
+    :meth:`review` may be called at once; the replica learns the cluster's GPU resources while it runs.
 
     Attributes:
         capabilities: the present GPU resources of the cluster.
@@ -60,7 +63,7 @@ class Webhook:
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
         self._context = server_context()
         self._trusted = asyncio.Event()
-        self._keeper = CertificateManager(options, client, clock, rng=rng, serve=self._serve)
+        self._certificates = CertificateManager(options, client, clock, rng=rng, serve=self._serve)
 
     def review(self, body: bytes) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
@@ -77,12 +80,15 @@ class Webhook:
         finally:
             self.metrics.observe(self._clock.monotonic() - began)
 
-    @property
-    def not_ready_because(self) -> str:
-        """Returns why the API server should not send reviews yet; empty if it may."""
+    def metrics_registry(self) -> CollectorRegistry:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`."""
+        return self.metrics.registry
+
+    def unready_reason(self) -> str:
+        """Reason that the API server should not send reviews yet; empty if it may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
-        return "" if self._keeper.served else "no certificate is trusted by the API server yet"
+        return "" if self._certificates.served else "no certificate is trusted by the API server yet"
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -92,12 +98,11 @@ class Webhook:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._nodes.run())
-            group.create_task(self._keeper.run())
+            group.create_task(self._certificates.run())
             if options.health_port is not None:
-                pulse = LoopHeartbeat(self._clock)
-                group.create_task(pulse.run())
-                pages = HealthPages(ready=lambda: self.not_ready_because, metrics=self.metrics.text, pulse=pulse)
-                group.create_task(serve_health(options.address, options.health_port, pages))
+                heartbeat = LoopHeartbeat(self._clock)
+                group.create_task(heartbeat.run())
+                group.create_task(serve_health(options.address, options.health_port, self, heartbeat))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
             await self._trusted.wait()

@@ -31,6 +31,7 @@ from tessera.limits.processes import (
     PORT_IDLE_TIME,
     REVIEW_BODY,
 )
+from tessera.status_pages import Page
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ _NO_SOCKET = 0.1
 #: Bytes that a connection buffers besides the counted ones.
 _BUFFER = 16 * 1024
 
-#: Method, path and body of a request; status, type and body of the answer.
-Answer = Callable[[str, str, bytes], "tuple[int, str, bytes]"]
+#: Returns the answer to a request, given as method, path and body.
+Answer = Callable[[str, str, bytes], Page]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,17 +14,18 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-
-import msgspec
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from typing import TYPE_CHECKING
 
 from tessera.clock import Clock
 from tessera.limits.processes import STANDSTILL
+from tessera.status_pages import TEXT, Page, ProcessStatus, status_page, unavailable
 from tessera.webhook.admission.review import ReviewError
 from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
 from tessera.webhook.serving.certificates import Certificate
 
-_TEXT = "text/plain"
+if TYPE_CHECKING:
+    from tessera.webhook.serving.bounded_port import Answer
+
 #: Seconds between two heartbeats.
 _BEAT = 1.0
 
@@ -63,15 +64,15 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
     """
     from tessera.webhook.serving.bounded_port import BoundedPort
 
-    def answer(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
+    def answer(method: str, path: str, body: bytes) -> Page:
         if path != REVIEW_PATH:
-            return 404, _TEXT, f"reviews are answered at {REVIEW_PATH}\n".encode()
+            return Page(404, TEXT, f"reviews are answered at {REVIEW_PATH}\n".encode())
         if method != "POST":
-            return 405, _TEXT, b"reviews are sent by POST\n"
+            return Page(405, TEXT, b"reviews are sent by POST\n")
         try:
-            return 200, "application/json", review(body)
+            return Page(200, "application/json", review(body))
         except ReviewError as error:
-            return 400, _TEXT, f"{error}\n".encode(errors="replace")
+            return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
 
     listener = _listener(options.address, options.port or 0)
     port = BoundedPort("reviews", answer, context)
@@ -99,49 +100,32 @@ class LoopHeartbeat:
 
     @property
     def missing(self) -> str:
-        """Returns why the loop counts as stuck; empty if it makes progress."""
+        """Reason that the loop counts as stuck; empty if it makes progress."""
         silent = self._clock.monotonic() - self._last
         return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
 
 
-class HealthPages(msgspec.Struct, frozen=True, kw_only=True):
-    """The pages of the health port; its thread makes all of these calls.
-
-    Attributes:
-        ready: returns why reviews should not come yet; empty if they may.
-        metrics: returns the process's metrics in Prometheus' format.
-        pulse: the heartbeat of the loop that runs reviews.
-    """
-
-    ready: Callable[[], str]
-    metrics: Callable[[], bytes]
-    pulse: LoopHeartbeat
-
-    def answer(self, _method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
-        """Returns the answer to a request: status, type and text."""
-        if path == "/metrics":
-            return 200, CONTENT_TYPE_LATEST, self.metrics()
-        if path not in {"/healthz", "/readyz"}:
-            return 404, _TEXT, b"there are /healthz, /readyz and /metrics\n"
-        why = self.pulse.missing or (self.ready() if path == "/readyz" else "")
-        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
-
-
-async def serve_health(address: str | None, port: int, pages: HealthPages) -> None:
+async def serve_health(address: str | None, port: int, process: ProcessStatus, heartbeat: LoopHeartbeat) -> None:
     """Answers ``/healthz``, ``/readyz`` and ``/metrics`` from another thread until cancelled.
 
     Args:
         address: address to listen on; None for all.
         port: port to listen on; 0 picks a free one.
-        pages: the pages to serve.
+        process: the process to show; the other thread calls it.
+        heartbeat: the heartbeat of the loop that runs reviews; without it, the process is neither alive nor ready.
 
     Raises:
         OSError: the port is taken.
     """
-    await _in_thread(_listener(address, port), pages.answer)
+
+    def answer(_method: str, path: str, _body: bytes) -> Page:
+        stuck = heartbeat.missing if path in {"/healthz", "/readyz"} else ""
+        return unavailable(stuck) if stuck else status_page(path, process)
+
+    await _in_thread(_listener(address, port), answer)
 
 
-async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes], tuple[int, str, bytes]]) -> None:
+async def _in_thread(listener: socket.socket, answer: "Answer") -> None:
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
     ended: Future[None] = Future()
 
