@@ -74,6 +74,35 @@ async def test_kubelet_sees_the_full_list_again_after_every_change(folder: Path,
         await lists.aclose()
 
 
+async def test_the_next_plugin_of_a_resource_registers_when_the_one_before_has_ended(
+    folder: Path, make_plugin: Any, manager: Any
+) -> None:
+    """The older plugin's end cannot close a running call of the newer one: they are never both registered."""
+    async with RegistrationServer(folder, manager), serving(folder, make_plugin(RESOURCE, Device(id="old"))) as kubelet:
+        older = await manager.registered(1)
+        newer_plugin = make_plugin(RESOURCE, Device(id="new"))
+        other_plugin = make_plugin("nvidia.com/gpu", Device(id="other"))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(kubelet.serve(each)) for each in (newer_plugin, other_plugin)]
+            await manager.registered(1, "nvidia.com/gpu")
+            assert manager.registrations == [RESOURCE, "nvidia.com/gpu"]
+            assert await anext(older.list_and_watch()) == (Device(id="old"),)
+            for task in tasks:
+                task.cancel()
+
+
+async def test_a_plugin_takes_its_turn_as_the_one_before_ends(folder: Path, make_plugin: Any, manager: Any) -> None:
+    async with RegistrationServer(folder, manager):
+        async with serving(folder, make_plugin(RESOURCE, Device(id="old"))) as kubelet:
+            await manager.registered(1)
+            newer = asyncio.create_task(kubelet.serve(make_plugin(RESOURCE, Device(id="new"))))
+        client = await manager.registered(2)
+        assert await anext(client.list_and_watch()) == (Device(id="new"),)
+        newer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await newer
+
+
 async def test_a_refusal_carries_its_text(folder: Path, plugin: Any, manager: Any) -> None:
     plugin.refusal = "GPU-1:3g.20gb:0 is promised to another pod"
     async with RegistrationServer(folder, manager), serving(folder, plugin):

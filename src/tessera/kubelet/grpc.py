@@ -101,6 +101,7 @@ class GrpcKubelet:
         self._watch = FolderWatch(self._folder)
         self._list = Coalesced(self._list_within_limits)
         self._states: dict[str, str] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
         self._cleaned = False
 
     @property
@@ -111,11 +112,19 @@ class GrpcKubelet:
     async def serve(self, plugin: DevicePlugin) -> None:
         """Serves and registers the plugin until cancelled; its sockets are removed then.
 
+        Plugins of one resource take turns: the next registers when the one before has ended. If both were registered,
+        some kubelets would close the connection to the newer one as the older one ends, and with it a running Allocate;
+        the pod of that call would fail.
+
         Raises:
             OSError: the plugin folder does not exist.
             ValueError: the folder's path is too long for a socket.
         """
         self._remove_leftovers_once()
+        async with self._turns.setdefault(plugin.resource_name, asyncio.Lock()):
+            await self._serve_alone(plugin)
+
+    async def _serve_alone(self, plugin: DevicePlugin) -> None:
         current: PluginServer | None = None
         try:
             with self._watch.changes() as woken:

@@ -92,13 +92,11 @@ class DeviceManager:
             raise RegistrationError(
                 f"invalid name of device plugin socket: invalid extended resource {resource_name!r}"
             )
-        older = self._endpoints.get(resource_name)
         endpoint = self._endpoints[resource_name] = _Endpoint(client, options)
         if not self.ledger.has(resource_name):
             self.ledger.set_devices(resource_name, ())
+        # An older plugin of the resource stays connected until its stream ends: its running calls are answered.
         endpoint.task = self._spawn(self._follow(resource_name, endpoint))
-        if older is not None:
-            await older.client.close()
 
     async def stop(self) -> None:
         """Closes the connections to all plugins, as kubelet ends."""
@@ -126,7 +124,7 @@ class DeviceManager:
         try:
             async for devices in endpoint.client.list_and_watch():
                 if self._endpoints.get(resource) is not endpoint:
-                    return
+                    continue
                 self.ledger.set_devices(resource, devices)
                 self._checkpoint.save(self.ledger)
                 self._on_change()
@@ -134,9 +132,10 @@ class DeviceManager:
             pass  # the plugin ended; handled like a clean end
         except Exception:  # noqa: BLE001 - whatever a plugin says, it must not end its kubelet
             _log.exception("device list of %s", resource)
+        finally:
+            await endpoint.client.close()
         if self._endpoints.get(resource) is endpoint:
             del self._endpoints[resource]
-            await endpoint.client.close()
             await self._after_the_end(resource)
 
     async def _after_the_end(self, resource: str) -> None:
