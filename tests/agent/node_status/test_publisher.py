@@ -266,8 +266,8 @@ def test_a_refused_agent_says_so_once_and_goes_on_trying(play: Play, caplog: pyt
         await stage.tell(HEALTHY)
         await stage.offer()
         await stage.clock.sleep(600)
-        (told,) = [each.message for each in caplog.records if "may not be told" in each.message]
-        assert "node node-1 may not be told of its cards, grant the agent patch on nodes and on nodes/status" in told
+        (told,) = [each.message for each in caplog.records if "no right to write" in each.message]
+        assert "no right to write labels and conditions, grant the agent patch on nodes and on nodes/status" in told
         assert 'User "tessera-agent" cannot patch resource "nodes/status"' in told
         await stage.start()
         await stage.changed()

@@ -50,7 +50,7 @@ class SharingFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_label_facts(
-    stock: GpuInventory,
+    inventory: GpuInventory,
     sharing: SharingFacts,
     *,
     on_demand: Collection[str] = frozenset(),
@@ -61,18 +61,18 @@ def collect_label_facts(
     """Collects the facts behind the labels.
 
     Args:
-        stock: all cards of the node.
+        inventory: all cards of the node.
         sharing: the sharing in force.
         on_demand: UUIDs of the cards that are cut on demand.
         machine: the machine's product name; ``None`` if it cannot be read.
         timestamp: seconds since 1970 at which discovery began.
         vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
     """
-    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.gpus}
+    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in inventory.gpus}
     return LabelFacts(
         cards=tuple(cards.values()),
-        driver_version=stock.driver_version,
-        cuda_version=stock.cuda_version,
+        driver_version=inventory.driver_version,
+        cuda_version=inventory.cuda_version,
         machine=machine,
         mig_strategy=sharing.mig_strategy,
         shares=_shares(cards, sharing),

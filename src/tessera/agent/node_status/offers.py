@@ -18,33 +18,33 @@ from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Ad
 
 
 def node_offers(
-    stock: GpuInventory, offer: Advertisement, *, on_demand: Collection[str] = frozenset()
+    inventory: GpuInventory, offer: Advertisement, *, on_demand: Collection[str] = frozenset()
 ) -> list[NodeOffer]:
     """Returns one entry for each resource and kind of device behind it.
 
     Args:
-        stock: all cards of the node.
+        inventory: all cards of the node.
         offer: the offer in force on the cards that are not cut on demand.
         on_demand: UUIDs of the cards that are cut on demand.
     """
     ones: Counter[NodeOffer] = Counter()
     for resource in offer.resources.values():
         for device in resource.devices:
-            card = stock.gpu(device.gpu)
+            card = inventory.gpu(device.gpu)
             if card is not None:
-                ones[_offered(resource, device, card, _readable(card, stock))] += 1
-    for card in stock.gpus:
+                ones[_offered(resource, device, card, _readable(card, inventory))] += 1
+    for card in inventory.gpus:
         if card.uuid in on_demand:
-            for one, count in _on_demand(card, _readable(card, stock)):
+            for one, count in _on_demand(card, _readable(card, inventory)):
                 ones[one] += count
     return [msgspec.structs.replace(one, count=count) for one, count in ones.items()]
 
 
-def _readable(card: GpuState, stock: GpuInventory) -> GpuState:
+def _readable(card: GpuState, inventory: GpuInventory) -> GpuState:
     """The card; while it cannot be read, another card of its kind, so that its entry does not change for that time."""
     if card.attributes is not None:
         return card
-    alike = (each for each in stock.gpus if each.info.name == card.info.name and each.attributes is not None)
+    alike = (each for each in inventory.gpus if each.info.name == card.info.name and each.attributes is not None)
     return next(alike, card)
 
 

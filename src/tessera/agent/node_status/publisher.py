@@ -56,16 +56,16 @@ class Metadata(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
-    def stands_on(self, node: Node) -> bool:
+    def is_shown(self, node: Node) -> bool:
         """True if the Node shows all of it."""
         shown = node.metadata
-        return _within(self.labels, shown.labels) and _within(self.annotations, shown.annotations)
+        return _is_part(self.labels, shown.labels) and _is_part(self.annotations, shown.annotations)
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All facts behind the metadata."""
 
-    stock: GpuInventory
+    inventory: GpuInventory
     sharing: SharingFacts
     on_demand: frozenset[str]
     leaving: frozenset[str]
@@ -78,14 +78,14 @@ class _Facts(msgspec.Struct, frozen=True):
             ValueError: a fact cannot be read, or the metadata is too long.
         """
         facts = collect_label_facts(
-            self.stock,
+            self.inventory,
             self.sharing,
             on_demand=self.on_demand,
             machine=machine,
             timestamp=began,
             vgpu=vgpu,
         )
-        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand - self.leaving)
+        offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
         return Metadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
 
@@ -173,139 +173,163 @@ class NodeStatusPublisher:
         self._changes = changes
         self._clock = clock
         self._backoff = Backoff(rng)
+        #: Seconds since 1970 at which this agent began to publish.
         self._began = int(clock.now())
-        self._refused = False
-        self._made: tuple[_Facts, Metadata | None] | None = None
-        self._forget("")
+        #: True while the API server refuses the agent's writes; a refusal is logged once.
+        self._forbidden = False
+        #: The last facts, and the metadata built from them; ``None`` instead of metadata that cannot be built.
+        self._built: tuple[_Facts, Metadata | None] | None = None
+        self._reset("")
+
+    def _reset(self, uid: str) -> None:
+        """Forgets all writes; from now on the Node of this UID is written."""
+        self._uid = uid
+        #: The last writes; ``None`` before the first one to this Node.
+        self._written_metadata: _Written | None = None
+        self._written_conditions: _Written | None = None
+        #: By type, the conditions of which Events were recorded; ``None`` until the Node's own were taken over.
+        self._reported: dict[str, NodeCondition] | None = None
+        #: By type, the status of a condition and the time of its last transition.
+        self._since: dict[str, tuple[str, str]] = {}
 
     async def run(self) -> None:
         """Publishes until cancelled."""
         while True:
             await self._clock.sleep(SETTLE)
-            seen = self._changes.count
+            count = self._changes.count
             node = self._node.node()
-            waits: float | None = None
+            recheck: float | None = None
             if node is not None:
-                waits, trouble = await self._tell(node)
-                if trouble is not None:
-                    await self._clock.sleep(self._troubled(trouble))
+                recheck, error = await self._publish(node)
+                if error is not None:
+                    pause = self._backoff.next()
+                    self._log_error(error, pause)
+                    await self._clock.sleep(pause)
                     continue
                 self._backoff.reset()
-                self._refused = False
-            await self._changes.wait(seen, waits)
+                self._forbidden = False
+            await self._changes.wait(count, recheck)
 
-    async def _tell(self, node: Node) -> tuple[float | None, Exception | None]:
-        """Writes what is due; returns the seconds until the next look, and the error if a write failed."""
+    async def _publish(self, node: Node) -> tuple[float | None, Exception | None]:
+        """Makes the writes that are due; returns the seconds until the next one, and the error of a failed write."""
         if node.metadata.uid != self._uid:
-            self._forget(node.metadata.uid)
-        waits: list[float] = []
-        trouble: Exception | None = None
-        for write in (self._tell_metadata, self._tell_conditions):
+            self._reset(node.metadata.uid)
+        pauses: list[float] = []
+        failure: Exception | None = None
+        for write in (self._write_metadata, self._write_conditions):
             try:
-                again = await write(node)
+                pause = await write(node)
             except (ApiError, ConnectionError, TimeoutError) as error:
-                trouble = error
+                failure = error
             else:
-                waits += [] if again is None else [again]
-        return min(waits, default=None), trouble
+                pauses += [] if pause is None else [pause]
+        return min(pauses, default=None), failure
 
-    def _troubled(self, error: Exception) -> float:
-        """Logs an error, a refusal only once; returns the pause before the next try."""
-        pause = self._backoff.next()
+    def _log_error(self, error: Exception, pause: float) -> None:
+        """Logs that a write failed, and the pause before the next attempt; a refusal only once."""
         if not isinstance(error, Forbidden):
-            _log.warning("node %s cannot be told of its cards, again in %.1f s: %s", self._name, pause, error)
-        elif not self._refused:
-            self._refused = True
+            text = "node %s: labels and conditions cannot be written, next attempt in %.1f s: %s"
+            _log.warning(text, self._name, pause, error)
+        elif not self._forbidden:
+            self._forbidden = True
             hint = "grant the agent patch on nodes and on nodes/status"
-            _log.warning("node %s may not be told of its cards, %s: %s", self._name, hint, error)
-        return pause
-
-    def _forget(self, uid: str) -> None:
-        """Forgets all writes to the Node; ``uid`` is the UID of the present one."""
-        self._uid = uid
-        self._metadata_written: _Written | None = None
-        self._conditions_written: _Written | None = None
-        self._told: dict[str, NodeCondition] | None = None
-        self._since: dict[str, tuple[str, str]] = {}
+            _log.warning("node %s: no right to write labels and conditions, %s: %s", self._name, hint, error)
 
     # Metadata ---------------------------------------------------------------------------------------------------
 
-    async def _tell_metadata(self, node: Node) -> float | None:
-        wanted = self._metadata()
-        if wanted is None:
+    async def _write_metadata(self, node: Node) -> float | None:
+        """Writes the metadata if a write is due; returns the seconds until the next one, ``None`` for none."""
+        desired = self._metadata()
+        if desired is None:
             return None
-        due = self._due(self._metadata_written, wanted, stands=wanted.stands_on(node))
-        if due == 0:
-            await self._apply(node, {"labels": wanted.labels, "annotations": wanted.annotations})
-            self._metadata_written = _Written(wanted, self._clock.monotonic())
-            return None
-        return due
+        pause = self._seconds_until_write(self._written_metadata, desired, shown=desired.is_shown(node))
+        if pause != 0:
+            return pause
+        await self._apply(node, {"labels": desired.labels, "annotations": desired.annotations})
+        self._written_metadata = _Written(desired, self._clock.monotonic())
+        return None
 
     def _metadata(self) -> Metadata | None:
         """The metadata to publish; ``None`` while a fact is unknown. Computed only when a fact has changed."""
         facts = self._facts()
-        if facts is not None and (self._made is None or self._made[0] != facts):
+        if facts is None:
+            return None
+        if self._built is None or self._built[0] != facts:
             try:
-                self._made = (facts, facts.metadata(self._machine.product, self._machine.vgpu, self._began))
+                self._built = (facts, facts.metadata(self._machine.product, self._machine.vgpu, self._began))
             except ValueError as error:
                 # The metadata on the Node stays: pods would move if labels vanished.
-                self._made = (facts, None)
+                self._built = (facts, None)
                 _log.warning("node %s keeps its labels and offers as they were: %s", self._name, error)
-        return None if facts is None or self._made is None else self._made[1]
+        return self._built[1]
 
     def _facts(self) -> "_Facts | None":
-        stock, sharing = self._source.inventory, self._source.sharing
-        if sharing is None or not stock.driver_version:
+        source = self._source
+        inventory, sharing = source.inventory, source.sharing
+        if sharing is None or not inventory.driver_version:
             return None
         return _Facts(
-            stock, sharing, frozenset(self._source.on_demand), frozenset(self._source.leaving), self._source.mig_state
+            inventory=inventory,
+            sharing=sharing,
+            on_demand=source.on_demand,
+            leaving=source.leaving,
+            mig_state=source.mig_state,
         )
 
     # Conditions -------------------------------------------------------------------------------------------------
 
-    async def _tell_conditions(self, node: Node) -> float | None:
-        found = self._source.conditions
-        if found is None:
+    async def _write_conditions(self, node: Node) -> float | None:
+        """Writes the conditions if a write is due; returns the seconds until the next one, ``None`` for none."""
+        conditions = self._source.conditions
+        if conditions is None:
             return None
-        wanted, shown = bound_messages(found), read_conditions(node.status.conditions)
-        if self._told is None:
-            self._begin(node, wanted, shown)
-        self._tell_events(node, wanted)
-        due = self._due(self._conditions_written, wanted, stands=_within(wanted, shown))
-        if due == 0:
-            listed = conditions_manifest(wanted.values(), self._since, rfc3339(self._clock.now()))
-            await self._apply(node, {}, {"conditions": listed})
-            self._conditions_written = _Written(wanted, self._clock.monotonic())
-            return None
-        return due
+        desired, shown = bound_messages(conditions), read_conditions(node.status.conditions)
+        self._record_changes(node, desired, shown)
+        pause = self._seconds_until_write(self._written_conditions, desired, shown=_is_part(desired, shown))
+        if pause != 0:
+            return pause
+        listed = conditions_manifest(desired.values(), self._since, rfc3339(self._clock.now()))
+        await self._apply(node, {}, {"conditions": listed})
+        self._written_conditions = _Written(desired, self._clock.monotonic())
+        return None
 
-    def _begin(self, node: Node, wanted: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]) -> None:
-        """Takes over the conditions that a former agent left on the Node."""
-        well = {name: each for name, each in wanted.items() if each.status == "True"}
-        self._told = {**well, **shown}
-        self._conditions_written = _Written(shown, self._clock.monotonic())
+    def _record_changes(
+        self, node: Node, desired: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]
+    ) -> None:
+        """Records an Event for each condition that differs from the reported one."""
+        reported = self._take_over(node, desired, shown) if self._reported is None else self._reported
+        about = make_reference(NODES, self._name, uid=node.metadata.uid)
+        for each in desired.values():
+            if reported.get(each.type) != each:
+                kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
+                self._events.record(about, each.reason, each.message, type=kind)
+        self._reported = dict(desired)
+
+    def _take_over(
+        self, node: Node, desired: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]
+    ) -> Mapping[str, NodeCondition]:
+        """Takes over the conditions that a former agent left on the Node; returns those that need no Event."""
+        self._written_conditions = _Written(shown, self._clock.monotonic())
         self._since = {
             each.type: (each.status, each.last_transition_time)
             for each in node.status.conditions
             if each.type in shown and each.last_transition_time is not None
         }
-
-    def _tell_events(self, node: Node, wanted: Mapping[str, NodeCondition]) -> None:
-        assert self._told is not None
-        about = make_reference(NODES, self._name, uid=node.metadata.uid)
-        for each in wanted.values():
-            if self._told.get(each.type) != each:
-                kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
-                self._events.record(about, each.reason, each.message, type=kind)
-        self._told = dict(wanted)
+        return {name: each for name, each in desired.items() if each.status == "True"} | dict(shown)
 
     # Writing ----------------------------------------------------------------------------------------------------
 
-    def _due(self, written: _Written | None, wanted: object, *, stands: bool) -> float | None:
-        """Seconds until the write is due: 0 for now, ``None`` if it is not due while nothing changes."""
-        if written is None or written.value != wanted:
+    def _seconds_until_write(self, written: _Written | None, desired: object, *, shown: bool) -> float | None:
+        """Seconds until the write is due: 0 for now, ``None`` if it is not due while nothing changes.
+
+        Args:
+            written: the last write.
+            desired: the value to write.
+            shown: true if the Node shows that value.
+        """
+        if written is None or written.value != desired:
             return 0.0
-        if stands:
+        if shown:
             return None
         return max(0.0, written.at + REPAIR_PAUSE - self._clock.monotonic())
 
@@ -317,5 +341,5 @@ class NodeStatusPublisher:
             await self._client.apply(NODES, self._name, body | {"status": status}, subresource="status")
 
 
-def _within(wanted: Mapping[str, object], shown: Mapping[str, object]) -> bool:
-    return all(shown.get(name) == value for name, value in wanted.items())
+def _is_part(desired: Mapping[str, object], shown: Mapping[str, object]) -> bool:
+    return all(shown.get(name) == value for name, value in desired.items())
