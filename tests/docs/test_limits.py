@@ -39,7 +39,6 @@ OTHERS = {
     "tessera/agent/health/faults.py:_MOST_DOUBLED": "returns of a mark, which the agent counts",
     "tessera/kubelet/sockets.py:_LONGEST_PATH": "Linux's bound on the path of a socket",
     "tessera/nvml/simulated/machine_state.py:MOST_EVENTS": "the buffer of a simulated card",
-    "tessera/webhook/nodes/label_index.py:_MOST": "the range of a 64-bit integer",
 }
 
 

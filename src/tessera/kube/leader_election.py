@@ -103,11 +103,19 @@ class LeaderElector:
         self._clock = clock
         self._rng = rng
         self._timing = timing or LeaseTiming()
+        # All times below are monotonic.
+        #: We lead before this time: ``deadline`` after the last acknowledged write was sent (rule 3). Never later.
         self._held_until = float("-inf")
+        #: resourceVersion of the Lease as last read or written; empty if this process has not seen it, or saw its
+        #: deletion while leading (then nobody else can lead, and it may be created at once).
         self._version = ""
-        self._unacknowledged: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
+        #: renewTime of writes without an answer, and when each was sent. A later answer or claim empties it.
+        self._unacknowledged: dict[str, float] = {}
+        #: The content of the Lease at ``_version``.
         self._spec = LeaseSpec()
+        #: When this process first saw ``_spec``; the holder's duration counts from here (rule 2).
         self._unchanged_since = float("-inf")
+        #: When this process first saw that the Lease is missing; infinite while it exists (rule 5).
         self._missing_since = float("inf")
 
     @property

@@ -12,6 +12,8 @@ Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
 _OPERATORS: Mapping[str, Operator] = {name: name for name in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")}
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
 # The grammar of kubectl's --selector (k8s.io/apimachinery/pkg/labels).
 _KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?)"
 _FORMS = (
@@ -52,12 +54,11 @@ class Requirement(msgspec.Struct, frozen=True):
             case "Gt" | "Lt":
                 return value is not None and self._compares(value)
 
-    def _compares(self, value: str) -> bool:
-        try:
-            left, right = int(value), int(self.values[0])
-        except (ValueError, IndexError):
+    def _compares(self, text: str) -> bool:
+        value, bound = parse_integer(text), parse_integer(next(iter(self.values), None))
+        if value is None or bound is None:
             return False
-        return left > right if self.operator == "Gt" else left < right
+        return value > bound if self.operator == "Gt" else value < bound
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -93,6 +94,14 @@ def parse_operator(text: str) -> Operator:
     if found is None:
         raise ValueError(f"selector operator {text!r}: one of {', '.join(_OPERATORS)} is expected")
     return found
+
+
+def parse_integer(text: str | None) -> int | None:
+    """Reads an integer for ``Gt`` and ``Lt`` as Go's ``ParseInt`` does, into 64 bits; None if it is no such integer."""
+    if text is None or _INTEGER.fullmatch(text) is None:
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
 
 
 def parse_selector(text: str) -> Selector:

@@ -1,12 +1,10 @@
-"""All nodes by label, name and taint, to judge one pod's constraints for all nodes at once.
+"""All nodes by label, name and taint, to test one pod's constraints for all nodes at once.
 
-A set of nodes is a bit mask: an ``int`` with one bit for each node. The index has a mask for every label key and value:
-the nodes that have it. A test of a pod's affinity is a few operations on such masks, whatever the number of nodes. So
-the cost of a pod depends only on its spec, whose size is bounded (:mod:`tessera.api.pods.size_limits`). The index
-remembers the answer until a label that it depends on, a taint, or the set of nodes changes.
+A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.label_index`), whatever the number of
+nodes. So the cost of a pod depends only on its spec, whose size is bounded (:mod:`tessera.api.pods.size_limits`). The
+index remembers the answer until a label that it depends on, a taint, or the set of nodes changes.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -17,15 +15,14 @@ from tessera.controller.objects.node_constraints import (
     NAME_FIELD,
     NodeConstraints,
     TolerationIndex,
-    parse_integer,
 )
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.kube.label_index import LabelIndex, NodeMask, union
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.limits.planning import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
 #: The taint of a cordoned node: key, value, effect. A pod may tolerate it.
 CORDON = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
-
 
 Key = TypeVar("Key")
 _Taint = tuple[str, str, str]
@@ -40,19 +37,28 @@ class NodeIndex:
 
     def __init__(self) -> None:
         self.cost = 0
+        #: All nodes.
         self._nodes: dict[NodeName, NodeInfo] = {}
-        self._bits: dict[NodeName, int] = {}
-        self._names: dict[int, NodeName] = {}
+        #: Each node's bit, as a set of that node alone; ``_names`` is the inverse. The keys are those of ``_nodes``.
+        self._bits: dict[NodeName, NodeMask] = {}
+        self._names: dict[NodeMask, NodeName] = {}
+        #: Numbers of removed nodes. With those of ``_bits`` they are 0, 1, 2, ... without a gap.
         self._unused: list[int] = []
-        self._labels: dict[str, dict[str, int]] = {}
-        self._numbers: dict[str, _Numbers] = {}
-        self._taints: dict[_Taint, int] = {}
-        self._offering = 0
+        #: Labels of all nodes.
+        self._labels = LabelIndex()
+        #: The nodes with each taint that excludes pods, a cordon included. No mask is empty.
+        self._taints: dict[_Taint, NodeMask] = {}
+        #: Nodes that are open for slices.
+        self._offering: NodeMask = 0
+        #: Grows with every change that an answer may depend on.
         self._changes = 0
+        #: By label, ``_changes`` when a node's value last changed; missing if none did since the last clearing.
         self._label_changed: dict[str, int] = {}
+        #: ``_changes`` when a taint or the set of nodes last changed, or ``_label_changed`` was cleared.
         self._others_changed = 0
-        self._selected: dict[NodeConstraints, tuple[int, int]] = {}
-        self._accepted: dict[NodeConstraints, tuple[int, int]] = {}
+        #: Remembered answers with ``_changes`` when they were true, the last used at the end.
+        self._selected: dict[NodeConstraints, tuple[int, NodeMask]] = {}
+        self._accepted: dict[NodeConstraints, tuple[int, NodeMask]] = {}
 
     # Nodes
 
@@ -63,9 +69,11 @@ class NodeIndex:
             bit = 1 << (self._unused.pop() if self._unused else len(self._bits))
             self._bits[node.name] = bit
             self._names[bit] = node.name
+            self._labels.add(node.labels, bit)
             self._others_changed = self._next()
+        else:
+            self._note_label_changes(self._labels.change(before.labels, node.labels, self._bits[node.name]))
         self._nodes[node.name] = node
-        self._relabel(self._bits[node.name], before.labels if before is not None else {}, node.labels)
         self._retaint(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
         if not any(node.closed_because()):
@@ -78,25 +86,15 @@ class NodeIndex:
             return
         bit = self._bits.pop(name)
         del self._names[bit]
-        self._relabel(bit, node.labels, {})
+        self._labels.remove(node.labels, bit)
         self._retaint(bit, set(_taints(node)), set())
         self._offering &= ~bit
         self._unused.append(bit.bit_length() - 1)
         self._others_changed = self._next()
 
-    def _relabel(self, bit: int, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        for key in before.keys() | after.keys():
-            old, new = before.get(key), after.get(key)
-            if old != new:
-                values = self._labels.setdefault(key, {})
-                if old is not None:
-                    _clear(values, old, bit)
-                if new is not None:
-                    values[new] = values.get(new, 0) | bit
-                if not values:
-                    del self._labels[key]
-                self._numbers.pop(key, None)
-                self._label_changed[key] = self._next()
+    def _note_label_changes(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._label_changed[key] = self._next()
         if len(self._label_changed) > REMEMBERED_LABEL_KEYS:
             self._label_changed.clear()
             self._others_changed = self._next()
@@ -143,7 +141,7 @@ class NodeIndex:
 
     def domains(self, key: str) -> Mapping[str, int]:
         """Returns the nodes of each value of a label."""
-        return self._labels.get(key, {})
+        return self._labels.values(key)
 
     def label(self, name: NodeName, key: str) -> str | None:
         """Returns a node's value of a label."""
@@ -160,7 +158,7 @@ class NodeIndex:
             accepts = TolerationIndex(constraints.tolerations).accept
             self.cost += len(self._taints) + len(constraints.tolerations)
             refused = (mask for taint, mask in self._taints.items() if not accepts(*taint))
-            known = (self._changes, self._every & ~_union(refused))
+            known = (self._changes, self._every & ~union(refused))
         self._remember(self._accepted, constraints, known)
         return known[1]
 
@@ -175,7 +173,7 @@ class NodeIndex:
         if len(memo) > REMEMBERED_CONSTRAINTS:
             del memo[next(iter(memo))]
 
-    # Judging
+    # Tests
 
     @property
     def _every(self) -> int:
@@ -185,8 +183,8 @@ class NodeIndex:
         mask = self._every
         self.cost += 1 + len(constraints.selector)
         for key, value in constraints.selector:
-            mask &= self._labels.get(key, {}).get(value, 0)
-        return mask if constraints.terms is None else mask & _union(map(self._term, constraints.terms))
+            mask &= self._labels.values(key).get(value, 0)
+        return mask if constraints.terms is None else mask & union(map(self._term, constraints.terms))
 
     def _term(self, term: NodeSelectorTerm) -> int:
         self.cost += 1
@@ -201,76 +199,15 @@ class NodeIndex:
 
     def _label_test(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)
-        match test.operator:
-            case "In" | "NotIn":
-                return self._listed(test, self._labels.get(test.key, {}))
-            case "Exists":
-                return self._numbered(test.key).any
-            case "DoesNotExist":
-                return self._every & ~self._numbered(test.key).any
-            case "Gt" | "Lt":
-                bound = parse_integer(next(iter(test.values), None))
-                if bound is None:
-                    return 0
-                numbers = self._numbered(test.key)
-                return numbers.above(bound) if test.operator == "Gt" else numbers.below(bound)
-            case _:
-                return 0
+        return self._labels.matching(test.key, test.operator, test.values)
 
     def _field_test(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)
         if test.operator not in FIELD_OPERATORS:
             return 0
-        own = {name: self.mask_of(NodeName(name)) for name in test.values} if test.key == NAME_FIELD else {}
-        return self._listed(test, own)
-
-    def _listed(self, test: NodeSelectorRequirement, values: Mapping[str, int]) -> int:
-        found = _union(values.get(value, 0) for value in test.values)
+        names = test.values if test.key == NAME_FIELD else ()
+        found = union(self.mask_of(NodeName(name)) for name in names)
         return found if test.operator == "In" else self._every & ~found
-
-    def _numbered(self, key: str) -> "_Numbers":
-        if key not in self._numbers:
-            self._numbers[key] = _Numbers(self._labels.get(key, {}))
-        return self._numbers[key]
-
-
-class _Numbers:
-    """The values of one label in order of size, for comparisons.
-
-    Attributes:
-        any: the nodes that have the label, with any value.
-    """
-
-    def __init__(self, values: Mapping[str, int]) -> None:
-        self.any = _union(values.values())
-        rows = sorted((number, mask) for value, mask in values.items() if (number := parse_integer(value)) is not None)
-        self._sizes = [number for number, _ in rows]
-        self._up_to = list(_running(mask for _, mask in rows))
-        self._from = list(_running(mask for _, mask in reversed(rows)))
-
-    def below(self, bound: int) -> int:
-        """Returns the nodes whose value is less."""
-        return self._up_to[bisect_left(self._sizes, bound)]
-
-    def above(self, bound: int) -> int:
-        """Returns the nodes whose value is greater."""
-        return self._from[len(self._sizes) - bisect_right(self._sizes, bound)]
-
-
-def _running(masks: Iterable[int]) -> Iterator[int]:
-    """Yields the unions of the first 0, 1, 2, ... masks."""
-    union = 0
-    yield union
-    for mask in masks:
-        union |= mask
-        yield union
-
-
-def _union(masks: Iterable[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
 
 
 def _keys(constraints: NodeConstraints) -> Iterator[str]:

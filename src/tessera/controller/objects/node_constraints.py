@@ -4,18 +4,17 @@ The rules are the scheduler's filters TaintToleration and NodeAffinity. This mod
 :mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and remembers the answers.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import NodeName
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+from tessera.kube.selectors import parse_integer
 
 #: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 #: The one node field that affinity may test, with the operators for it.
 NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +117,3 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
             return one > bound if test.operator == "Gt" else one < bound
         case _:
             return False
-
-
-def parse_integer(text: str | None) -> int | None:
-    """Reads a text as Go's ``ParseInt`` does, into 64 bits; None if it is no such integer."""
-    if text is None or _INTEGER.fullmatch(text) is None:
-        return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None

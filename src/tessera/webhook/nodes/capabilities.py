@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from tessera.api.names import GPU_RESOURCES
+from tessera.kube.label_index import LabelIndex
 from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
 from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.gpu_nodes import GpuNode
-from tessera.webhook.nodes.label_index import NodeLabelIndex
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
 
@@ -55,7 +55,7 @@ class Capabilities:
     """
 
     def __init__(self) -> None:
-        self.labels, self.fields = NodeLabelIndex(), NodeLabelIndex()
+        self.labels, self.fields = LabelIndex(), LabelIndex()
         self.offers = OfferTable()
         self.on_demand, self.fixed, self.undescribed = NodeSets(), NodeSets(), NodeSets()
         self.one_each, self.several_each, self.foreign = NodeSets(), NodeSets(), NodeSets()

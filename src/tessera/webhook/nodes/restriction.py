@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
-from tessera.kube.selectors import parse_operator
+from tessera.kube.label_index import LabelIndex
+from tessera.kube.selectors import Requirement, parse_operator
 from tessera.offers.selection import Nodes
 from tessera.webhook.base.budget import SpendTime, spend_nothing
-from tessera.webhook.nodes.label_index import LabelTest, NodeLabelIndex
 
 Json = Mapping[str, Any]
 
@@ -27,17 +27,17 @@ NODE_NAME = "metadata.name"
 class AffinityTerm(msgspec.Struct, frozen=True):
     """Tests on labels and on the node's own fields, all of which must hold; ``None`` if nothing can match."""
 
-    labels: tuple[LabelTest, ...] | None
-    fields: tuple[LabelTest, ...] | None
+    labels: tuple[Requirement, ...] | None
+    fields: tuple[Requirement, ...] | None
 
-    def matching(self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex) -> Nodes:
+    def matching(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
         """Returns those of the nodes for which the term holds."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
             return 0
         for test in self.labels:
-            nodes &= labels.matching(test)
+            nodes &= labels.matching(test.key, test.operator, test.values)
         for test in self.fields:
-            nodes &= fields.matching(test)
+            nodes &= fields.matching(test.key, test.operator, test.values)
         return nodes
 
     def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
@@ -83,13 +83,13 @@ class NodeRestriction(msgspec.Struct, frozen=True):
         return bool(self.selector or self.node) or self.terms is not None
 
     def selected_nodes(
-        self, nodes: Nodes, labels: NodeLabelIndex, fields: NodeLabelIndex, spend: SpendTime = spend_nothing
+        self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex, spend: SpendTime = spend_nothing
     ) -> Nodes:
         """Returns those of the nodes that the restriction admits; calls ``spend`` before each alternative."""
         if self.node:
-            nodes &= fields.matching(LabelTest(NODE_NAME, "In", (self.node,)))
+            nodes &= fields.matching(NODE_NAME, "In", (self.node,))
         for key, value in self.selector.items():
-            nodes &= labels.matching(LabelTest(key, "In", (value,)))
+            nodes &= labels.matching(key, "In", (value,))
         if self.terms is None:
             return nodes
         found = 0
@@ -130,7 +130,7 @@ def _term(term: Json) -> AffinityTerm:
     return AffinityTerm(_tests(term.get("matchExpressions") or ()), _tests(term.get("matchFields") or ()))
 
 
-def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
+def _tests(expressions: Sequence[Json]) -> tuple[Requirement, ...] | None:
     """Returns the tests; ``None`` if one is invalid, for which the API server refuses the pod."""
     try:
         return tuple(map(_test, expressions))
@@ -138,6 +138,6 @@ def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
         return None
 
 
-def _test(expression: Json) -> LabelTest:
+def _test(expression: Json) -> Requirement:
     sign = parse_operator(expression.get("operator") or "")
-    return LabelTest(expression.get("key") or "", sign, tuple(expression.get("values") or ()))
+    return Requirement(expression.get("key") or "", sign, tuple(expression.get("values") or ()))
