@@ -238,7 +238,7 @@ class Node:
         return self.wished
 
     @property
-    def lately_given(self) -> frozenset[str]:
+    def recently_allocated(self) -> frozenset[str]:
         return frozenset()
 
     @property

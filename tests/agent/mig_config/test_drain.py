@@ -37,7 +37,7 @@ class Offered:
         self.lately = {"GPU-1", "GPU-2"}
 
     @property
-    def lately_given(self) -> frozenset[str]:
+    def recently_allocated(self) -> frozenset[str]:
         return frozenset(self.lately)
 
     @property

@@ -268,7 +268,7 @@ def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_
         scene.follow(SLICE_4)
         await scene.clock.sleep(5.0)
         assert not scene.allocatable.get(SHARED)
-        assert scene.shelf.lately_given == {scene.uuid(0)}
+        assert scene.shelf.recently_allocated == {scene.uuid(0)}
         scene.pods["train"] = pod
         await scene.clock.sleep(60.0)
         assert not scene.allocatable.get(SHARED)
@@ -283,10 +283,10 @@ def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(play: Cal
         await scene.begin(WHOLE)
         await scene.offers(gpu=1)
         await scene.admit("train", {GPU: 1})
-        assert scene.shelf.lately_given == {scene.uuid(0)}
+        assert scene.shelf.recently_allocated == {scene.uuid(0)}
         woken = scene.changes.count
         await scene.clock.sleep(2.0)
-        assert scene.shelf.lately_given == frozenset()
+        assert scene.shelf.recently_allocated == frozenset()
         assert scene.changes.count > woken
 
     play(story, "A100-40GB")
@@ -302,7 +302,7 @@ def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(play: 
         await scene.clock.sleep(2.0)
         await scene.start_container("train")
         await scene.clock.sleep(2.0)
-        assert scene.shelf.lately_given == frozenset()
+        assert scene.shelf.recently_allocated == frozenset()
 
     play(story, "2xA100-40GB")
 

@@ -14,7 +14,7 @@ from tessera.replay.service import SOCKET
 
 
 class ValidationMode(Enum):
-    """When the agent requires that a program has run on the cards before it advertises them."""
+    """Condition under which the agent advertises cards only after a program has run on them."""
 
     AUTO = "auto"  # if the driver comes in a container
     ALWAYS = "always"
@@ -82,7 +82,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         driver_root: folder in which a driver container shows its files on this node, as this process sees it.
         markers_dir: folder of the driver stack's marker files, as this process sees it; ``None`` for
             none.
-        validation: when cards are advertised only after a program has run on them.
+        validation: when a program must have run on the cards before they are advertised.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
         mps_mount: that folder as this process sees it; the same unless given.
         record: number of decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.

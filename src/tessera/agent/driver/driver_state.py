@@ -30,7 +30,7 @@ Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation"
 
 
 class WaitReason(msgspec.Struct, frozen=True):
-    """Why the cards cannot be used yet: ``reason`` for machines, ``message`` for people."""
+    """Reason that the cards cannot be used yet: ``reason`` for machines, ``message`` for people."""
 
     reason: Reason
     message: str
@@ -71,7 +71,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
-    """The driver that may be opened now, or why there is none."""
+    """The driver that may be opened now, or the reason that there is none."""
     if facts.paused:
         return WaitReason("PausedForDriver", "the driver is being replaced: no card is advertised and NVML is closed")
     if facts.container is not None:
@@ -93,7 +93,7 @@ def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
 
 
 def check_validation(found: DriverFound, facts: DriverFacts, mode: ValidationMode) -> WaitReason | None:
-    """Why the cards of an open driver may not be advertised yet; ``None`` if they may."""
+    """Reason that the cards of an open driver may not be advertised yet; ``None`` if they may."""
     if mode is ValidationMode.NEVER or (mode is ValidationMode.AUTO and found.home is DriverHome.HOST):
         return None
     if _about(found, facts.validated):

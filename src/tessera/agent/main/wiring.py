@@ -322,7 +322,7 @@ class Components:
         """True if no pod has any part of a card, nor is about to get one."""
         card = self.inventory_reader.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
-        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.lately_given):
+        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recently_allocated):
             return False
         return parts.isdisjoint(await self.device_users.read())
 

@@ -92,9 +92,9 @@ class MemoryGrants:
             for pod, count in entries.items():
                 limits.setdefault(pod, {})[uuid] = min(total, self.shares[uuid][pod] * (count or 1))
         self.rejected_limits = {}
-        return tuple(self._tenant(pod, limits[uid]) for pod in pods if (uid := PodUid(pod.metadata.uid)) in limits)
+        return tuple(self._grant(pod, limits[uid]) for pod in pods if (uid := PodUid(pod.metadata.uid)) in limits)
 
-    def _tenant(self, pod: Pod, limits: Mapping[str, int]) -> MemoryGrant:
+    def _grant(self, pod: Pod, limits: Mapping[str, int]) -> MemoryGrant:
         meta = pod.metadata
         own = self._own_limit(pod)
         return MemoryGrant(
@@ -151,9 +151,9 @@ def _share(before: int, now: AdvertisedDevice | None, total: int) -> int:
     return max(before, share_of(now, total)) if now is not None else before or total
 
 
-def _entries(uuid: str, holders: Sequence[DeviceUser]) -> dict[PodUid, int]:
+def _entries(uuid: str, users: Sequence[DeviceUser]) -> dict[PodUid, int]:
     """The entries of a device that each pod holds, over all its containers; 0 for the whole device."""
     count: dict[PodUid, int] = {}
-    for holder in holders:
-        count[holder.pod] = count.get(holder.pod, 0) + len(holder.ids)
-    return count | {holder.pod: 0 for holder in holders if uuid in holder.ids}
+    for user in users:
+        count[user.pod] = count.get(user.pod, 0) + len(user.ids)
+    return count | {user.pod: 0 for user in users if uuid in user.ids}

@@ -54,7 +54,7 @@ class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a layout is rejected; no card is touched.
+    """A layout that is rejected; no card is touched.
 
     Attributes:
         layout: its name.
@@ -113,7 +113,7 @@ def _no_mig_text(name: str, cards: Sequence[GpuState]) -> str:
     products = list(dict.fromkeys(card.info.name for card in cards))
     have = "has" if len(products) == 1 else "have"
     return (
-        f'layout "{name}" cannot be had on this node: {", ".join(products)} {have} no MIG; remove the label '
+        f'layout "{name}" does not fit this node: {", ".join(products)} {have} no MIG; remove the label '
         f"{MIG_CONFIG_LABEL}. The cards are offered whole, or shared (label {PROFILE_LABEL})"
     )
 
@@ -126,9 +126,9 @@ def _resolve_dynamic(name: str, cards: Iterable[GpuState]) -> ResolvedLayout:
 
 
 def _goal_of(name: str, target: CardTarget) -> CardGoal:
-    free = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
+    on_demand = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
     return CardGoal(
-        role=CardOwner.ON_DEMAND if free else CardOwner.STATIC,
+        role=CardOwner.ON_DEMAND if on_demand else CardOwner.STATIC,
         mig_enabled=target.mig_enabled,
         counts=dict(target.counts),
         path=target.path,
@@ -147,7 +147,7 @@ def _find_conflicts(cards: Iterable[tuple[CardTarget, GpuState]]) -> Iterator[st
 
 
 def _find_conflict(target: CardTarget, card: GpuState) -> str | None:
-    """Why a card cannot hold its part; ``None`` if it can, or if its profiles are unknown while MIG mode is off."""
+    """Reason that a card cannot hold its part; ``None`` if it can. Profiles may be unknown while MIG mode is off."""
     if card.geometry is None or not target.counts:
         return None
     plan = plan_layout(card.geometry, target.counts)
@@ -178,8 +178,8 @@ def _reject_unknown(desired: DesiredLayout, cards: Iterable[GpuState]) -> Reject
     names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_card_kinds(cards))]
     close = get_close_matches(desired.name[:63], [*names, desired.closest], n=1, cutoff=0.6)
     text = (
-        f'layout "{desired.name}" is not known: no file of layouts has it, and it is none of those that this node has'
-        f" without a file: {', '.join(names)}, or counts such as 7x1g.5gb;"
+        f'layout "{desired.name}" is not known: no file of layouts has it, and this node has only these without a file:'
+        f" {', '.join(names)}, and counts such as 7x1g.5gb;"
         + (f' did you mean "{close[0]}"?' if close else "")
         + f" correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
     )
@@ -188,4 +188,4 @@ def _reject_unknown(desired: DesiredLayout, cards: Iterable[GpuState]) -> Reject
 
 def _rejection_text(name: str, conflicts: Iterable[object]) -> str:
     listed = "; ".join(dict.fromkeys(map(str, conflicts)))
-    return f'layout "{name}" cannot be had on this node, no card is touched: {listed}'
+    return f'layout "{name}" does not fit this node, no card is touched: {listed}'

@@ -116,7 +116,7 @@ class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffImpossible(msgspec.Struct, frozen=True):
-    """Why the goal cannot be reached: ``reason`` for machines, ``text`` for people."""
+    """A goal that cannot be reached: ``reason`` for machines, ``text`` for people."""
 
     reason: str
     text: str
@@ -135,12 +135,11 @@ def diff_card(
         needs_reset: true if a failed call showed that the card must be reset first.
     """
     if goal.role is CardOwner.ON_DEMAND:
-        gone = tuple(each for each in card.instances if place_of(each) in managed)
         return CardDiff(
-            destroy=gone,
+            destroy=tuple(each for each in card.instances if place_of(each) in managed),
             needs_whole_card=True,
             final_call=ReleaseCard(),
-            keep=tuple(i for i in card.instances if i not in gone),
+            keep=tuple(each for each in card.instances if place_of(each) not in managed),
         )
     pending = card.mig_pending == goal.mig_enabled
     if needs_reset and pending:

@@ -33,7 +33,7 @@ class Advertiser(Protocol):
     """Advertises the static devices to kubelet."""
 
     @property
-    def lately_given(self) -> frozenset[str]:
+    def recently_allocated(self) -> frozenset[str]:
         """UUIDs of devices in containers that kubelet may not list yet."""
         ...
 
@@ -68,7 +68,7 @@ class DeviceDrainer:
 
     def snapshot(self) -> object:
         """The inputs that are known without a request. While they are equal, a new list would be equal too."""
-        return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._lately_given()
+        return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._recently_allocated()
 
     def overcounted(self) -> Sequence[str]:
         """Resources of which the Node still counts devices that are fenced."""
@@ -86,7 +86,7 @@ class DeviceDrainer:
             device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in holders}))
             for device, holders in listed.items()
         }
-        return {device: (UserPod(),) for device in self._lately_given()} | users
+        return {device: (UserPod(),) for device in self._recently_allocated()} | users
 
     async def evict(self, user: UserPod) -> str | None:
         """Asks the API server to evict a pod; returns why the pod stays, ``None`` if it will end or has ended."""
@@ -94,5 +94,5 @@ class DeviceDrainer:
         answer = await self._evictor.evict(user.namespace, user.name, user.pod)
         return answer.text if isinstance(answer, Blocked) else None
 
-    def _lately_given(self) -> frozenset[str]:
-        return frozenset() if self.advertiser is None else self.advertiser.lately_given
+    def _recently_allocated(self) -> frozenset[str]:
+        return frozenset() if self.advertiser is None else self.advertiser.recently_allocated

@@ -92,7 +92,7 @@ class DeviceOccupancy:
         return self._silent[1]
 
     @property
-    def lately_given(self) -> frozenset[str]:
+    def recently_allocated(self) -> frozenset[str]:
         """UUIDs of devices that kubelet's last answer may lack."""
         return frozenset(device_of(entry) for each in self._given if not each.told for entry in each.ids)
 

@@ -129,9 +129,9 @@ class ResourceAdvertiser:
         return plugins.keys() >= self.offer.resources.keys() and all(each.listed for each in plugins.values())
 
     @property
-    def lately_given(self) -> frozenset[str]:
+    def recently_allocated(self) -> frozenset[str]:
         """UUIDs of devices given out so lately that kubelet may not list their containers yet."""
-        return self._occupancy.lately_given
+        return self._occupancy.recently_allocated
 
     @property
     def overcounted(self) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ class ResourceAdvertiser:
             self._set_daemons()
             waits.append(self._publish())
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
-        told, self._announced = self._announced, (self.problem, self.offer, self.lately_given)
+        told, self._announced = self._announced, (self.problem, self.offer, self.recently_allocated)
         if told != self._announced:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
