@@ -47,8 +47,7 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Po
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kube.transport.kubeconfig import load_config
 from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
 from tessera_lab.cluster.remote_nodes import ClusterAccess, run_nodes

@@ -46,8 +46,7 @@ from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import Clock, SystemClock
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

@@ -18,11 +18,12 @@ from tests.support.searching import examples
 
 from tessera.agent.base.node_conditions import bound_messages, conditions_manifest, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
 from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import GpuDescription
 from tessera.api.sharing.profile import MigStrategy

@@ -1,6 +1,6 @@
 """Limits on input of the simulated cluster."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 LAB_NESTING = Limit(
     100,

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import (
-    FileRefused,
-    ProblemCollector,
-    join_path,
-    load_document,
-    load_documents,
-    quote_value,
-    suggest,
-)
+from tessera.api.documents import load_document, load_documents
+from tessera.api.problems import FileRefused, ProblemCollector, join_path, quote_value, suggest
 
 
 def test_yaml_and_json_are_read_alike() -> None:

@@ -16,8 +16,7 @@ from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, REPLICASETS, Node
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tessera import limits
-from tessera.limits import drivers, messages, nodes, planning, pods, processes, provisioning, settings
-from tessera.limits.limit import Limit
+from tessera.limits import Limit, drivers, messages, nodes, planning, pods, processes, provisioning, settings
 from tessera_lab import limits as lab
 
 ROOT = Path(__file__).parents[2]

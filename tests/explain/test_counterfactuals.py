@@ -17,7 +17,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.mig.layout_planning import plan_layout
 from tessera.mig.models import model_by_short_name
-from tessera.placement.reasons import Fragmented, Full, NoNode
+from tessera.placement.demand import Fragmented, Full, NoNode
 
 GEOMETRY = model_by_short_name("A100-40GB").geometry
 TAINTS = ("team", "maintenance")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tessera.kubelet.coalesced import Coalesced
+from tessera.kubelet.grpc import Coalesced
 
 
 class Calls:

@@ -10,10 +10,9 @@ from tests.support.mig_enumeration import filling_multisets, maximal_multisets
 from tests.support.searching import examples
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
-from tessera.placement.reasons import Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
 
 A100 = model_by_short_name("A100-40GB").geometry
 BASE = A100.restrict([name for name in A100.names if name != "1g.5gb+me"])
@@ -267,18 +266,18 @@ class TestNodeRules:
     def test_what_a_demand_takes_of_a_node_is_known_to_the_next_and_given_back_when_undone(self) -> None:
         free = dict.fromkeys(["node-0", "node-1"], 2)
 
-        def take(_demand: Demand, node: str) -> None:
-            free[node] -= 1
+        class Counted:
+            def reserve(self, _demand: Demand, node: str) -> None:
+                free[node] -= 1
 
-        def give_back(_demand: Demand, node: str) -> None:
-            free[node] += 1
+            def unreserve(self, _demand: Demand, node: str) -> None:
+                free[node] += 1
 
         decided = plan(
             fleet_of(2, 1),
             one_each(["1g.5gb"] * 5),
             lambda _, node: None if free[node] else NodeRefusal("insufficient cpu"),
-            on_take=take,
-            on_give_back=give_back,
+            reservations=Counted(),
         )
         assert set(decided.refusals) == {"pod-4"}
         assert decided.refusals["pod-4"] == NoNode((("insufficient cpu", 2),))
@@ -287,6 +286,13 @@ class TestNodeRules:
     def test_an_error_of_the_callback_leaves_everything_as_it_was(self) -> None:
         fleet = fleet_of(1, 2)
         taken: list[str] = []
+
+        class Counted:
+            def reserve(self, demand: Demand, _node: str) -> None:
+                taken.append(demand.key)
+
+            def unreserve(self, demand: Demand, _node: str) -> None:
+                taken.remove(demand.key)
 
         def allows(demand: Demand, _node: str) -> None:
             if demand.key == "pod-1":
@@ -297,8 +303,7 @@ class TestNodeRules:
                 fleet,
                 one_each(["1g.5gb", "1g.5gb"]),
                 allows,
-                on_take=lambda demand, _: taken.append(demand.key),
-                on_give_back=lambda demand, _: taken.remove(demand.key),
+                reservations=Counted(),
             )
         assert taken == []
         assert all(card.pending == () for card in fleet.cards())

@@ -1,6 +1,6 @@
 """Reasons in words."""
 
-from tessera.placement.reasons import Full, NeverFits
+from tessera.placement.demand import Full, NeverFits
 
 
 def test_alike_slices_are_counted_and_not_listed() -> None:

@@ -3,10 +3,9 @@
 import sys
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, NodeRefusal
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.policies import FragmentationGradient
-from tessera.placement.reasons import NodeRefusal
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
 

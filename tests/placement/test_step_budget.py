@@ -1,10 +1,9 @@
 """A batch that costs more than it may is cut, in the order of admission, and goes on where it was cut."""
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, NodeRefusal
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
-from tessera.placement.reasons import NodeRefusal
 from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry

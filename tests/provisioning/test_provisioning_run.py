@@ -15,8 +15,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import (

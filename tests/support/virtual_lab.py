@@ -16,8 +16,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli import agent, controller, webhook
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint

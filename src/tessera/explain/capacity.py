@@ -1,6 +1,6 @@
 """Explains why no node takes a pod with slices on demand.
 
-Placement gives the reason (:mod:`tessera.placement.reasons`). This module adds the facts a person needs: which rule
+Placement gives the reason (:mod:`tessera.placement.demand`). This module adds the facts a person needs: which rule
 refuses which nodes, how full the cards are, and which pods are served first.
 :mod:`tessera.explain.counterfactuals` adds what would make room.
 """
@@ -21,7 +21,7 @@ from tessera.explain.counterfactuals import (
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.phrasing import count_noun, list_names
-from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:

@@ -24,7 +24,7 @@ from tessera.placement.node_fit import fit_on_node
 _ALTERNATIVES = 3
 _NODES = 3
 
-#: The step that lifts a rule, by the beginning of the rule's text (:mod:`tessera.controller.filters.node_filters`).
+#: The step that lifts a rule, by the beginning of the rule's text (:mod:`tessera.controller.filters.resources`).
 _REMEDIES = (
     ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
     ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),

@@ -17,22 +17,21 @@ polled. Only a registration that failed while ``kubelet.sock`` exists is tried a
 report that kubelet has begun to listen.
 
 Kubelet limits pod-resources to 100 calls a second and 10 at once, then answers ResourceExhausted. Sharing keeps within
-the limits: callers that come during a call share the next one (:mod:`tessera.kubelet.coalesced`).
+the limits: callers that come during a call share the next one (:class:`Coalesced`).
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 
 from tessera.clock import Clock
-from tessera.kubelet.coalesced import Coalesced
 from tessera.kubelet.inotify import FolderWatch
 from tessera.kubelet.interfaces import PRE_START_TIMEOUT, DevicePlugin, PodResources
 from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
@@ -66,6 +65,39 @@ RATE_LIMIT_PAUSE = 0.05
 REGISTERED = "registered"
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Coalesced(Generic[T]):
+    """Makes ``call`` at most once at a time; concurrent callers share one answer that began after they called.
+
+    An answer that was gathered before a caller asked might lack that caller's pod. So a caller never joins a running
+    call; waiting callers share the next one.
+    """
+
+    def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
+        self._call = call
+        self._running = asyncio.Lock()
+        self._next: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """The answer, or the error, of the next call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run())
+            self._next.add_done_callback(_consume_error)
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> T:
+        async with self._running:
+            self._next = None
+            return await self._call()
+
+
+def _consume_error(task: "asyncio.Task[T]") -> None:
+    """Takes an error for which no caller waits, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _Registration(NamedTuple):

@@ -5,3 +5,29 @@ with a limit *before* any work is done with it. A limit is defined here, with it
 that a user reads names it, and the tables in ``docs/security.md`` list it. ``tests/docs/test_limits.py`` compares the
 page with these modules. Limits of the simulated cluster are in ``tessera_lab.limits``.
 """
+
+from typing import Self
+
+
+class Limit(int):
+    """A bound with what it bounds, its unit and the reason for its size.
+
+    Attributes:
+        unit: what is counted, in the plural: ``"bytes"``, ``"terms"``, ``"ms"``.
+        bounds: what is bounded, as a reader of the security page says it.
+        reason: why it is this large and not larger.
+    """
+
+    unit: str
+    bounds: str
+    reason: str
+
+    def __new__(cls, value: int, unit: str, bounds: str, reason: str) -> Self:
+        """Makes the limit; ``value`` is in ``unit``."""
+        self = super().__new__(cls, value)
+        self.unit, self.bounds, self.reason = unit, bounds, reason
+        return self
+
+    def __str__(self) -> str:
+        """The bound for a message: ``at most 1,024 characters``."""
+        return f"at most {int(self):,} {self.unit}"

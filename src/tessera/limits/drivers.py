@@ -1,6 +1,6 @@
 """Limits on driver policies and their state, on lists of next kernels, and on answers of registries."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 POLICY_TEXT = Limit(
     1_024,

@@ -1,6 +1,6 @@
 """Limits on text of others that a message, a log, a status or a terminal shows."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 ECHOED = Limit(
     200,

@@ -1,6 +1,6 @@
 """Limits on the objects of a node: its Instaslice object, its annotations, its devices."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 CARD_SLOTS = Limit(
     32,

@@ -1,6 +1,6 @@
 """Limits on the work of one decision of the controller, and on results that it caches for the next one."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 BATCH_PODS = Limit(
     1_000,

@@ -1,6 +1,6 @@
 """Limits on pods: their requests, their rules about nodes and other pods, their annotations."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 POD_CONTAINERS = Limit(
     200,

@@ -1,6 +1,6 @@
 """Limits of the processes themselves: leases, records of decisions, files of an agent, the webhook's port."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 LEASE_DURATION = Limit(
     300,

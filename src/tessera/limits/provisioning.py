@@ -1,6 +1,6 @@
 """Limits on provisioning records, on the reports and metrics made of them, and on `tessera autoscaler`."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 PROVISIONING_RECORD = Limit(
     4_096,

@@ -1,6 +1,6 @@
 """Limits on files that people write: sharing profiles, MIG layouts, values of NVIDIA's operator."""
 
-from tessera.limits.limit import Limit
+from tessera.limits import Limit
 
 SETTINGS_TEXT = Limit(
     1_048_576,

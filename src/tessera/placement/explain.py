@@ -11,10 +11,9 @@ from itertools import combinations
 
 from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.demand import Demand, NodeAllows
+from tessera.placement.demand import Demand, Fragmented, Full, NodeAllows, NodeRefusal, NoNode, Reason
 from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
-from tessera.placement.reasons import Fragmented, Full, NodeRefusal, NoNode, Reason
 from tessera.placement.step_budget import StepBudget
 
 _NODES_SEARCHED = 16

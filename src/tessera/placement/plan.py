@@ -17,18 +17,17 @@ one slice does not depend on the number of cards: the planner looks at groups of
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from tessera.mig.geometry import closest_profile
 from tessera.placement.card_table import CardTable, Pending, add_profile
-from tessera.placement.demand import Demand, NodeAllows
+from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Reservations, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
 from tessera.placement.policies import FragmentationGradient, Policy
-from tessera.placement.reasons import NeverFits, Reason, UnknownProfile
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
 
@@ -67,8 +66,7 @@ def plan(
     node_allows: NodeAllows | None = None,
     *,
     allows_when_empty: NodeAllows | None = None,
-    on_take: Callable[[Demand, str], None] | None = None,
-    on_give_back: Callable[[Demand, str], None] | None = None,
+    reservations: Reservations | None = None,
     work: StepBudget | None = None,
     policy: Policy | None = None,
 ) -> Plan:
@@ -79,9 +77,8 @@ def plan(
         demands: the waiting demands, in any order.
         node_allows: called lazily per demand and candidate node; by default every node takes every demand.
         allows_when_empty: the same for a node without room, as if it had room; called only for reasons.
-        on_take: called when planning gives a demand a node, so that ``node_allows`` can count the demand's other
-            resources (CPU, memory) there.
-        on_give_back: called when that is undone. On return exactly the assigned demands are taken.
+        reservations: counts the demands that planning gave a node. On return exactly the assigned demands are
+            reserved.
         work: the budget of the batch; unlimited by default.
         policy: chooses card, node and start; by default the one that fragments least.
 
@@ -96,8 +93,7 @@ def plan(
         fleet,
         CardSearch(fleet, allows, rule),
         rule,
-        on_take=on_take,
-        on_give_back=on_give_back,
+        reservations=reservations,
         work=work or StepBudget(sys.maxsize),
     )
     try:
@@ -132,8 +128,7 @@ class _Batch:
         search: CardSearch,
         policy: Policy,
         *,
-        on_take: Callable[[Demand, str], None] | None,
-        on_give_back: Callable[[Demand, str], None] | None,
+        reservations: Reservations | None,
         work: StepBudget,
     ) -> None:
         self._policy = policy
@@ -141,8 +136,7 @@ class _Batch:
         self._work = work
         self._steps = work.left
         self._search = search
-        self._on_take = on_take
-        self._on_give_back = on_give_back
+        self._reservations = reservations
         self._assigned: dict[str, tuple[Demand, tuple[FleetCard, ...]]] = {}
         self._shares: dict[str, tuple[float, int]] = {}
         self._postponed: list[Demand] = []
@@ -170,7 +164,7 @@ class _Batch:
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def clear(self) -> None:
-        """Removes all pending instances from the cards, without calling ``on_give_back``."""
+        """Removes all pending instances from the cards, without undoing reservations."""
         for _, cards in self._assigned.values():
             for card in cards:
                 if card.pending:
@@ -277,10 +271,10 @@ class _Batch:
         return False
 
     def undo(self) -> None:
-        """Takes everything back, and calls ``on_give_back``."""
+        """Takes everything back, reservations too."""
         for demand, cards in self._assigned.values():
-            if self._on_give_back:
-                self._on_give_back(demand, cards[0].node.name)
+            if self._reservations is not None:
+                self._reservations.unreserve(demand, cards[0].node.name)
         self.clear()
 
     def _largest_first(self, demand: Demand) -> tuple[float, int, float]:
@@ -290,7 +284,7 @@ class _Batch:
         return (largest, starts, sum(share for share, _ in shares))
 
     def _share(self, profile: str) -> tuple[float, int]:
-        """How much of a card the profile takes at least, negated, and its number of starts there."""
+        """Least part of a card that the profile takes, negated, and its number of starts there."""
         found = self._shares.get(profile)
         if found is None:
             rows = [(table.geometry, table.geometry.find(profile)) for table in self._fleet.tables]
@@ -315,8 +309,8 @@ class _Batch:
             assert name is not None
             self._fleet.set_state(card, card.occupancy, add_profile(card.pending, name))
         self._assigned[demand.key] = (demand, cards)
-        if self._on_take:
-            self._on_take(demand, cards[0].node.name)
+        if self._reservations is not None:
+            self._reservations.reserve(demand, cards[0].node.name)
 
     # The end of the batch
 

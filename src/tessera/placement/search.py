@@ -8,11 +8,10 @@
 
 from collections.abc import Mapping
 
-from tessera.placement.demand import Demand, NodeAllows
+from tessera.placement.demand import Demand, NodeAllows, NodeRefusal
 from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.node_fit import fit_on_node
 from tessera.placement.policies import Policy
-from tessera.placement.reasons import NodeRefusal
 from tessera.placement.step_budget import StepBudget
 
 _NODES_COMPARED = 16

@@ -26,8 +26,7 @@ from tessera.explain.card_map import cards_of
 from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cli.progress import Progress
 from tessera_lab.daemon import control_socket, lab_folder
 

@@ -32,8 +32,7 @@ from tessera.kube.transport.credentials import Credentials
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Transport
 from tessera.kube.transport.kubeconfig import ClusterConfig
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import images, install_manifests
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority

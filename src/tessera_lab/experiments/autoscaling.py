@@ -13,8 +13,7 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import Clock
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler

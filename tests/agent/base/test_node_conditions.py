@@ -15,7 +15,7 @@ from tessera.agent.base.node_conditions import (
     read_conditions,
     sharing_condition,
 )
-from tessera.api.documents import Notice
+from tessera.api.problems import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.driver.cluster_policy import asks_for_drivers, find_other_manager, read_cluster_policy
 from tessera.api.driver.driver_policy import (
     DrainSettings,
@@ -19,6 +19,7 @@ from tessera.api.driver.driver_policy import (
 )
 from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.operator_fields.keys import POLICY, Leaf
+from tessera.api.problems import FileRefused
 from tessera.driver.image_tags import candidates
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.problems import FileRefused
 
 NAMED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580"}
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from tessera.api.documents import Notice, Problem
 from tessera.api.driver.assignment import DriverConflict
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.driver.policy_status import (
@@ -17,6 +16,7 @@ from tessera.api.driver.policy_status import (
     summarize_nodes,
     unmanaged_status,
 )
+from tessera.api.problems import Notice, Problem
 
 T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
 from tessera.api.gpu_operator.settings_reader import read_settings
+from tessera.api.problems import FileRefused
 
 ROOT = Path(__file__).parents[3]
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".

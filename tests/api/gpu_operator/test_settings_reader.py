@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings, read_settings
 from tessera.api.operator_fields.keys import POLICY, VALUES, Leaf, Shape
 from tessera.api.operator_fields.without_effect import COMPONENTS
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import MigStrategy
 
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".

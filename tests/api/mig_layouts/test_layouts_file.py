@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused
 from tessera.api.mig_layouts.layouts_file import (
     LayoutEntry,
     MigCard,
@@ -17,6 +16,7 @@ from tessera.api.mig_layouts.layouts_file import (
     parse_layouts_document,
     resolve_targets,
 )
+from tessera.api.problems import FileRefused
 
 ARTICLE = """\
 version: v1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import (
     AllocationPolicy,
     Flags,

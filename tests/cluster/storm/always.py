@@ -33,11 +33,11 @@ from tests.cluster.storm.words import (
 )
 from tests.cluster.storm.world import Registries
 
-from tessera.api.documents import FileRefused
 from tessera.api.driver.cluster_policy import read_cluster_policy
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.api.driver.nvidia_driver import OWNER_LABEL, read_nvidia_driver
+from tessera.api.problems import FileRefused
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
 from tessera.driver.nodes.upgrade_record import (

@@ -8,8 +8,7 @@ from tests.support.searching import examples
 
 from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.filters.node_filters import refusal
-from tessera.controller.objects.node_constraints import NodeConstraints, admits_node
+from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, refusal
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 

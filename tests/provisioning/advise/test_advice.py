@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused
+from tessera.api.problems import FileRefused
 from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span, unmanaged
 from tessera.provisioning.advise.loop import empty_loop, replace_loop

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tessera.api.documents import FileRefused
 from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.problems import FileRefused
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
 from tessera.manifests import install_manifests

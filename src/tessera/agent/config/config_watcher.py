@@ -27,8 +27,8 @@ from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, Des
 from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
-from tessera.api.documents import FileRefused
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.clock import Clock

@@ -15,9 +15,9 @@ from difflib import get_close_matches
 import msgspec
 
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
-from tessera.api.documents import FileRefused
 from tessera.api.mig_layouts.layouts_file import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.api.sharing.profile_selection import UnknownSharingProfile, choose_profile

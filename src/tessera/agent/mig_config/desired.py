@@ -24,10 +24,10 @@ from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.gpu_inventory import GpuState, mig_cards_of
 from tessera.agent.mig_config.events import CardGoal
-from tessera.api.documents import FileRefused
 from tessera.api.mig_layouts.generated import BALANCED, ENABLED, LayoutCardModel, generated_layouts, make_named_layout
 from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, resolve_targets
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.mig.layout_planning import Infeasible, plan_layout
 

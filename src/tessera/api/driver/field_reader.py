@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.operator_fields.notices import is_set
+from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.selectors import parse_selector
 from tessera.limits.drivers import POLICY_TEXT

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import quote_value
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
@@ -29,6 +28,7 @@ from tessera.api.driver.sections import (
 )
 from tessera.api.operator_fields.keys import NVIDIA_DRIVER, check_keys
 from tessera.api.operator_fields.without_effect import NVIDIA_DRIVER as UNFOLLOWED
+from tessera.api.problems import quote_value
 
 API_VERSION = "nvidia.com/v1alpha1"
 KIND = "NVIDIADriver"

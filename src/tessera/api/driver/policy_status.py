@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import Notice, Problem
 from tessera.api.driver.assignment import DriverConflict
 from tessera.api.driver.node_status import DriverPhase, DriverStatus
+from tessera.api.problems import Notice, Problem
 from tessera.limits.drivers import POLICY_MESSAGE
 from tessera.phrasing import count_noun, list_names
 

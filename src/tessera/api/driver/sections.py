@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import join_path, quote_value
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
@@ -28,6 +27,7 @@ from tessera.api.driver.driver_policy import (
     WaitForCompletion,
 )
 from tessera.api.driver.field_reader import FieldReader
+from tessera.api.problems import join_path, quote_value
 from tessera.limits.drivers import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")

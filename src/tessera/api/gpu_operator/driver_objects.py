@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.driver import chart_defaults as chart
 from tessera.api.driver.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
 from tessera.api.driver.driver_policy import DriverPolicy
@@ -28,6 +27,7 @@ from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.operator_fields.notices import is_set, is_switched_off
 from tessera.api.operator_fields.without_effect import WITHOUT_DRIVERS
+from tessera.api.problems import FileRefused, Notice, Problem
 
 Manifest = dict[str, Any]
 

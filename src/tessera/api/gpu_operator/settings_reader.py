@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.cluster_policy import API_VERSION, KIND
 from tessera.api.driver.driver_policy import DriverPolicy
@@ -28,6 +27,7 @@ from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of
 from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.api.operator_fields.keys import POLICY, VALUES, check_keys
 from tessera.api.operator_fields.notices import list_unsupported
+from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.text import one_line

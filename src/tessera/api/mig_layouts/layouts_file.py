@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import Notice, Problem, ProblemCollector, join_path, load_document, quote_value
+from tessera.api.documents import load_document
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.problems import Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.limits.settings import MIG_LAYOUTS
 from tessera.mig.models import MODELS, model_by_product
 

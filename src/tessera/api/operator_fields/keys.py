@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tessera.api.documents import Notice, ProblemCollector, join_path, quote_value, suggest
+from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value, suggest
 
 
 class Leaf(Enum):

@@ -7,7 +7,6 @@ too, and not reported; nor is a component of virtual machines where they are off
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tessera.api.documents import Notice
 from tessera.api.operator_fields.without_effect import (
     COMPONENTS,
     GROUPS,
@@ -17,6 +16,7 @@ from tessera.api.operator_fields.without_effect import (
     PLUGIN_ENV,
     USUAL_PATHS,
 )
+from tessera.api.problems import Notice
 
 #: Environment variables that Tessera follows.
 PLUGIN_FOLLOWED = (

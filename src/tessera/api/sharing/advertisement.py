@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Notice, Problem
 from tessera.api.names import resource_of
+from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.api.sharing.profile import (
     MigStrategy,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.documents import Notice
+from tessera.api.problems import Notice
 from tessera.api.sharing.profile import SharingKind
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.documents import Notice
+from tessera.api.problems import Notice
 
 
 class SharingKind(Enum):

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.documents import Notice, ProblemCollector, join_path, load_document, quote_value
+from tessera.api.documents import load_document
+from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import (
     DEVICE_LIST_STRATEGIES,
     EXTRAS,

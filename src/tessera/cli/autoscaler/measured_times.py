@@ -47,7 +47,7 @@ def times_and_facts(
 
 
 def _read(file: Path) -> "tuple[GroupTimes, ...]":
-    from tessera.api.documents import FileRefused
+    from tessera.api.problems import FileRefused
     from tessera.cli.autoscaler.measured_times import read_times
     from tessera.cli.base.inputs import display_name, read_text
     from tessera.provisioning.advise.samples import refused

@@ -108,8 +108,9 @@ def command(
 def _policy(path: Path) -> Mapping[str, Any]:
     import yaml
 
-    from tessera.api.documents import FileRefused, load_document
+    from tessera.api.documents import load_document
     from tessera.api.driver.cluster_policy import read_cluster_policy
+    from tessera.api.problems import FileRefused
     from tessera.cli.base.inputs import display_name, read_text
 
     try:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import FileRefused, join_path, load_document, load_documents, quote_value
+from tessera.api.documents import load_document, load_documents
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.operator_fields.keys import VALUES
+from tessera.api.problems import FileRefused, join_path, quote_value
 from tessera.cli.config import other_files
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.operator import (

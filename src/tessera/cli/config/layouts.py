@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Problem
 from tessera.api.mig_layouts.layouts_file import (
     DeviceFilter,
     LayoutEntry,
@@ -19,6 +18,7 @@ from tessera.api.mig_layouts.layouts_file import (
     resolve_targets,
 )
 from tessera.api.names import resource_of
+from tessera.api.problems import FileRefused, Problem
 from tessera.cli.base.tiles import layout_row
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.mig.geometry import Placement

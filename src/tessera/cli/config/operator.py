@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.agent.health.policy import unknown_words
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
 from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
@@ -19,6 +19,7 @@ from tessera.api.gpu_operator.settings_reader import (
     read_settings,
 )
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import FileRefused, load_document, quote_value
+from tessera.api.documents import load_document
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
+from tessera.api.problems import FileRefused, quote_value
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
 from tessera.text import one_line

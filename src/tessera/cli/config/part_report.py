@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.documents import FileRefused
+from tessera.api.problems import FileRefused
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 

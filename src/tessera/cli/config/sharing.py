@@ -7,8 +7,8 @@ other reports about the same entry are then left out.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tessera.api.documents import FileRefused, Problem
 from tessera.api.names import profile_of
+from tessera.api.problems import FileRefused, Problem
 from tessera.api.sharing.advertisement import GPU_RESOURCE, make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription
 from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile

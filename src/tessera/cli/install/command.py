@@ -21,8 +21,8 @@ from tessera.cli.base.inputs import check_cards
 from tessera.text import one_line
 
 if TYPE_CHECKING:
-    from tessera.api.documents import Notice
     from tessera.api.gpu_operator.settings_reader import OperatorSettings
+    from tessera.api.problems import Notice
     from tessera.cli.install.manifests import InstallChoices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -239,8 +239,9 @@ def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
-    from tessera.api.documents import FileRefused, load_document
+    from tessera.api.documents import load_document
     from tessera.api.gpu_operator.settings_reader import read_settings
+    from tessera.api.problems import FileRefused
     from tessera.cli.base.inputs import display_name, read_text
 
     try:

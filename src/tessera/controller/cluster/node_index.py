@@ -11,6 +11,7 @@ from typing import TypeVar
 from tessera.api.names import NodeName
 from tessera.controller.objects.node_constraints import (
     BLOCKING_EFFECTS,
+    CORDON,
     FIELD_OPERATORS,
     NAME_FIELD,
     NodeConstraints,
@@ -20,9 +21,6 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.label_index import LabelIndex, NodeMask, union
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.limits.planning import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
-
-#: The taint of a cordoned node: key, value, effect. A pod may tolerate it.
-CORDON = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 Key = TypeVar("Key")
 _Taint = tuple[str, str, str]
@@ -223,7 +221,7 @@ def _taints(node: NodeInfo | None) -> Iterator[_Taint]:
     if node is None:
         return
     if node.cordoned:
-        yield CORDON
+        yield (CORDON.key, CORDON.value, CORDON.effect)
     for taint in node.taints:
         if taint.effect in BLOCKING_EFFECTS:
             yield (taint.key, taint.value, taint.effect)

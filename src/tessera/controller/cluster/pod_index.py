@@ -14,43 +14,20 @@ from itertools import islice
 from typing import TypeVar
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.cluster.selector_index import Key, SelectorIndex, pod_keys, selection_keys
+from tessera.controller.cluster.selector_index import (
+    Key,
+    PodGroup,
+    SelectorIndex,
+    TermHolders,
+    pod_keys,
+    selection_keys,
+)
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityTerm, PodRelations, PodSelection
 from tessera.limits.planning import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
 #: Groups that can be passed over, or looked up, at the cost of one comparison.
 _LOOKUPS_A_STEP = 8
-
-
-class PodGroup:
-    """Pods of one namespace with equal labels.
-
-    Attributes:
-        all: number of these pods on each node.
-        leaving: number of these pods on each node that are being deleted.
-        created: the index's version when the group was added.
-        changed: the index's version when the group's counts last changed.
-    """
-
-    __slots__ = ("all", "changed", "created", "labels", "leaving", "namespace")
-
-    def __init__(self, namespace: str, labels: Labels, version: int) -> None:
-        self.namespace, self.labels = namespace, dict(labels)
-        self.all: Counter[NodeName] = Counter()
-        self.leaving: Counter[NodeName] = Counter()
-        self.created = self.changed = version
-
-
-class TermHolders:
-    """A term of anti-affinity, and the number of pods on each node that have it; versions as in :class:`PodGroup`."""
-
-    __slots__ = ("changed", "created", "nodes", "term")
-
-    def __init__(self, term: PodAffinityTerm, version: int) -> None:
-        self.term = term
-        self.nodes: Counter[NodeName] = Counter()
-        self.created = self.changed = version
 
 
 @dataclass(slots=True)

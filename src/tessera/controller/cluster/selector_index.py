@@ -1,14 +1,18 @@
-"""Rules and pods by namespace and label, to compare a selector with few pods, and a pod with few selectors.
+"""Groups of pods, and terms of anti-affinity, by namespace and label.
+
+The index limits comparisons: a selector is compared with few groups of pods, and a pod with few terms.
 
 A selector that tests a label for equality selects only pods with one of the listed values. So the index lists a pod
 under each of its labels, and a selector under each value of its shortest list, both together with the namespace; each
 finds the other by a key that they share. ``None`` in a key stands for any namespace, or for any label.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
 
-from tessera.controller.objects.pod_relations import PodSelection
+from tessera.api.names import NodeName
+from tessera.controller.objects.pod_relations import Labels, PodAffinityTerm, PodSelection
 
 #: Values up to which a list's selector has a key for each value; a longer one is compared with its whole namespace.
 _LISTED = 16
@@ -17,17 +21,37 @@ _LISTED = 16
 Key = tuple[str | None, tuple[str, str] | None]
 
 
-class IndexedItem(Hashable, Protocol):
-    """A member of the index.
+class PodGroup:
+    """Pods of one namespace with equal labels.
 
     Attributes:
-        created: grows from one item to the next.
+        all: number of these pods on each node.
+        leaving: number of these pods on each node that are being deleted.
+        created: the index's version when the group was added.
+        changed: the index's version when the group's counts last changed.
     """
 
-    created: int
+    __slots__ = ("all", "changed", "created", "labels", "leaving", "namespace")
+
+    def __init__(self, namespace: str, labels: Labels, version: int) -> None:
+        self.namespace, self.labels = namespace, dict(labels)
+        self.all: Counter[NodeName] = Counter()
+        self.leaving: Counter[NodeName] = Counter()
+        self.created = self.changed = version
 
 
-_Item = TypeVar("_Item", bound=IndexedItem)
+class TermHolders:
+    """A term of anti-affinity, and the number of pods on each node that have it; versions as in :class:`PodGroup`."""
+
+    __slots__ = ("changed", "created", "nodes", "term")
+
+    def __init__(self, term: PodAffinityTerm, version: int) -> None:
+        self.term = term
+        self.nodes: Counter[NodeName] = Counter()
+        self.created = self.changed = version
+
+
+_Item = TypeVar("_Item", PodGroup, TermHolders)
 
 
 class SelectorIndex(Generic[_Item]):

@@ -1,4 +1,4 @@
-"""Judges a node by the resources that pods hold on it; one class for each filter of the scheduler.
+"""The scheduler's filter NodeResourcesFit: does a node have the amounts and devices that a pod requests?
 
 :class:`tessera.controller.cluster.node_index.NodeIndex` answers a pod's constraints (selector, affinity, taints) for
 all nodes at once. A filter is then asked about one pod and one node that the constraints admit. A filter is made for
@@ -6,18 +6,13 @@ one batch: it starts from the pods on the nodes, and learns each pod that the ba
 judges the pods of a batch beside each other.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Protocol
 
 from tessera.api.names import NodeName
-from tessera.controller.filters.avoidance import NodeAvoidance
-from tessera.controller.filters.node_filters import device_shortages, first_shortage
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-
-#: The reason shown to a pod about a node that its owner avoids.
-AVOIDED = "node(s) where the scheduler refused the owner's last pod"
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts, offered_by_agent
 
 
 class Filter(Protocol):
@@ -143,24 +138,23 @@ class OfferedDevices:
         """Does nothing: slices of the batch do not matter here."""
 
 
-class AvoidedNodes:
-    """Nodes on which the scheduler recently refused an earlier pod of the same owner."""
+def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> str:
+    """Returns why these amounts do not fit beside the used ones; empty if they do. See :func:`device_shortages`."""
+    return next(shortages(wanted, used, node), "")
 
-    freed_with_cards = False
 
-    def __init__(self, avoidance: NodeAvoidance) -> None:
-        self._avoidance = avoidance
+def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+    """Yields every shortage except of resources that the node's agent provides."""
+    return _short({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Refuses a node that the pod's owner avoids."""
-        return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
 
-    def kind(self, pod: PodInfo) -> Hashable:
-        """Returns the nodes that the pod's owner avoids."""
-        return self._avoidance.nodes_of(pod.owner)
+def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+    """Yields the same for resources of the node's agent: devices of MIG profiles, and the memory quota."""
+    return _short({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
 
-    def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do."""
 
-    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do."""
+def _short(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+    for resource, amount in wanted.items():
+        most = node.allocatable_amount(resource)
+        if most is not None and amount > most - used.get(resource, 0):
+            yield "Too many pods" if resource == "pods" else f"Insufficient {resource}"

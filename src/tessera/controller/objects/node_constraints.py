@@ -1,18 +1,25 @@
 """Constraints that a pod's spec puts on nodes: node selector, required node affinity, tolerations.
 
-The rules are the scheduler's filters TaintToleration and NodeAffinity. This module applies them to one node;
+The rules are the scheduler's filters NodeUnschedulable, TaintToleration and NodeAffinity. The controller applies them
+before it promises a slice, so that it pins a pod only where the scheduler can put it. A refusal has the words of the
+scheduler's events, because users know them. This module applies the rules to one node;
 :mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and remembers the answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import NodeName
+from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 from tessera.kube.selectors import parse_integer
 
 #: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+#: The reason shown to a pod about nodes that its selector or affinity excludes.
+MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+#: Taint that a cordoned node carries; a pod may tolerate it.
+CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 #: The one node field that affinity may test, with the operators for it.
 NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
 
@@ -117,3 +124,27 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
             return one > bound if test.operator == "Gt" else one < bound
         case _:
             return False
+
+
+def refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
+    """Returns why a pod with these constraints must not be pinned to the node; empty if it may.
+
+    Looks at the node's state and the pod's constraints, not at the pods on the node.
+    """
+    why = first_closed_because(constraints, node)
+    return why if why or admits_node(constraints, node.name, node.labels) else MISMATCH
+
+
+def first_closed_because(constraints: NodeConstraints, node: NodeInfo) -> str:
+    """Returns the same without selector and affinity: why the node is closed to the pod."""
+    return next(closed_because(constraints, node), "")
+
+
+def closed_because(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
+    """Yields every reason that closes the node to the pod; all must go before the pod may be pinned there."""
+    yield from node.closed_because()
+    if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
+        yield "node(s) were unschedulable"
+    for taint in node.taints:
+        if taint.effect in BLOCKING_EFFECTS and not is_tolerated(taint, constraints.tolerations):
+            yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"

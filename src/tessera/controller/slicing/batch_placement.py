@@ -12,17 +12,15 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_rfc3339
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.filters.node_filters import MISMATCH, first_closed_because
 from tessera.controller.filters.resources import Filter
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_because
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
-from tessera.placement.reasons import NodeRefusal, Reason
 from tessera.placement.step_budget import StepBudget
 
 #: Share of a batch's work for judging constraints; comparisons that cost as much as asking one node.
@@ -109,8 +107,7 @@ def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -
         demands,
         rules.allows,
         allows_when_empty=rules.allows_when_empty,
-        on_take=rules.take,
-        on_give_back=rules.give_back,
+        reservations=rules,
         work=work,
     )
     placed: list[Placed | Unplaced] = []
@@ -256,12 +253,12 @@ class _BatchFilters:
         judged = tuple(rule.kind(pod) for rule in self._filters)
         return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
 
-    def take(self, demand: Demand, node: str) -> None:
+    def reserve(self, demand: Demand, node: str) -> None:
         """Notes that the batch places the pod on the node."""
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
-    def give_back(self, demand: Demand, node: str) -> None:
+    def unreserve(self, demand: Demand, node: str) -> None:
         """Notes that the batch takes the pod from the node."""
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))

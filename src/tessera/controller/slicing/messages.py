@@ -3,7 +3,7 @@
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.placement.reasons import Reason
+from tessera.placement.demand import Reason
 from tessera.text import one_line
 
 

@@ -5,15 +5,15 @@ could then meet another, so :meth:`Planner.objections` asks every filter.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.filters.node_filters import MISMATCH, closed_because, shortages
+from tessera.controller.filters.avoidance import AvoidedNodes
 from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
-from tessera.controller.filters.resources import AvoidedNodes, Filter, FreeAmounts, FreeDevices, OfferedDevices
+from tessera.controller.filters.resources import Filter, FreeAmounts, FreeDevices, OfferedDevices, shortages
 from tessera.controller.filters.volumes import VolumeFilter
-from tessera.controller.objects.node_constraints import admits_node
+from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_because
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
@@ -67,6 +67,30 @@ class Planner:
                 )
                 for node in nodes
             }
+
+    def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:
+        """True if only nodes with a fixed layout can serve a pod; such a node may have come after the pod was gated."""
+        if not self._cluster.fixed_layout_nodes:
+            return False
+        if pod.profiles not in self._state.serving_nodes:
+            made = (
+                name for name, profiles in self._state.profiles_by_node.items() if profiles.issuperset(pod.profiles)
+            )
+            fixed = (
+                name
+                for name in self._cluster.fixed_layout_nodes
+                if self._cluster.nodes[name].fixed_profiles.issuperset(pod.profiles)
+            )
+            self._state.serving_nodes[pod.profiles] = (self._mask(made), self._mask(fixed))
+        made_on, fixed_on = self._state.serving_nodes[pod.profiles]
+        selected = self._cluster.index.selected(pod.constraints)
+        return not selected & made_on and bool(selected & fixed_on)
+
+    def _mask(self, nodes: Iterable[NodeName]) -> int:
+        mask = 0
+        for node in nodes:
+            mask |= self._cluster.index.mask_of(node)
+        return mask
 
     def context(
         self, since: Mapping[PodUid, frozenset[NodeName] | None], filters: Sequence[Filter]

@@ -13,7 +13,7 @@ Rules:
 from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import PodUid
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
@@ -63,7 +63,7 @@ from tessera.controller.slicing.planner import Planner, depends_on_pods_or_volum
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.kube.resources import Node, Pod
 from tessera.limits.planning import DECISION_STEPS
-from tessera.placement.reasons import Reason
+from tessera.placement.demand import Reason
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
@@ -301,7 +301,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _refuse(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
         self._cluster.growth.note_refusal(pod.uid)
-        if pod.gated and self._for_fixed(pod):
+        if pod.gated and self.planner.only_fixed_layouts_serve(pod):
             self._lifecycle.stop_waiting(pod.uid)
             self._state.pods_to_open.add(pod.uid)
             return
@@ -318,30 +318,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
-
-    def _for_fixed(self, pod: PodInfo) -> bool:
-        """True if only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
-        if not self._cluster.fixed_layout_nodes:
-            return False
-        if pod.profiles not in self._state.serving_nodes:
-            made = (
-                name for name, profiles in self._state.profiles_by_node.items() if profiles.issuperset(pod.profiles)
-            )
-            fixed = (
-                name
-                for name in self._cluster.fixed_layout_nodes
-                if self._cluster.nodes[name].fixed_profiles.issuperset(pod.profiles)
-            )
-            self._state.serving_nodes[pod.profiles] = (self._mask(made), self._mask(fixed))
-        made_on, fixed_on = self._state.serving_nodes[pod.profiles]
-        selected = self._cluster.index.selected(pod.constraints)
-        return not selected & made_on and bool(selected & fixed_on)
-
-    def _mask(self, nodes: Iterable[NodeName]) -> int:
-        mask = 0
-        for node in nodes:
-            mask |= self._cluster.index.mask_of(node)
-        return mask
 
 
 def slicer_from_objects(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:

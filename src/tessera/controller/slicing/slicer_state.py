@@ -14,7 +14,7 @@ from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.controller.slicing.instructions import Evict, RecordEvent, WriteKey
-from tessera.placement.reasons import Reason
+from tessera.placement.demand import Reason
 
 
 class AllocationTable:

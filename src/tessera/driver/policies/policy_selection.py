@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Notice
 from tessera.api.driver.assignment import (
     CLUSTER_POLICIES,
     NVIDIA_DRIVERS,
@@ -35,6 +34,7 @@ from tessera.api.driver.policy_status import (
     summarize_nodes,
     unmanaged_status,
 )
+from tessera.api.problems import FileRefused, Notice
 from tessera.driver.nodes.node_facts import opt_out_reason
 from tessera.kube.resources.meta import Resource
 

@@ -22,8 +22,8 @@ import msgspec
 from yarl import URL
 
 from tessera.driver.registry.errors import RegistryUnreachable
+from tessera.limits import Limit
 from tessera.limits.drivers import REGISTRY_ANSWER, REGISTRY_REDIRECTS
-from tessera.limits.limit import Limit
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> str:

@@ -5,38 +5,39 @@ Rules:
 1. Structs are partial, so there is no PUT. Writes are create, server-side apply under one fixed field manager, merge
    patch (with ``resource_version`` where a lost update matters, with ``uid`` where the object's life matters), delete
    with preconditions, and the subresources' own forms.
-2. Only repeatable requests are repeated: a read, a patch or a delete that was answered 429 is sent again after the
-server's Retry-After. A create or an eviction never is, and no request is after a broken connection, since the server
-may have acted.
+2. Only repeatable requests are repeated (:class:`~tessera.kube.client.requests.RequestSender`): a read, a patch or a
+   delete that was answered 429 is sent again after the server's Retry-After. A create or an eviction never is, and no
+   request is after a broken connection, since the server may have acted.
 3. A refusal is an :class:`~tessera.kube.client.errors.ApiError`; no answer is a ``ConnectionError`` or
    ``TimeoutError``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from tessera import __version__
 from tessera.clock import Clock
-from tessera.kube.client.bodies import (
-    Propagation,
-    binding_body,
-    delete_body,
-    eviction_body,
-    selector_query,
-    with_preconditions,
-)
-from tessera.kube.client.codec import Codec, ListPage, Undecodable
+from tessera.kube.client.codec import Codec, ListPage, ListResult, Undecodable
 from tessera.kube.client.errors import (
     BrokenAnswer,
     Conflict,
     Expired,
     Invalid,
     Status,
-    TooManyRequests,
-    error_from_response,
+)
+from tessera.kube.client.requests import (
+    APPLY_PATCH,
+    JSON,
+    MERGE_PATCH,
+    Propagation,
+    RequestSender,
+    binding_body,
+    delete_body,
+    eviction_body,
+    selector_query,
+    with_preconditions,
 )
 from tessera.kube.resources import PODS, Scale
 from tessera.kube.resources.meta import Resource, manifest
@@ -46,30 +47,6 @@ T = TypeVar("T")
 
 #: Objects per page of a list; client-go's default.
 PAGE_SIZE = 500
-
-#: How often a request that the server answered 429 is sent at most.
-_TRIES = 5
-
-#: Longest pause before another try, seconds, whatever the server asks.
-_LONGEST_PAUSE = 30.0
-
-_JSON = "application/json"
-_MERGE_PATCH = "application/merge-patch+json"
-_APPLY_PATCH = "application/apply-patch+yaml"
-
-
-class ListResult(msgspec.Struct, Generic[T], frozen=True):
-    """All objects that a list found.
-
-    Attributes:
-        items: objects of the resource's type.
-        poison: objects that break the type.
-        resource_version: version from which a watch can go on.
-    """
-
-    items: Sequence[T]
-    undecodable: Sequence[Undecodable]
-    resource_version: str
 
 
 class Client:
@@ -87,7 +64,7 @@ class Client:
         self._transport = transport
         self._field_manager = field_manager
         self._clock = clock
-        self._agent = f"tessera/{__version__} ({component or field_manager})"
+        self._sender = RequestSender(transport, clock, component or field_manager)
         self._codecs: dict[type[Any], Codec[Any]] = {}
 
     @property
@@ -179,7 +156,7 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AbstractAsyncContextManager[Stream]:
-        """The raw watch stream with bookmarks; :class:`~tessera.kube.watch.reflector.Reflector` makes sense of it."""
+        """The raw watch stream with bookmarks; :class:`~tessera.kube.watch.reflector.Reflector` reads it."""
         query = selector_query(label_selector, field_selector)
         query += [
             ("watch", "true"),
@@ -187,10 +164,8 @@ class Client:
             ("resourceVersion", resource_version),
             ("timeoutSeconds", str(timeout_seconds)),
         ]
-        headers = {"accept": _JSON, "user-agent": self._agent}
-        return self._transport.stream(
-            Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
-        )
+        request = Request(method="GET", path=resource.path(namespace), query=query, headers=self._sender.headers())
+        return self._transport.stream(request)
 
     # Writing
 
@@ -234,7 +209,7 @@ class Client:
             resource.path(namespace, name, subresource),
             query=[("fieldManager", self._field_manager), ("force", "true" if force else "false")],
             body=body,
-            content_type=_APPLY_PATCH,
+            content_type=APPLY_PATCH,
         )
         return self._decode(resource, answer)
 
@@ -262,7 +237,7 @@ class Client:
                 resource.path(namespace, name, subresource),
                 query=[("fieldManager", self._field_manager)],
                 body=with_preconditions(patch, resource_version, uid),
-                content_type=_MERGE_PATCH,
+                content_type=MERGE_PATCH,
             )
         except Invalid as error:
             if uid is not None and any(cause.field == "metadata.uid" for cause in error.causes):
@@ -281,7 +256,7 @@ class Client:
         grace_seconds: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Asks for the object's deletion; finalizers and grace may keep it for a while.
+        """Requests the object's deletion; finalizers and its grace period may delay the end.
 
         Raises:
             NotFound: the object is gone already.
@@ -333,7 +308,7 @@ class Client:
             resource.path(namespace, name, "scale"),
             query=[("fieldManager", self._field_manager)],
             body={"spec": {"replicas": replicas}},
-            content_type=_MERGE_PATCH,
+            content_type=MERGE_PATCH,
         )
         return msgspec.json.decode(answer.body, type=Scale)
 
@@ -346,8 +321,8 @@ class Client:
         *,
         query: Sequence[tuple[str, str]] = (),
         body: object = None,
-        content_type: str = _JSON,
-        accept: str = _JSON,
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Response:
         """Any request (TokenRequest, SelfSubjectAccessReview, ``/version``); ``body`` is encoded as JSON.
 
@@ -356,24 +331,7 @@ class Client:
             ConnectionError: no answer; it is unknown if the server acted.
             TimeoutError: as above.
         """
-        headers = {"accept": accept, "user-agent": self._agent}
-        encoded = b""
-        if body is not None:
-            headers["content-type"] = content_type
-            encoded = msgspec.json.encode(body)
-        return await self._send(Request(method=method, path=path, query=query, headers=headers, body=encoded))
-
-    async def _send(self, request: Request) -> Response:
-        tries = _TRIES if request.method in {"GET", "PATCH", "DELETE"} else 1
-        while True:
-            answer = await self._transport.request(request)
-            if answer.status < 400:
-                return answer
-            error = error_from_response(answer.status, answer.headers, answer.body)
-            tries -= 1
-            if tries == 0 or not isinstance(error, TooManyRequests) or error.retry_after is None:
-                raise error
-            await self._clock.sleep(min(error.retry_after, _LONGEST_PAUSE))
+        return await self._sender.send(method, path, query=query, body=body, content_type=content_type, accept=accept)
 
     async def _list(
         self, resource: Resource[T], namespace: str | None, labels: str | None, fields: str | None, limit: int

@@ -136,7 +136,7 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
 
     Attributes:
         items: objects that decoded.
-        poison: objects that did not decode.
+        undecodable: objects that did not decode.
         version: the resourceVersion of the list.
         token: the continue token, ``""`` on the last page.
     """
@@ -145,6 +145,20 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     undecodable: Sequence[Undecodable]
     version: str
     token: str
+
+
+class ListResult(msgspec.Struct, Generic[T], frozen=True):
+    """All objects that a list found.
+
+    Attributes:
+        items: objects of the resource's type.
+        undecodable: objects that break the type.
+        resource_version: version from which a watch can go on.
+    """
+
+    items: Sequence[T]
+    undecodable: Sequence[Undecodable]
+    resource_version: str
 
 
 WatchLine = ChangeLine[T] | BookmarkLine | ErrorLine | Undecodable

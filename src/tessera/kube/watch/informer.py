@@ -1,8 +1,13 @@
-"""Mirrors one resource for many readers: one reflector, one cache with indexes, any number of handlers."""
+"""Mirrors one resource for many readers: one reflector, one cache with indexes, any number of handlers.
 
+:class:`InformerGroup` runs several informers until the cluster reaches a state.
+"""
+
+import asyncio
 import random
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -109,3 +114,49 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Mirrors until cancelled."""
         await self.reflector.run()
+
+
+class InformerGroup:
+    """Several informers whose caches one condition can read together."""
+
+    def __init__(self, *informers: Informer[Any]) -> None:
+        self._informers = informers
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keeps the informers running inside the block, first waiting for their first lists.
+
+        An exception of the block is raised unchanged, not inside an exception group.
+        """
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(informer.run()) for informer in self._informers]
+            for informer in self._informers:
+                informer.add_handler(lambda _event: self._changed.set())
+                await informer.wait_synced()
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - any of them, raised again below
+                failure = error
+            for task in tasks:
+                task.cancel()
+        if failure is not None:
+            raise failure
+
+    async def wait_until(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
+        """Returns the first result of ``condition`` that is neither None nor False; calls it after every change.
+
+        Raises:
+            TimeoutError: there was none within ``seconds``; the text has ``what`` as the awaited condition.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    self._changed.clear()
+                    result = condition()
+                    if result is not None and result is not False:
+                        return result
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} seconds") from None

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, ProblemCollector
+from tessera.api.problems import FileRefused, ProblemCollector
 from tessera.limits.messages import ECHOED
 from tessera.limits.provisioning import SAMPLE_ROWS, SAMPLE_TIME
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord

@@ -13,8 +13,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.tracking.timestamps import read_node
 
 #: Timeout of one step, seconds: a node may have to be made, and a removal waits for the autoscaler's own timers.

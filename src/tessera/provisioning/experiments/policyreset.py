@@ -21,8 +21,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.conditions import InformerGroup
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.tracking.timestamps import read_node
 
 #: Timeout of one step, seconds; kubelet forgets the devices of a missing plugin after 5 minutes.

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.documents import FileRefused, Problem
+from tessera.api.problems import FileRefused, Problem
 from tessera.provisioning.statistics import Comparison, Summary, compare, summary
 
 POLICY_RESET = "policy-reset"

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import FileRefused, load_document
+from tessera.api.documents import load_document
+from tessera.api.problems import FileRefused
 from tessera.limits.provisioning import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.kube.client.bodies import Propagation
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client.requests import Propagation
 from tessera.kube.resources.meta import OwnerReference, PartialObject
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tessera.controller.filters.node_filters import device_shortages, first_shortage, refusal
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.filters.resources import device_shortages, first_shortage
+from tessera.controller.objects.node_constraints import NodeConstraints, refusal
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
