@@ -61,7 +61,7 @@ def test_a_file_that_does_not_read_is_named_and_set_aside(
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert StateFile(path, Any if content is NESTED else Value).load() is None
-    assert f"{path} does not read and counts as empty, set aside as {path}.bad" in caplog.text
+    assert f"{path} cannot be read and counts as empty, set aside as {path}.bad" in caplog.text
     assert (tmp_path / "value.json.bad").read_bytes() == content
     kept(path).save({"a": 1})
     assert kept(path).load() == {"a": 1}

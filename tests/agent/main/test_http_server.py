@@ -4,7 +4,6 @@ import asyncio
 
 import aiohttp
 from prometheus_client import CollectorRegistry
-from tests.support.ports import free_port
 
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.positions import SlicePosition
@@ -31,18 +30,17 @@ class Agent:
 
 
 async def answers(metrics: Metrics, unready: str, *paths: str) -> list[tuple[int, str]]:
-    port = free_port()
-    server = asyncio.create_task(serve_status(Agent(metrics, unready), port))
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    serving = serve_status(
+        Agent(metrics, unready), 0, address="127.0.0.1", on_listening=lambda _address, port: listening.set_result(port)
+    )
+    server = asyncio.create_task(serving)
+    await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
     got = []
-    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         for path in paths:
-            while True:
-                try:
-                    async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
-                        got.append((answer.status, await answer.text()))
-                    break
-                except aiohttp.ClientConnectorError:
-                    await asyncio.sleep(0)  # until the server listens
+            async with session.get(f"http://127.0.0.1:{listening.result()}{path}") as answer:
+                got.append((answer.status, await answer.text()))
     server.cancel()
     await asyncio.gather(server, return_exceptions=True)
     return got

@@ -25,7 +25,7 @@ def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node)
         await asyncio.sleep(100)
         assert len(node.told) == 1
         assert hog.poll() is None
-        assert node.gauge("tessera_memory_decisions_total", action="exceeded", outcome="told") == 1
+        assert node.gauge("tessera_memory_decisions_total", action="exceeded", outcome="reported") == 1
 
     play(node, EnforcementMode.OBSERVE, story)
 
@@ -225,7 +225,7 @@ def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
         await hog_and_neighbour(node, hog=5)
         node.process(STRANGER, 2)
         await asyncio.sleep(60)
-        assert node.gauge("tessera_memory_decisions_total", action="stranger", outcome="noted") is None
+        assert node.gauge("tessera_memory_decisions_total", action="stranger", outcome="counted") is None
 
     play(node, EnforcementMode.OBSERVE, story)
 

@@ -429,7 +429,7 @@ def test_states_name_where_a_slice_is_in_its_life() -> None:
     made.handle(card(instance(LEFT, whole=False)))
     assert made.table.slice_state(LEFT, POD) is SliceState.GPU_INSTANCE
     made.handle(card(instance(LEFT)))
-    assert made.table.slice_state(LEFT, POD) is SliceState.MADE
+    assert made.table.slice_state(LEFT, POD) is SliceState.READY
     made.handle(DevicesBound(POD, {LEFT.device_id: LEFT}))
     assert made.table.slice_state(LEFT, POD) is SliceState.CLAIMED
     made.handle(PodChanged(POD, ended=True))

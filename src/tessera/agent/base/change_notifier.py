@@ -1,4 +1,4 @@
-"""One signal for all parts of an agent: "a fact changed, look again"."""
+"""One signal for all parts of an agent: a fact changed, check again."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,9 +22,9 @@ class ChangeNotifier:
         for waiter in self._waiters:
             waiter.set()
 
-    async def wait(self, seen: int, seconds: float | None = None) -> None:
-        """Returns at the first change after ``seen`` (a former :attr:`count`), or after ``seconds``."""
-        if self._count != seen:
+    async def wait(self, count: int, seconds: float | None = None) -> None:
+        """Returns at the first change after ``count`` (an earlier :attr:`count`), or after ``seconds``."""
+        if self._count != count:
             return
         waiter = asyncio.Event()
         self._waiters.add(waiter)
@@ -36,12 +36,12 @@ class ChangeNotifier:
         finally:
             self._waiters.discard(waiter)
 
-    async def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Waits until a condition holds; ``False`` if it does not hold within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
-                while not holds():
+                while not condition():
                     await self.wait(self._count)
         except TimeoutError:
-            return holds()
+            return condition()
         return True

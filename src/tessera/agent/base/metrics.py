@@ -63,7 +63,7 @@ class Metrics:
         )
         self._claims = Histogram(
             "tessera_claim_seconds",
-            "How long PreStartContainer waited for a container's slices.",
+            "Time that PreStartContainer waited for a container's slices.",
             ["outcome"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -72,9 +72,7 @@ class Metrics:
         self._gpu_events = Counter(
             "tessera_gpu_events", "Hardware events by card and kind.", ["gpu", "event"], registry=self.registry
         )
-        self._probes = Counter(
-            "tessera_gpu_probes", "How cards answered when they were probed.", ["result"], registry=self.registry
-        )
+        self._probes = Counter("tessera_gpu_probes", "Results of probes of cards.", ["result"], registry=self.registry)
         self._fault_save_failures = Counter(
             "tessera_gpu_fault_save_failures",
             "Times that the known faults of cards could not be saved.",
@@ -82,7 +80,7 @@ class Metrics:
         )
         self._memory = Counter(
             "tessera_memory_decisions",
-            "What was decided about pods on shared cards, and what became of it.",
+            "Decisions about pods on shared cards, and their results.",
             ["action", "outcome"],
             registry=self.registry,
         )
@@ -108,7 +106,7 @@ class Metrics:
         self._fault_save_failures.inc()
 
     def count_memory_decision(self, act: str, outcome: str) -> None:
-        """Counts a decision about a pod's memory; ``outcome`` is ``told`` or the result of the action."""
+        """Counts a decision about a pod's memory: ``reported`` by an Event, ``counted``, or the action's result."""
         self._memory.labels(act, outcome).inc()
 
     def observe_call(self, call: str, seconds: float) -> None:
@@ -133,7 +131,7 @@ class _Health(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "tessera_gpu_health",
-            "What a card or an instance of it asks for: 0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
+            "Need of a card or of an instance on it: 0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
             labels=["gpu"],
         )
         for gpu, reaction in self._source.reactions().items():

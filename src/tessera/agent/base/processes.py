@@ -1,4 +1,4 @@
-"""Reads pod and container of a process from the kernel, and holds a process so that a signal meets no other.
+"""Reads pod and container of a process from the kernel, and opens a process so that a signal reaches no other.
 
 NVML reports host PIDs. The cgroup of a process names its pod and container. Kubelet and the runtimes write the path in
 several ways (both cgroup drivers, both cgroup versions, nested nodes); this module reads them all. The first pod in the

@@ -54,7 +54,7 @@ class StateFile(Generic[T]):
         except (ValueError, RecursionError, OSError) as error:  # no UTF-8, no JSON, another type; nested; no file
             aside = set_aside(self._path)
             where = f"set aside as {aside}" if aside else "cannot be set aside"
-            _log.warning("%s does not read and counts as empty, %s: %s", self._path, where, error)
+            _log.warning("%s cannot be read and counts as empty, %s: %s", self._path, where, error)
             return None
         return value
 

@@ -148,6 +148,7 @@ class DriverGate:
         self._changes = changes
         self._clock = clock
         self._backoff = Backoff(rng)
+        #: True if the Node's labels ask for a pause, and true if they name a driver set.
         self._labels = (False, False)
 
     def node_changed(self, node: Node | None) -> None:
@@ -165,7 +166,7 @@ class DriverGate:
             NvmlError: only a new process can open the host's driver.
         """
         while True:
-            seen = self._changes.count
+            count = self._changes.count
             found = find_driver(self._facts())
             pause: float | None = None
             if isinstance(found, DriverFound):
@@ -174,19 +175,19 @@ class DriverGate:
                 except NvmlError as error:
                     if found.home is DriverHome.HOST and self._driver.needs_new_process(error):
                         raise
-                    found, pause = self._refused(found, error)
-            self._unmark(DRIVER_READY, PLUGIN_READY)
+                    found, pause = self._explain_refusal(found, error)
+            self._remove_markers(DRIVER_READY, PLUGIN_READY)
             self._condition.set_waiting(found)
-            await self._changes.wait(seen, pause)
+            await self._changes.wait(count, pause)
 
     async def _open(self, found: DriverFound, stack: AsyncExitStack) -> OpenDriver:
         watched = NvmlWithLossDetection(self._driver.nvml(found.home), self._changes)
         hardware = await stack.enter_async_context(watched)
-        self._unmark(PLUGIN_READY)
-        self._mark(DRIVER_READY, self._driver_text(found))
+        self._remove_markers(PLUGIN_READY)
+        self._write_marker(DRIVER_READY, self._driver_text(found))
         return OpenDriver(found, hardware)
 
-    def _refused(self, found: DriverFound, error: NvmlError) -> tuple[WaitReason, float]:
+    def _explain_refusal(self, found: DriverFound, error: NvmlError) -> tuple[WaitReason, float]:
         if found.home is DriverHome.HOST and isinstance(error, DriverNotLoaded):
             return WaitReason("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
         return WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
@@ -199,21 +200,21 @@ class DriverGate:
     async def wait_validated(self, opened: OpenDriver) -> bool:
         """Waits until the cards may be advertised; ``False`` if the driver must be released first."""
         while self.is_usable(opened):
-            seen = self._changes.count
+            count = self._changes.count
             waits = check_validation(opened.found, self._facts(), self._mode)
             if waits is None:
                 return True
             self._condition.set_waiting(waits)
-            await self._changes.wait(seen)
+            await self._changes.wait(count)
         return False
 
     def is_usable(self, opened: OpenDriver) -> bool:
         """True if an open driver may still be used; writes the marker anew if it is gone."""
-        seen = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
-        if opened.hardware.gone or not is_still_usable(opened.found, seen):
+        facts = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
+        if opened.hardware.gone or not is_still_usable(opened.found, facts):
             return False
         if not self._markers.present(DRIVER_READY):
-            self._mark(DRIVER_READY, self._driver_text(opened.found))
+            self._write_marker(DRIVER_READY, self._driver_text(opened.found))
         return True
 
     def advertised(self, *, published: bool) -> None:
@@ -224,11 +225,11 @@ class DriverGate:
             return
         self._condition.set_advertised()
         if not self._markers.present(PLUGIN_READY):
-            self._mark(PLUGIN_READY, self._markers.about_driver())
+            self._write_marker(PLUGIN_READY, self._markers.about_driver())
 
     def released(self) -> None:
         """Notes that the driver was released: removes the markers."""
-        self._unmark(PLUGIN_READY, DRIVER_READY)
+        self._remove_markers(PLUGIN_READY, DRIVER_READY)
 
     def _facts(self) -> DriverFacts:
         paused, managed = self._labels
@@ -246,23 +247,23 @@ class DriverGate:
     def _driver_text(self, found: DriverFound) -> str:
         """The content of the marker in the form of NVIDIA's operator; its other parts source it as a shell script."""
         host = found.home is DriverHome.HOST
-        root, seen = ("/", "/host") if host else (self._root, self._root)
+        root, mounted = ("/", "/host") if host else (self._root, self._root)
         lines = [
             f"IS_HOST_DRIVER={str(host).lower()}",
             f"NVIDIA_DRIVER_ROOT={root}",
-            f"DRIVER_ROOT_CTR_PATH={seen}",
+            f"DRIVER_ROOT_CTR_PATH={mounted}",
             f"NVIDIA_DEV_ROOT={root}",
-            f"DEV_ROOT_CTR_PATH={seen}",
+            f"DEV_ROOT_CTR_PATH={mounted}",
         ]
         return "\n".join(lines) + "\n" + self._markers.about_driver()
 
-    def _mark(self, name: str, text: str) -> None:
+    def _write_marker(self, name: str, text: str) -> None:
         try:
             self._markers.write(name, text)
         except OSError as error:
             _log.warning("marker %s cannot be written, so others go on waiting for it: %s", name, error)
 
-    def _unmark(self, *names: str) -> None:
+    def _remove_markers(self, *names: str) -> None:
         try:
             self._markers.remove(*(name for name in names if self._markers.present(name)))
         except OSError as error:

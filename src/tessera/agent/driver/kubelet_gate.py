@@ -73,7 +73,7 @@ class GatedKubelet:
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
-        """Empties all lists; returns when kubelet has read them, or after :data:`PATIENCE`."""
+        """Empties all lists; returns when kubelet has read them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
         self._closed.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)

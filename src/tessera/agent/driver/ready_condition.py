@@ -45,7 +45,7 @@ class ReadyConditionWriter:
 
     Args:
         client: the API server.
-        node: the Node object as last seen.
+        node: the Node object as last count.
         events: records the changes.
         clock: the time.
         rng: for jitter.
@@ -108,14 +108,14 @@ class ReadyConditionWriter:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            seen = self._changes.count
+            count = self._changes.count
             node, desired = self._node.node(), self._desired
             pause = None
             if node is not None and desired is not None:
                 pause = self._seconds_until_write(node, desired)
             if node is not None and desired is not None and pause == 0:
                 pause = await self._write(node, desired)
-            await self._changes.wait(seen, pause)
+            await self._changes.wait(count, pause)
 
     def _seconds_until_write(self, node: Node, desired: NodeCondition) -> float | None:
         """Seconds until the next write: 0 for now, ``None`` for none before a change."""

@@ -185,12 +185,12 @@ class HealthMonitor:
         """Probes the cards until cancelled."""
         try:
             while True:
-                seen = self._changes.count
+                count = self._changes.count
                 self._check_boot()
                 if not await self._probe_due_cards():
                     soonest = min(self._due.values(), default=None)
                     pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
-                    await self._changes.wait(seen, pause)
+                    await self._changes.wait(count, pause)
         finally:
             self._prober.stop()
 

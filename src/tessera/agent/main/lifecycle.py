@@ -158,7 +158,7 @@ class _Lifecycle:
             nvml_error = _nvml_failure(agent)
             if agent.done() and not nvml_error:
                 agent.result()
-            _log.info("the driver is let go of%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
+            _log.info("the driver is released%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
             await kubelet.close()
         finally:
             self._components = None

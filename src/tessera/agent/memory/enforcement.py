@@ -161,7 +161,7 @@ class MemoryEnforcement:
 
     def _record(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
         if pod is None or (decision.action is MemoryAction.NEAR and self._mode is EnforcementMode.OBSERVE):
-            return "noted"
+            return "counted"
         processes = _describe_processes(decision, card)
         if decision.action is MemoryAction.STRANGER:
             text = f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{processes}"
@@ -170,7 +170,7 @@ class MemoryEnforcement:
             near = decision.action is MemoryAction.NEAR
             reason = "GpuMemoryNearLimit" if near else "GpuMemoryLimitExceeded"
             self._events.record_on_pod(pod, reason, f"{_describe_use(decision)}{processes}", "Warning")
-        return "told"
+        return "reported"
 
     async def _evict(self, decision: MemoryDecision, pod: Pod | None) -> str:
         against = await find_objection(decision, None, processes=self._processes, cards=self._cards)

@@ -110,11 +110,11 @@ class MemoryMonitor:
             self._delete_shares()
             return
         while True:
-            seen = self._changes.count
+            count = self._changes.count
             busy = await self.take_sample()
             await self._clock.sleep(PERIOD)
             if not busy:
-                await self._changes.wait(seen, IDLE_PERIOD if self._watched_devices() else None)
+                await self._changes.wait(count, IDLE_PERIOD if self._watched_devices() else None)
 
     async def take_sample(self) -> bool:
         """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share."""

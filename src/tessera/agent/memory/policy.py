@@ -189,9 +189,9 @@ class MemoryPolicy(Decider[[MemorySample], tuple[MemoryDecision, ...]]):
         grants = {(device, grant.pod): grant for grant in sample.grants for device in grant.limits}
         readable = [card for card in sample.cards if is_plausible(card)]
         used = {card.device: sum_by_pod(card.uses) for card in readable}
-        seen = {(device, pod) for device, pods in used.items() for pod in pods}
-        self._watched = {key: each for key, each in self._watched.items() if key in seen and key in grants}
-        self._strangers = {key: count for key, count in self._strangers.items() if key in seen and key not in grants}
+        present = {(device, pod) for device, pods in used.items() for pod in pods}
+        self._watched = {key: each for key, each in self._watched.items() if key in present and key in grants}
+        self._strangers = {key: count for key, count in self._strangers.items() if key in present and key not in grants}
         decisions: list[MemoryDecision] = []
         for card in readable:
             decisions += self._decide_for_card(card, used[card.device], grants, sample)

@@ -12,11 +12,11 @@ replace them would be scheduled to the same node, and kubelet would refuse them 
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import (
     CardEvent,
@@ -64,6 +64,22 @@ class NodeLayout(Protocol):
     async def request_reboot(self, reason: str) -> CardStatus:
         """Asks for a reboot of the node; returns the status of the card that needs it."""
         ...
+
+
+class _Inputs(NamedTuple):
+    """Inputs of a decision that are known without a request; a change of one ends a wait.
+
+    Attributes:
+        goal: the goal that the layout sets.
+        owner: the present owner of the card.
+        card: the card in the inventory's last reading; ``None`` while the reconciler must not act on it.
+        users: the users of devices, see :meth:`.DeviceDrainer.snapshot`; ``None`` if they do not matter.
+    """
+
+    goal: CardGoal | None
+    owner: CardOwner
+    card: GpuState | None
+    users: object
 
 
 class CardReconciler:
@@ -121,17 +137,17 @@ class CardReconciler:
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
-            seen, inputs = self._changes.count, self._inputs(users=True)
-            goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
-            if goal != self._goal:
-                self._goal, self._evict_at = goal, None
-                self._set_status(None if goal is None else CardStatus(LayoutState.PENDING, APPLYING))
-            events, self._events = [*self._events, GoalSet(goal), OwnerRead(role)], []
-            if goal is not None and role is CardOwner.STATIC:
+            count, inputs = self._changes.count, self._inputs(users=True)
+            if inputs.goal != self._goal:
+                self._goal, self._evict_at = inputs.goal, None
+                self._set_status(None if inputs.goal is None else CardStatus(LayoutState.PENDING, APPLYING))
+            events = [*self._events, GoalSet(inputs.goal), OwnerRead(inputs.owner)]
+            self._events = []
+            if _must_act(inputs.goal, inputs.owner):
                 events.append(await self._executor.read(self._uuid))
             instruction = self._machine.handle(events, self._clock.monotonic())
             if isinstance(instruction, Wait | InSync | RequestReboot):
-                await self._rest(instruction, seen, inputs)
+                await self._rest(instruction, count, inputs)
             else:
                 await self._carry_out(instruction)
 
@@ -165,12 +181,13 @@ class CardReconciler:
 
     async def _evict(self, users: Sequence[UserPod]) -> None:
         """Requests the evictions, unless the scheduler would still send new pods to the Node in their place."""
-        seen = self._changes.count
-        if left := self._seconds_until_eviction():
+        count = self._changes.count
+        pause = self._seconds_until_eviction()
+        if pause:
             pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted())
             text = f"{self._machine.name}: {pods}: evicted when the node stops counting the card's {resources}"
             self._set_status(CardStatus(LayoutState.PENDING, "CardsInUse", text))
-            await self._changes.wait(seen, min(left, RETRY_PAUSE))
+            await self._changes.wait(count, min(pause, RETRY_PAUSE))
             return
         for user in users:
             refusal = await self._users.evict(user)
@@ -211,19 +228,24 @@ class CardReconciler:
             self._changed = False
         return True
 
-    async def _rest(self, instruction: Wait | InSync | RequestReboot, seen: int, inputs: tuple[object, ...]) -> None:
-        """Reports the status, and waits until an input differs from those before the last decision."""
+    async def _rest(self, instruction: Wait | InSync | RequestReboot, count: int, inputs: _Inputs) -> None:
+        """Reports the status, and waits until an input differs from those before the last decision.
+
+        Only a waiting card depends on users; a card that is in sync ignores them.
+        """
         if not await self._refresh_inventory():
             return
         self.needs_reboot = isinstance(instruction, RequestReboot)
         waits = not isinstance(instruction, InSync)
+        if not waits:
+            inputs = inputs._replace(users=None)
         until = await self._report(instruction)
-        while (inputs if waits else inputs[:-1]) == self._inputs(users=waits):
-            left = None if until is None else until - self._clock.monotonic()
-            if left is not None and left <= 0:
+        while inputs == self._inputs(users=waits):
+            pause = None if until is None else until - self._clock.monotonic()
+            if pause is not None and pause <= 0:
                 return
-            await self._changes.wait(seen, left)
-            seen = self._changes.count
+            await self._changes.wait(count, pause)
+            count = self._changes.count
 
     async def _report(self, instruction: Wait | InSync | RequestReboot) -> float | None:
         """Sets the status; returns the time of the next decision, ``None`` for at the next change."""
@@ -247,17 +269,21 @@ class CardReconciler:
                 self._set_status(CardStatus(LayoutState.SUCCESS, APPLIED))
                 return now + DRIFT_RECHECK
 
-    def _inputs(self, *, users: bool) -> tuple[object, ...]:
-        """Inputs whose change ends a wait. The users matter to a waiting card only, and are the last element."""
-        goal, role = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
-        acts = goal is not None and role is CardOwner.STATIC
-        card = self._inventory.inventory.gpu(self._uuid) if acts else None
-        return (goal, role, card, self._users.snapshot()) if users else (goal, role, card)
+    def _inputs(self, *, users: bool) -> _Inputs:
+        """The present inputs, with the users of devices if asked for."""
+        goal, owner = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
+        card = self._inventory.inventory.gpu(self._uuid) if _must_act(goal, owner) else None
+        return _Inputs(goal, owner, card, self._users.snapshot() if users else None)
 
     def _set_status(self, status: CardStatus | None) -> None:
         if status != self.status:
             self.status = status
             self._changes.notify()
+
+
+def _must_act(goal: CardGoal | None, owner: CardOwner) -> bool:
+    """True if the reconciler reads and changes the card: it has a goal, and the static side owns it."""
+    return goal is not None and owner is CardOwner.STATIC
 
 
 def _unwritable(error: OSError) -> CardStatus:

@@ -99,14 +99,14 @@ class LayoutReconciler:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
         async with asyncio.TaskGroup() as group:
             while True:
-                seen = self._changes.count
+                count = self._changes.count
                 self._resolve()
                 for card in self._inventory.inventory.gpus:
                     if card.uuid not in self._cards:
                         reconciler = self._cards[card.uuid] = self._make_card(card)
                         group.create_task(reconciler.run(), name=f"layout of card {card.uuid}")
                 self._update_status()
-                await self._changes.wait(seen, None if self._write_error is None else RETRY_PAUSE)
+                await self._changes.wait(count, None if self._write_error is None else RETRY_PAUSE)
 
     # Requests of card reconcilers -------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from tessera.agent.node_status.labels import (
     MigFacts,
     Share,
     VgpuFacts,
-    speaking,
+    described_cards,
 )
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice
 from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
@@ -98,7 +98,7 @@ def mig_devices_of(card: GpuState) -> list[tuple[MigDevice, MigAttributes]]:
 
 def _card(card: GpuState, *, on_demand: bool) -> CardFacts:
     info, attributes = card.info, card.attributes or CardAttributes()
-    told = card.attributes is not None
+    readable = card.attributes is not None
     return CardFacts(
         product=info.name,
         memory_mib=info.memory_mib,
@@ -108,8 +108,8 @@ def _card(card: GpuState, *, on_demand: bool) -> CardFacts:
         mig_devices=() if on_demand else tuple(_mig(*each) for each in mig_devices_of(card)),
         on_demand=on_demand,
         pci_class=attributes.pci_class,
-        nvlink=bool(card.links) if told else None,
-        ecc=attributes.ecc if told else None,
+        nvlink=bool(card.links) if readable else None,
+        ecc=attributes.ecc if readable else None,
         fabric=attributes.fabric,
     )
 
@@ -132,14 +132,14 @@ def _mig(device: MigDevice, attributes: MigAttributes) -> MigFacts:
 def _shares(cards: Mapping[str, CardFacts], sharing: SharingFacts) -> dict[str, Share]:
     """Sharing of the devices behind each resource of the labels; leaves out resources whose devices are not shared."""
     devices: dict[str, list[Share]] = {}
-    heard = {id(card) for card in speaking(list(cards.values()))} if cards else set()
+    described = {id(card) for card in described_cards(list(cards.values()))} if cards else set()
     for resource in sharing.offer.resources.values():
         for device in {each.uuid: each for each in resource.devices}.values():
             label = _label_resource(device, sharing.mig_strategy)
             card = cards.get(device.gpu)
-            if device.profile or card is None or (id(card) in heard and not card.mig_enabled):
+            if device.profile or card is None or (id(card) in described and not card.mig_enabled):
                 devices.setdefault(label, []).append(_share(device, resource.name, sharing.profile))
-    found = {label: _most(shares) for label, shares in devices.items()}
+    found = {label: _most_common(shares) for label, shares in devices.items()}
     return {label: share for label, share in found.items() if share.kind is not SharingKind.NONE}
 
 
@@ -160,7 +160,7 @@ def _share(device: AdvertisedDevice, resource: str, profile: SharingProfile) -> 
     return Share(device.kind, device.replicas, renamed=device.shared and resource not in names)
 
 
-def _most(shares: Iterable[Share]) -> Share:
+def _most_common(shares: Iterable[Share]) -> Share:
     counted = Counter(shares)
     return min(counted, key=lambda each: (-counted[each], each.kind.value, each.replicas, each.renamed))
 

@@ -217,8 +217,8 @@ def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]
 
 
 def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dict[str, object]:
-    """Labels of the model that represents the node. Sharing concerns only cards that are not in MIG mode."""
-    alike = speaking(cards)
+    """Labels of the model that they describe. Sharing concerns only cards that are not in MIG mode."""
+    alike = described_cards(cards)
     card = min(alike, key=lambda each: (each.mig_enabled, -each.memory_mib, each.compute_capability))
     share = shares.get(GPU)
     labels = _base(GPU, len(alike), [card.product], None if card.mig_enabled else share)
@@ -232,8 +232,8 @@ def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dic
     return labels
 
 
-def speaking(cards: Sequence[CardFacts]) -> list[CardFacts]:
-    """The cards of the model that represents a node with several models; ``cards`` must not be empty."""
+def described_cards(cards: Sequence[CardFacts]) -> list[CardFacts]:
+    """The cards of the model that the labels describe on a node with several models; ``cards`` must not be empty."""
     models: dict[str, list[CardFacts]] = {}
     for card in cards:
         models.setdefault(card.product, []).append(card)
@@ -309,7 +309,7 @@ def _mig_resource(
 def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:
     """Upstream's labels if the strategy ``single`` does not hold: no device is available; the product says so."""
     return {
-        GPU + ".product": product_label(speaking(cards)[0].product, "MIG", "INVALID"),
+        GPU + ".product": product_label(described_cards(cards)[0].product, "MIG", "INVALID"),
         GPU + ".count": 0,
         GPU + ".replicas": 0,
         GPU + ".sharing-strategy": "",

@@ -41,7 +41,7 @@ class TooManyDevices(ValueError):  # noqa: N818 - the name says what is wrong
 def bind_devices(
     device_ids: Iterable[str], slices: Sequence[SlicePosition], known: Mapping[str, SlicePosition]
 ) -> dict[str, SlicePosition]:
-    """Returns the pod's bindings after its containers were seen to hold ``device_ids``.
+    """Returns the pod's bindings when its containers hold ``device_ids``.
 
     Args:
         device_ids: IDs of any profiles; those bound already keep their slice.

@@ -47,12 +47,12 @@ class SliceDevicePlugin:
         """Yields the list at once, and again whenever it differs."""
         sent: Sequence[Device] | None = None
         while True:
-            seen = self._changes.count
+            count = self._changes.count
             devices = self._devices()
             if devices != sent:
                 sent = devices
                 yield devices
-            await self._changes.wait(seen)
+            await self._changes.wait(count)
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Promised positions first. Two containers of one request never get the same position."""

@@ -218,7 +218,7 @@ class SliceState(Enum):
 
     PROMISED = "promised"
     GPU_INSTANCE = "gpu-instance"
-    MADE = "made"
+    READY = "ready"
     CLAIMED = "claimed"
     RELEASING = "releasing"
 

@@ -69,8 +69,10 @@ class SliceExecutor:
         self._changes = runtime.changes
         self._clock = runtime.clock
         self._metrics = runtime.metrics
+        #: True if something other than this executor may have changed the GPU since it was read.
         self._stale = False
-        self._watched: dict[SlicePosition, asyncio.Task[None]] = {}
+        #: Tasks that wait for the last process on a slice, by position; only while one uses the slice.
+        self._idle_watches: dict[SlicePosition, asyncio.Task[None]] = {}
 
     def suspect(self) -> None:
         """Has the GPU read again, since something other than this executor may have changed it."""
@@ -81,14 +83,14 @@ class SliceExecutor:
         """Runs until cancelled."""
         try:
             while True:
-                seen = self._changes.count
+                count = self._changes.count
                 if self._stale:
                     await self.read()
                     continue
                 (step,) = self._machine.handle(ExecutorReady(self._card.uuid, self._clock.monotonic()))
                 match step:
                     case WaitUntil():
-                        await self._rest(step, seen)
+                        await self._rest(step, count)
                     case (
                         CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance()
                     ):
@@ -96,7 +98,7 @@ class SliceExecutor:
                     case _:
                         raise AssertionError(f"{step!r} is no instruction for a GPU")
         finally:
-            for watch in self._watched.values():
+            for watch in self._idle_watches.values():
                 watch.cancel()
 
     async def read(self) -> None:
@@ -108,15 +110,15 @@ class SliceExecutor:
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
             self._machine.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
-            made = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
-            self._machine.handle(GpuRead(self._card.uuid, self._card.starts(), made))
+            observed = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
+            self._machine.handle(GpuRead(self._card.uuid, self._card.starts(), observed))
         self._changes.notify()
 
-    async def _rest(self, rest: WaitUntil, seen: int) -> None:
+    async def _rest(self, rest: WaitUntil, count: int) -> None:
         if rest.until is None:
-            await self._changes.wait(seen)
+            await self._changes.wait(count)
             return
-        await self._changes.wait(seen, max(0.0, rest.until - self._clock.monotonic()))
+        await self._changes.wait(count, max(0.0, rest.until - self._clock.monotonic()))
         if self._clock.monotonic() >= rest.until:
             self._stale = True
 
@@ -163,15 +165,15 @@ class SliceExecutor:
         self._machine.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: GpuCall) -> None:
-        """Has the call made again when the last process has ended, sooner than the next try.
+        """Repeats the call when the last process has ended, sooner than the next attempt.
 
         NVML may report "in use" and list no process. Then only the next try can tell.
         """
-        if isinstance(call, DestroyComputeInstance) and call.position not in self._watched:
-            watch = asyncio.create_task(self._until_idle(call), name=f"idle {call.position.device_id}")
-            self._watched[call.position] = watch
+        if isinstance(call, DestroyComputeInstance) and call.position not in self._idle_watches:
+            watch = asyncio.create_task(self._retry_when_idle(call), name=f"idle {call.position.device_id}")
+            self._idle_watches[call.position] = watch
 
-    async def _until_idle(self, call: DestroyComputeInstance) -> None:
+    async def _retry_when_idle(self, call: DestroyComputeInstance) -> None:
         gpu = self._card.info.uuid
         try:
             if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
@@ -180,7 +182,7 @@ class SliceExecutor:
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:
-            self._watched.pop(call.position, None)
+            self._idle_watches.pop(call.position, None)
             self._changes.notify()
 
 

@@ -106,16 +106,16 @@ def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[Foreig
 
     A position kept for a pod names that pod, so that the controller can promise it anew.
     """
-    taken = []
-    for made, pod in slices.observed_instances():
-        if pod is None or not _recorded(slices, pod, made.position):
-            gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
+    found = []
+    for instance, pod in slices.observed_instances():
+        if pod is None or not _recorded(slices, pod, instance.position):
+            gpu, profile, start = instance.position.gpu, instance.position.profile, instance.position.start
             card = inventory.gpu(gpu)
             row = card.geometry.find(profile) if card is not None else None
             name = profile if row is None else row.name
             owner = "" if pod is None or slices.is_released(pod) else pod
-            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=owner))
-    return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
+            found.append(ForeignSlice(gpu_uuid=gpu, start=start, size=instance.size, profile=name, pod_uid=owner))
+    return tuple(sorted(found, key=lambda each: (each.gpu_uuid, each.start)))
 
 
 def _recorded(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
@@ -200,8 +200,8 @@ def _daemonset_state(slices: SliceTable, pod: PodUid, now: AllocationStatus) -> 
     if slices.is_released(pod):
         gone = now.allocation_status_controller == "deleting" and not slices.positions_of(pod)
         return "deleted" if gone else now.allocation_status_daemonset
-    made = now.allocation_status_daemonset == "" and pod in slices.promises and slices.is_ready(pod)
-    return "created" if made else now.allocation_status_daemonset
+    is_created = now.allocation_status_daemonset == "" and pod in slices.promises and slices.is_ready(pod)
+    return "created" if is_created else now.allocation_status_daemonset
 
 
 def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
@@ -313,8 +313,8 @@ class InstasliceStatusWriter:
 
     def _latest(self) -> Instaslice | None:
         """The newer version of the object: from the watch, or from the answer to our last write."""
-        seen, written = self._host.instaslice(), self._written
-        if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
-            return seen
-        newer = version_number(written.metadata.resource_version) > version_number(seen.metadata.resource_version)
-        return written if newer else seen
+        watched, written = self._host.instaslice(), self._written
+        if watched is None or written is None or watched.metadata.uid != written.metadata.uid:
+            return watched
+        newer = version_number(written.metadata.resource_version) > version_number(watched.metadata.resource_version)
+        return written if newer else watched

@@ -58,9 +58,9 @@ class NodeCapacity:
         #: True from the creation of the object until the watch shows its deletion.
         self._created = False
 
-    async def ensure_object(self, seen: Instaslice | None) -> None:
+    async def ensure_object(self, item: Instaslice | None) -> None:
         """Creates the Instaslice object, unless it exists or was created and the watch has not shown it yet."""
-        if seen is None and not self._created:
+        if item is None and not self._created:
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(INSTASLICES, {"metadata": {"name": self._name}, "spec": {}}, self._namespace)
                 _log.info("node %s joined on-demand slicing", self._name)
@@ -70,12 +70,12 @@ class NodeCapacity:
         """Takes in that the watch showed the deletion of the object."""
         self._created = False
 
-    async def remove_object(self, seen: Instaslice | None) -> None:
-        """Removes the Instaslice object unless the controller promised something since ``seen``."""
-        if seen is not None and not seen.spec.pod_allocation_requests:
+    async def remove_object(self, item: Instaslice | None) -> None:
+        """Removes the Instaslice object unless the controller promised something after ``item`` was read."""
+        if item is not None and not item.spec.pod_allocation_requests:
             try:
                 await self._client.delete(
-                    INSTASLICES, self._name, self._namespace, resource_version=seen.metadata.resource_version
+                    INSTASLICES, self._name, self._namespace, resource_version=item.metadata.resource_version
                 )
                 _log.info("node %s left on-demand slicing", self._name)
             except (NotFound, Conflict):

@@ -22,6 +22,7 @@ from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     ObservedInstance,
+    PromisedSlice,
     ReportProblem,
     SliceJournal,
     SlicePromise,
@@ -103,7 +104,7 @@ class SliceTable:
 
     def is_busy(self, gpu: str) -> bool:
         """True if a position on a GPU is promised or owned."""
-        promised = (wanted.position for promise in self.promises.values() for wanted in promise.slices)
+        promised = (each.position for promise in self.promises.values() for each in promise.slices)
         return any(position.gpu == gpu for position in (*self.owners, *promised))
 
     def slices_of(self, pod: PodUid) -> list[SlicePosition]:
@@ -113,15 +114,16 @@ class SliceTable:
         promise = self.promises.get(pod)
         if promise is None:
             return self.positions_of(pod)
-        promised = [wanted.position for wanted in promise.slices]
+        promised = [each.position for each in promise.slices]
         return promised + [
             each for each in self.positions_of(pod) if self.is_claimed(pod, each) and each not in promised
         ]
 
     def ready_slice(self, pod: PodUid, position: SlicePosition) -> ObservedInstance | None:
         """A pod's slice at a position if its container can use it now; else ``None``."""
-        made = self.instance_at(position)
-        return made if made is not None and made.computes and self.owners.get(position) == pod else None
+        instance = self.instance_at(position)
+        usable = instance is not None and instance.computes and self.owners.get(position) == pod
+        return instance if usable else None
 
     def is_ready(self, pod: PodUid) -> bool:
         """True if all slices of a pod are ready."""
@@ -130,16 +132,16 @@ class SliceTable:
     def observed_instances(self) -> Iterator[tuple[ObservedInstance, PodUid | None]]:
         """Every instance on the GPUs with the pod that owns it; ``None`` for a foreign instance."""
         for card in self.gpus.values():
-            yield from ((made, self.owners.get(position)) for position, made in card.instances.items())
+            yield from ((each, self.owners.get(position)) for position, each in card.instances.items())
 
     def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
         """The phase of one slice of a pod."""
         if pod in self.released:
             return SliceState.RELEASING
         if self.ready_slice(pod, position) is not None:
-            return SliceState.CLAIMED if self.is_claimed(pod, position) else SliceState.MADE
-        made = self.instance_at(position)
-        return SliceState.GPU_INSTANCE if made is not None and self.owners.get(position) == pod else SliceState.PROMISED
+            return SliceState.CLAIMED if self.is_claimed(pod, position) else SliceState.READY
+        is_ours = self.instance_at(position) is not None and self.owners.get(position) == pod
+        return SliceState.GPU_INSTANCE if is_ours else SliceState.PROMISED
 
     def is_unreachable(self, gpu: str) -> bool:
         """True if the last reading of a GPU failed."""
@@ -180,8 +182,23 @@ class SliceTable:
         return (
             promise is not None
             and pod not in self.released
-            and any(wanted.position == position for wanted in promise.slices)
+            and any(each.position == position for each in promise.slices)
         )
+
+    def promised_slices(self, gpu: str) -> Iterator[tuple[PodUid, PromisedSlice]]:
+        """The promised slices on a GPU with their pods, oldest promise first, without those of released pods."""
+        for pod, promise in self.promises.items():
+            if pod not in self.released:
+                yield from ((pod, each) for each in promise.slices if each.position.gpu == gpu)
+
+    def keeps(self, pod: PodUid, position: SlicePosition) -> bool:
+        """True if a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
+        if pod in self.released:
+            return False
+        lives = self.pods.get(pod) is False
+        if lives and (pod not in self.promises or self.is_claimed(pod, position)):
+            return True
+        return self.is_promised(pod, position)
 
     def instance_at(self, position: SlicePosition) -> ObservedInstance | None:
         """The instance at a position; ``None`` if there is none."""
@@ -224,13 +241,13 @@ class SlicesCollector(Collector):
         """The slices by state; ``foreign`` for instances that Tessera did not make."""
         tally = Tally(dict.fromkeys(SliceState, 0))
         foreign = 0
-        for made, pod in self._slices.observed_instances():
+        for instance, pod in self._slices.observed_instances():
             if pod is None:
                 foreign += 1
             else:
-                tally[self._slices.slice_state(made.position, pod)] += 1
+                tally[self._slices.slice_state(instance.position, pod)] += 1
         for pod, promise in self._slices.promises.items():
-            states = [self._slices.slice_state(wanted.position, pod) for wanted in promise.slices]
+            states = [self._slices.slice_state(each.position, pod) for each in promise.slices]
             tally[SliceState.PROMISED] += states.count(SliceState.PROMISED)
         family = GaugeMetricFamily("tessera_slices", "Slices of this node by state.", labels=["state"])
         for state, count in tally.items():

@@ -6,7 +6,7 @@ node, the instances on the GPUs, a failed call. The executor of a GPU also asks 
 again, so the machine never trusts its own intentions: the hardware decides. A process that died between two calls
 continues from the state of the hardware.
 
-A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone``. Rules:
+A slice goes ``promised -> GPU instance -> ready -> claimed -> releasing -> gone``. Rules:
 
 1.  An instance is *ours* if the journal says that we made it at that position, or, at start only, if the object says
     that we reported it ``created`` (the journal was lost). Everything else is *foreign*: occupied, never touched.
@@ -22,7 +22,7 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
 6.  A failed call is tried again after a growing delay. A compute instance that cannot be made takes its GPU instance
     down with it before the next try.
 
-The machine knows no clock (``now`` is part of an event), no NVML, no API and no files.
+The machine knows no clock (``now`` is part of an event), no NVML, no API server and no files.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,6 @@ from tessera.agent.slices.events import (
     SliceIdle,
     SliceInstruction,
     SliceJournal,
-    SlicePromise,
     SliceResult,
     WaitUntil,
 )
@@ -81,9 +80,10 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
 
     def __init__(self, journal: SliceJournal) -> None:
         self.table = SliceTable(journal)
-        #: Problems that are not reported yet, oldest first.
+        #: Problems that no :class:`FollowUpsDue` has returned yet, oldest first.
         self._problems: list[ReportProblem] = []
-        #: Device IDs that a released pod held since the last follow-ups. Another pod may hold one of them again.
+        #: Device IDs that pods held which were released since the last :class:`FollowUpsDue`. Another pod may hold one
+        #: of them again.
         self._unbound_devices: set[str] = set()
         #: True once object, pods and GPUs were read. Before, the machine decides, releases and adopts nothing.
         self._started = False
@@ -106,7 +106,8 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
 
     def _follow_ups(self) -> tuple[SliceInstruction, ...]:
         problems, self._problems = self._problems, []
-        unbound, self._unbound_devices = sorted(self._unbound_devices - self.table.bound_devices()), set()
+        unbound = sorted(self._unbound_devices - self.table.bound_devices())
+        self._unbound_devices = set()
         return (*problems, RemoveCdiFiles(tuple(unbound)), SaveJournal(self.table.journal()))
 
     # Observations -----------------------------------------------------------------------------------------------
@@ -148,14 +149,15 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             self._release_ended_pods()
 
     def _replace_promises(self, event: InstasliceChanged) -> None:
-        kept = {pod: event.promises[pod] for pod in self.table.promises if pod in event.promises}
-        self.table.promises = kept | dict(event.promises)
+        """Takes in the promises; those that were there before keep their order and come first."""
+        earlier = {pod: event.promises[pod] for pod in self.table.promises if pod in event.promises}
+        self.table.promises = earlier | dict(event.promises)
         self.table.results = dict(event.results)
 
     def _replace_instances(self, event: GpuRead) -> None:
         card = self.table.gpus.setdefault(event.gpu, ObservedGpu())
         card.starts, card.retry = event.starts, None
-        card.instances = {made.position: made for made in event.instances}
+        card.instances = {each.position: each for each in event.instances}
         for position in self.table.retries.failed_keys():
             if position.gpu == event.gpu and self._is_settled(position):
                 self.table.retries.drop(position)
@@ -163,12 +165,12 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self.table.retries.clear_half_made(position)
 
     def _is_settled(self, position: SlicePosition) -> bool:
-        """True if a position is in the state that its owner wants, so that earlier failures there no longer matter."""
-        made = self.table.instance_at(position)
+        """True if a position is in the state that its owner needs, so that earlier failures there no longer matter."""
+        instance = self.table.instance_at(position)
         owner = self.table.owners.get(position)
-        if owner is None or not self._keeps(owner, position):
-            return made is None
-        return made is not None and bool(made.computes)
+        if owner is None or not self.table.keeps(owner, position):
+            return instance is None
+        return instance is not None and bool(instance.computes)
 
     def _record_failure(self, event: CallFailed) -> None:
         position, call = event.call.position, event.call
@@ -199,19 +201,19 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         }
         for pod, record in self.table.results.items():
             if record.daemonset == "created" and pod not in self.table.released:
-                for position in self._reported(pod, record):
+                for position in self._reported_instances(pod, record):
                     self.table.owners.setdefault(position, pod)
 
-    def _reported(self, pod: PodUid, record: SliceResult) -> list[SlicePosition]:
+    def _reported_instances(self, pod: PodUid, record: SliceResult) -> list[SlicePosition]:
         """The instances that a result names; the controller removes the promise of a pod that is gone first."""
         promise = self.table.promises.get(pod)
         if promise is not None:
-            return [wanted.position for wanted in promise.slices if self.table.instance_at(wanted.position) is not None]
+            return [each.position for each in promise.slices if self.table.instance_at(each.position) is not None]
         return [
-            made.position
+            instance.position
             for gpu, start, size in record.places
-            for made in (self.table.gpus[gpu].instances.values() if gpu in self.table.gpus else ())
-            if (made.position.start, made.size) == (start, size)
+            for instance in (self.table.gpus[gpu].instances.values() if gpu in self.table.gpus else ())
+            if (instance.position.start, instance.size) == (start, size)
         ]
 
     def _release_ended_pods(self) -> None:
@@ -230,12 +232,12 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             del self.table.last_problems[pod]
 
     def _is_promised_again(self, pod: PodUid) -> bool:
-        """True if a pod that lives, and whose released slices are destroyed, has a promise that is not taken back."""
+        """True if a living pod, whose released slices are destroyed, has a promise that the controller keeps."""
         if pod not in self.table.promises or pod in self.table.departed or self.table.pods.get(pod, False):
             return False
         record = self.table.results.get(pod)
-        asked_back = record is not None and record.controller == "deleting"
-        return not asked_back and not any(map(self.table.instance_at, self.table.positions_of(pod)))
+        withdrawn = record is not None and record.controller == "deleting"
+        return not withdrawn and not any(map(self.table.instance_at, self.table.positions_of(pod)))
 
     def _release(self, pod: PodUid) -> None:
         if pod not in self.table.released:
@@ -278,43 +280,44 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
 
     def _needed_calls(self, gpu: str, card: ObservedGpu) -> Iterator[GpuCall]:
         """Every call that the GPU still needs, in the order of rule 5."""
-        ours = [(p, made, self.table.owners[p]) for p, made in card.instances.items() if p in self.table.owners]
-        yield from (self._destroy(made) for p, made, pod in ours if not self._keeps(pod, p))
-        for position, made, pod in ours:
-            if self._keeps(pod, position) and not made.computes:
-                if self.table.retries.is_half_made(position):
-                    yield DestroyGpuInstance(position, made.gi_id)
+        owners = self.table.owners
+        ours = [(each, owners[position]) for position, each in card.instances.items() if position in owners]
+        yield from (self._destroy(each) for each, pod in ours if not self.table.keeps(pod, each.position))
+        for each, pod in ours:
+            if self.table.keeps(pod, each.position) and not each.computes:
+                if self.table.retries.is_half_made(each.position):
+                    yield DestroyGpuInstance(each.position, each.gi_id)
                 else:
-                    yield CreateComputeInstance(position, made.gi_id)
-        for promise, wanted in self._wanted(gpu):
-            if wanted.position not in self.table.owners or wanted.position not in card.instances:
-                yield from self._create(card, promise, wanted)
+                    yield CreateComputeInstance(each.position, each.gi_id)
+        for pod, promised in self.table.promised_slices(gpu):
+            if promised.position not in self.table.owners or promised.position not in card.instances:
+                yield from self._create(card, pod, promised)
 
-    def _create(self, card: ObservedGpu, promise: SlicePromise, wanted: PromisedSlice) -> Iterator[GpuCall]:
-        position = wanted.position
+    def _create(self, card: ObservedGpu, pod: PodUid, promised: PromisedSlice) -> Iterator[GpuCall]:
+        position = promised.position
         if position.start not in card.starts.get(position.profile, ()):
             known = ", ".join(sorted(card.starts)) or "none: MIG mode is off or no such card is on this node"
             text = f"{position.profile} at slot {position.start} of {position.gpu} cannot be made; known are {known}"
-            self._report(promise.pod, "SliceImpossible", text)
+            self._report(pod, "SliceImpossible", text)
             return
-        in_the_way = [made for made in card.instances.values() if made.overlaps(position.start, wanted.size)]
-        for made in in_the_way:
-            if made.position not in self.table.owners:
+        overlapping = [each for each in card.instances.values() if each.overlaps(position.start, promised.size)]
+        for each in overlapping:
+            if each.position not in self.table.owners:
                 text = (
-                    f"slots {position.start}-{position.start + wanted.size - 1} of {position.gpu} are taken by a "
-                    f"{made.position.profile} that no record of Tessera explains"
+                    f"slots {position.start}-{position.start + promised.size - 1} of {position.gpu} are taken by a "
+                    f"{each.position.profile} that no record of Tessera explains"
                 )
-                self._report(promise.pod, "SliceBlocked", text)
+                self._report(pod, "SliceBlocked", text)
                 card.blocked = True
-        if not in_the_way:
-            yield CreateGpuInstance(position, promise.pod)
+        if not overlapping:
+            yield CreateGpuInstance(position, pod)
 
     @staticmethod
-    def _destroy(made: ObservedInstance) -> GpuCall:
-        if made.computes:
-            ci_id, mig_uuid = made.computes[0]
-            return DestroyComputeInstance(made.position, made.gi_id, ci_id, mig_uuid)
-        return DestroyGpuInstance(made.position, made.gi_id)
+    def _destroy(instance: ObservedInstance) -> GpuCall:
+        if instance.computes:
+            ci_id, mig_uuid = instance.computes[0]
+            return DestroyComputeInstance(instance.position, instance.gi_id, ci_id, mig_uuid)
+        return DestroyGpuInstance(instance.position, instance.gi_id)
 
     def _drop_ownership(self, gpu: str, card: ObservedGpu) -> None:
         """Drops ownership of positions that have no instance and no promise."""
@@ -326,21 +329,6 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         for position in gone:
             del self.table.owners[position]
             self.table.retries.drop(position)
-
-    def _wanted(self, gpu: str) -> Iterator[tuple[SlicePromise, PromisedSlice]]:
-        for pod, promise in self.table.promises.items():
-            if pod not in self.table.released:
-                yield from ((promise, wanted) for wanted in promise.slices if wanted.position.gpu == gpu)
-
-    def _keeps(self, pod: PodUid, position: SlicePosition) -> bool:
-        """True if a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
-        if pod in self.table.released:
-            return False
-        if self.table.pods.get(pod) is False and (
-            pod not in self.table.promises or self.table.is_claimed(pod, position)
-        ):
-            return True
-        return self.table.is_promised(pod, position)
 
     def _report(self, pod: PodUid, reason: str, text: str) -> None:
         problem = ReportProblem(pod, reason, text)
