@@ -35,11 +35,11 @@ async def answers(metrics: Metrics, unready: str, *paths: str) -> list[tuple[int
         Agent(metrics, unready), 0, address="127.0.0.1", on_listening=lambda _address, port: listening.set_result(port)
     )
     server = asyncio.create_task(serving)
-    await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
     got = []
-    async with aiohttp.ClientSession() as session:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        port = await listening
         for path in paths:
-            async with session.get(f"http://127.0.0.1:{listening.result()}{path}") as answer:
+            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
                 got.append((answer.status, await answer.text()))
     server.cancel()
     await asyncio.gather(server, return_exceptions=True)
