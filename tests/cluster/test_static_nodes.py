@@ -341,7 +341,7 @@ def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hol
         await lab.running("card")
         (held,) = lab.devices("card")
         node = lab.cluster.nodes["node-1"]
-        (node.plugins.cdi.parent / "node-1-state" / "roles.json").write_text("")
+        (node.plugins.cdi.parent / "node-1-state" / "owners.json").write_text("")
         await _delete_agents(lab)
         await lab.label("node-1", layout="dynamic")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 3, "the three idle cards are joined")

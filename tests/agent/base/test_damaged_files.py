@@ -71,7 +71,7 @@ def test_pods_keep_their_slices_whatever_happens_to_the_agents_files(play_anew: 
 
     for seed in range(25):
         play_anew(functools.partial(story, seed=seed), cards="2xA100-40GB")
-    assert damaged >= {"journal.json", "roles.json"}
+    assert damaged >= {"journal.json", "owners.json"}
 
 
 @pytest.mark.parametrize("label", ["all-1g.5gb", "all-disabled"])
@@ -95,4 +95,4 @@ def test_a_node_with_a_layout_offers_the_same_whatever_happens_to_the_agents_fil
 
     for seed in range(10):
         play_anew(functools.partial(story, seed=seed))
-    assert damaged >= {"layout.json", "resources.json", "roles.json"}
+    assert damaged >= {"layout.json", "resources.json", "owners.json"}

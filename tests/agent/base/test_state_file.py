@@ -139,7 +139,7 @@ FILES: dict[str, tuple[Any, Any]] = {
     "journal.json": (SliceJournal, SliceJournal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
     "layout.json": (LayoutJournal, LayoutJournal(layout="all", managed={"GPU-5a6b": (InstancePlace("1g.5gb", 0),)})),
     "health.json": (Marks, Marks("boot-1", (MARK,))),
-    "roles.json": (dict[str, CardOwner], {"GPU-5a6b": CardOwner.ON_DEMAND}),
+    "owners.json": (dict[str, CardOwner], {"GPU-5a6b": CardOwner.ON_DEMAND}),
     "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
     "given.json": (list[tuple[str, tuple[str, ...]]], [("nvidia.com/gpu", ("GPU-5a6b::0", "GPU-5a6b::1"))]),
     "shares.json": (Shares, {"GPU-5a6b": {"u1": 2}}),

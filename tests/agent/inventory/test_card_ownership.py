@@ -13,34 +13,34 @@ ON_DEMAND, STATIC = CardOwner.ON_DEMAND, CardOwner.STATIC
 
 
 def test_nobody_acts_before_it_is_decided_who_shall_have_which_card(tmp_path: Path) -> None:
-    roles = CardOwnership(tmp_path / "roles.json")
-    assert not roles.decided
-    roles.set_desired({A: ON_DEMAND, B: STATIC})
-    assert roles.decided
-    assert (roles.on_demand_gpus(), roles.static_gpus()) == ({A}, {B})
+    ownership = CardOwnership(tmp_path / "owners.json")
+    assert not ownership.decided
+    ownership.set_desired({A: ON_DEMAND, B: STATIC})
+    assert ownership.decided
+    assert (ownership.on_demand_gpus(), ownership.static_gpus()) == ({A}, {B})
 
 
 def test_a_card_changes_hands_only_when_the_side_that_has_it_lets_go(tmp_path: Path) -> None:
-    roles = CardOwnership(tmp_path / "roles.json")
-    roles.set_desired({A: STATIC})
-    roles.set_desired({A: ON_DEMAND})
-    assert roles.owner(A) is STATIC
-    assert roles.is_leaving(A)
-    roles.transfer(A)
-    assert roles.owner(A) is ON_DEMAND
-    assert not roles.is_leaving(A)
+    ownership = CardOwnership(tmp_path / "owners.json")
+    ownership.set_desired({A: STATIC})
+    ownership.set_desired({A: ON_DEMAND})
+    assert ownership.owner(A) is STATIC
+    assert ownership.is_leaving(A)
+    ownership.transfer(A)
+    assert ownership.owner(A) is ON_DEMAND
+    assert not ownership.is_leaving(A)
 
 
 def test_a_wish_taken_back_in_time_changes_nothing(tmp_path: Path) -> None:
-    roles = CardOwnership(tmp_path / "roles.json")
-    roles.set_desired({A: STATIC})
-    roles.set_desired({A: ON_DEMAND})
-    roles.set_desired({A: STATIC})
-    assert not roles.is_leaving(A)
+    ownership = CardOwnership(tmp_path / "owners.json")
+    ownership.set_desired({A: STATIC})
+    ownership.set_desired({A: ON_DEMAND})
+    ownership.set_desired({A: STATIC})
+    assert not ownership.is_leaving(A)
 
 
 def test_a_process_that_starts_again_takes_no_card_from_the_other_side(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "roles.json"
+    path = tmp_path / "state" / "owners.json"
     CardOwnership(path).set_desired({A: STATIC, B: ON_DEMAND})
     again = CardOwnership(path)
     again.set_desired({A: ON_DEMAND, B: ON_DEMAND})
@@ -49,7 +49,7 @@ def test_a_process_that_starts_again_takes_no_card_from_the_other_side(tmp_path:
 
 
 def test_what_is_known_for_sure_goes_before_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "roles.json"
+    path = tmp_path / "owners.json"
     CardOwnership(path).set_desired({A: STATIC})
     again = CardOwnership(path)
     again.assume({A: ON_DEMAND})
@@ -58,26 +58,26 @@ def test_what_is_known_for_sure_goes_before_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
-    path = tmp_path / "roles.json"
+    path = tmp_path / "owners.json"
     path.write_text('{"GPU-a": "mine"}')
-    roles = CardOwnership(path)
-    roles.set_desired({A: ON_DEMAND})
-    assert roles.owner(A) is ON_DEMAND
+    ownership = CardOwnership(path)
+    ownership.set_desired({A: ON_DEMAND})
+    assert ownership.owner(A) is ON_DEMAND
 
 
 @given(wishes=st.lists(st.tuples(st.sampled_from([ON_DEMAND, STATIC]), st.booleans()), min_size=1, max_size=12))
 def test_a_card_always_has_one_owner_who_changes_by_letting_go_alone(
     tmp_path_factory: pytest.TempPathFactory, wishes: list[tuple[CardOwner, bool]]
 ) -> None:
-    folder = tmp_path_factory.mktemp("roles")
-    roles = CardOwnership(folder / "roles.json")
+    folder = tmp_path_factory.mktemp("ownership")
+    ownership = CardOwnership(folder / "owners.json")
     owner = None
     for wanted, goes in wishes:
-        roles.set_desired({A: wanted})
+        ownership.set_desired({A: wanted})
         owner = owner or wanted
-        assert roles.owner(A) is owner
+        assert ownership.owner(A) is owner
         if goes:
-            roles.transfer(A)
+            ownership.transfer(A)
             owner = wanted
-        assert len(roles.on_demand_gpus() & {A}) + len(roles.static_gpus() & {A}) == 1
-        assert CardOwnership(folder / "roles.json").owner(A) is owner
+        assert len(ownership.on_demand_gpus() & {A}) + len(ownership.static_gpus() & {A}) == 1
+        assert CardOwnership(folder / "owners.json").owner(A) is owner

@@ -69,7 +69,7 @@ class Bench:
         self.policy = policy
         self.tenants: dict[str, tuple[UserPod, ...]] = {}
         self.fence: frozenset[str] = frozenset()
-        self.role = CardOwner.STATIC
+        self.owner = CardOwner.STATIC
         self.goal: CardGoal | None = None
         self.refusals: dict[str, str] = {}
         self.done: list[CardInstruction] = []
@@ -82,9 +82,9 @@ class Bench:
         self.events = [GoalSet(self.goal)]
         return CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
 
-    def aim(self, counts: Mapping[str, int], *, mig: bool = True, role: CardOwner = CardOwner.STATIC) -> None:
+    def aim(self, counts: Mapping[str, int], *, mig: bool = True, owner: CardOwner = CardOwner.STATIC) -> None:
         """What the layout wants of the card from now on."""
-        self.goal = CardGoal(role=role, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
+        self.goal = CardGoal(owner=owner, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
         self.events.append(GoalSet(self.goal))
 
     def kill(self) -> None:
@@ -96,7 +96,7 @@ class Bench:
 
     def step(self) -> CardInstruction:
         """One look, one instruction, which is carried out."""
-        events, self.events = [*self.events, OwnerRead(self.role), self.seen()], []
+        events, self.events = [*self.events, OwnerRead(self.owner), self.seen()], []
         step = self.machine.handle(events, self.now)
         self.done.append(step)
         self._carry_out(step)

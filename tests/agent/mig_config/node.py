@@ -170,7 +170,7 @@ class Node:
         self.evictor = evictor
         self.may_reboot = may_reboot
         self.reboot_fails = False
-        self.roles = CardOwnership(folder / "roles.json")
+        self.ownership = CardOwnership(folder / "owners.json")
         self.task: asyncio.Task[None] | None = None
         self.layouts: LayoutReconciler | None = None
         self.hardware: WatchedNvml | None = None
@@ -181,7 +181,7 @@ class Node:
         """Starts the process; it dies at its ``last``-th call of NVML."""
         self.layouts = None
         self.changes = RecordingChanges(self)
-        self.roles = CardOwnership(self.folder / "roles.json")
+        self.ownership = CardOwnership(self.folder / "owners.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
         self.stocktaker = InventoryReader(self.hardware, self.changes)
         users = DeviceDrainer(self.kubelet, self, self.evictor)
@@ -195,7 +195,7 @@ class Node:
         self.layouts = LayoutReconciler(
             config=self,
             inventory=self.stocktaker,
-            ownership=self.roles,
+            ownership=self.ownership,
             executor=MigExecutor(
                 self.hardware, inventory=self.stocktaker, journal=journal, listener=self, clock=self.clock
             ),

@@ -86,12 +86,12 @@ def wanted(name: str, cards: list[GpuState] = CARDS) -> ResolvedLayout:
 
 
 def test_no_wish_leaves_every_card_as_it_is_and_static() -> None:
-    assert resolve_layout(DesiredLayout(), CARDS) == ResolvedLayout(layout="", goals={}, roles=STATIC)
+    assert resolve_layout(DesiredLayout(), CARDS) == ResolvedLayout(layout="", goals={}, owners=STATIC)
 
 
 def test_a_layout_of_the_file_is_a_goal_for_each_card_that_it_names() -> None:
     found = wanted("mixed")
-    assert found.roles == STATIC
+    assert found.owners == STATIC
     assert found.goals == {
         "GPU-0": CardGoal(mig_enabled=True, counts={"7g.40gb": 1}, path="mig-configs.mixed[0]"),
         "GPU-1": CardGoal(mig_enabled=False, path="mig-configs.mixed[1]"),
@@ -101,18 +101,18 @@ def test_a_layout_of_the_file_is_a_goal_for_each_card_that_it_names() -> None:
 
 def test_dynamic_gives_every_card_that_has_mig_to_the_slicer() -> None:
     found = wanted("dynamic")
-    assert found.roles == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.ON_DEMAND, "GPU-2": CardOwner.STATIC}
+    assert found.owners == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.ON_DEMAND, "GPU-2": CardOwner.STATIC}
     assert found.goals.keys() == {"GPU-0", "GPU-1"}
 
 
 def test_a_dynamic_layout_gives_the_slicer_the_cards_that_it_leaves_without_instances() -> None:
     found = wanted("dynamic-most")
-    assert found.roles == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.STATIC, "GPU-2": CardOwner.STATIC}
+    assert found.owners == {"GPU-0": CardOwner.ON_DEMAND, "GPU-1": CardOwner.STATIC, "GPU-2": CardOwner.STATIC}
     assert found.goals["GPU-1"].counts == {"3g.20gb": 2}
 
 
 def test_the_same_without_the_word_dynamic_is_mig_mode_without_instances() -> None:
-    assert wanted("enabled").roles == STATIC
+    assert wanted("enabled").owners == STATIC
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_on_a_node_without_mig_a_layout_that_needs_it_is_refused_with_the_produc
 
 def test_on_a_node_without_mig_a_layout_that_leaves_it_off_is_in_force() -> None:
     assert wanted("all-disabled", [plain(0)]) == ResolvedLayout(
-        layout="all-disabled", goals={}, roles={"GPU-0": CardOwner.STATIC}
+        layout="all-disabled", goals={}, owners={"GPU-0": CardOwner.STATIC}
     )
     assert "misspelled" in refused("misspelled", [plain(0)]).text
 
 
 def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
     found = resolve_layout(DesiredLayout(name="dynamic", is_default=True), [plain(0)])
-    assert found == ResolvedLayout(layout="", goals={}, roles={"GPU-0": CardOwner.STATIC})
+    assert found == ResolvedLayout(layout="", goals={}, owners={"GPU-0": CardOwner.STATIC})
 
 
 def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:

@@ -1,4 +1,4 @@
-"""The layouts of a whole node: cards side by side, pods that hold them, processes that die, reboots, roles."""
+"""The layouts of a whole node: cards side by side, pods that hold them, processes that die, reboots, owners."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_a_layout_no_card_is_touched(play: Callable[..., None]) -> None:
         node.make(0, "3g.20gb", 4)
         before = node.machine.instances(node.machine.uuids()[0])
         node.start()
-        await node.until(lambda: node.roles.decided)
+        await node.until(lambda: node.ownership.decided)
         await node.clock.sleep(300)
         assert node.machine.instances(node.machine.uuids()[0]) == before
         assert node.status.layout == ""
@@ -408,14 +408,14 @@ def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(play: Callable
         await node.succeeds()
         node.pod("long", node.machine.instances(first)[0].compute_instances[0].mig_uuid)
         node.label("dynamic")
-        await node.until(lambda: node.roles.owner(second) is CardOwner.ON_DEMAND)
+        await node.until(lambda: node.ownership.owner(second) is CardOwner.ON_DEMAND)
         await node.clock.sleep(100)
-        assert node.roles.owner(first) is CardOwner.STATIC
+        assert node.ownership.owner(first) is CardOwner.STATIC
         assert node.multisets() == [{"2g.10gb": 1}, {}]
         assert node.state(LayoutState.PENDING, "CardsInUse")
         node.ends("long")
         assert await node.succeeds() < 1
-        assert node.roles.on_demand_gpus() == {first, second}
+        assert node.ownership.on_demand_gpus() == {first, second}
         assert node.multisets() == [{}, {}]
 
     play(story, "2xA100-40GB")
@@ -427,10 +427,10 @@ def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(play: Call
         node.start()
         node.label("dynamic-half")
         await node.succeeds()
-        assert node.roles.on_demand_gpus() == {first}
+        assert node.ownership.on_demand_gpus() == {first}
         assert node.multisets() == [{}, {"3g.20gb": 2}]
         assert not node.machine.devices()[0].mig_enabled
-        assert second in node.roles.static_gpus()
+        assert second in node.ownership.static_gpus()
 
     play(story, "2xA100-40GB", mig=False)
 
@@ -443,10 +443,10 @@ def test_a_card_of_the_slicer_is_cut_only_after_the_slicer_let_go(play: Callable
         await node.succeeds()
         node.make(0, "3g.20gb", 0)
         node.label(SEED)
-        await node.until(lambda: node.roles.is_leaving(card))
+        await node.until(lambda: node.ownership.is_leaving(card))
         await node.clock.sleep(100)
         assert node.multisets() == [{"3g.20gb": 1}]
-        node.roles.transfer(card)
+        node.ownership.transfer(card)
         node.changes.notify()
         await node.succeeds()
 

@@ -490,7 +490,7 @@ def test_a_refused_eviction_is_asked_for_again_and_said(bench: Benches) -> None:
 def test_a_card_of_the_slicer_is_not_touched(bench: Benches) -> None:
     card = bench()
     card.make(*SEVEN)
-    card.role = CardOwner.ON_DEMAND
+    card.owner = CardOwner.ON_DEMAND
     card.aim({}, mig=False)
     step = card.run()
     assert isinstance(step, Wait)
@@ -504,7 +504,7 @@ def test_a_card_that_is_handed_over_loses_what_the_layout_made_and_kept(bench: B
     card.aim(SEED)
     card.settle()
     card.kill()
-    card.aim({}, role=CardOwner.ON_DEMAND)
+    card.aim({}, owner=CardOwner.ON_DEMAND)
     assert card.settle() == ReleaseCard()
     assert card.starts() == {}
     assert card.seen().mig_enabled
@@ -513,7 +513,7 @@ def test_a_card_that_is_handed_over_loses_what_the_layout_made_and_kept(bench: B
 def test_a_card_that_is_handed_over_keeps_what_somebody_else_made(bench: Benches) -> None:
     card = bench()
     card.make(("2g.10gb", 0))
-    card.aim({}, role=CardOwner.ON_DEMAND)
+    card.aim({}, owner=CardOwner.ON_DEMAND)
     assert card.settle() == ReleaseCard()
     assert card.starts() == {0: "2g.10gb"}
 
@@ -522,7 +522,7 @@ def test_a_card_is_handed_over_only_when_nobody_holds_a_part_of_it(bench: Benche
     card = bench()
     (device,) = card.make(("2g.10gb", 0))
     card.hold("guest", device)
-    card.aim({}, role=CardOwner.ON_DEMAND)
+    card.aim({}, owner=CardOwner.ON_DEMAND)
     assert isinstance(card.run(), Wait)
     assert card.fence == {card.uuid, device}
     card.ends("guest")

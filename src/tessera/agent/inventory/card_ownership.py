@@ -33,24 +33,26 @@ class CardOwnership:
 
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path, dict[str, CardOwner])
-        self._wanted: dict[str, CardOwner] = {}
-        self._held = self._file.load() or {}
+        #: The desired owner of each card; empty before the first :meth:`set_desired`.
+        self._desired: dict[str, CardOwner] = {}
+        #: The present owner of each card, as in the file.
+        self._owners = self._file.load() or {}
         self.decided = False
 
-    def assume(self, held: Mapping[str, CardOwner]) -> None:
+    def assume(self, owners: Mapping[str, CardOwner]) -> None:
         """Sets owners that are certain when the process starts, whatever the file says.
 
         Args:
-            held: on-demand for cards on which the slice manager has made or promised slices; static for those that pods
-                hold and that the file does not name.
+            owners: on-demand for cards on which the slice manager has made or promised slices; static for cards that
+                pods hold and that the file does not name.
         """
-        self._held |= held
+        self._owners |= owners
 
     def is_known(self, uuid: str) -> bool:
         """True if the owner of a card is known: from the file, or since it was set."""
-        return uuid in self._held
+        return uuid in self._owners
 
-    def set_desired(self, wanted: Mapping[str, CardOwner]) -> bool:
+    def set_desired(self, desired: Mapping[str, CardOwner]) -> bool:
         """Sets the desired owner of each card; returns true if one changed.
 
         A card without an owner gets its desired owner at once.
@@ -58,21 +60,21 @@ class CardOwnership:
         Raises:
             OSError: the file cannot be written.
         """
-        news = not self.decided or self._wanted != dict(wanted)
-        self._wanted = dict(wanted)
-        for uuid, role in self._wanted.items():
-            self._held.setdefault(uuid, role)
+        changed = not self.decided or self._desired != dict(desired)
+        self._desired = dict(desired)
+        for uuid, owner in self._desired.items():
+            self._owners.setdefault(uuid, owner)
         self._save()
         self.decided = True
-        return news
+        return changed
 
     def desired_owner(self, uuid: str) -> CardOwner:
         """The desired owner of a card."""
-        return self._wanted.get(uuid, CardOwner.STATIC)
+        return self._desired.get(uuid, CardOwner.STATIC)
 
     def owner(self, uuid: str) -> CardOwner:
         """The present owner of a card."""
-        return self._held.get(uuid, CardOwner.STATIC)
+        return self._owners.get(uuid, CardOwner.STATIC)
 
     def is_leaving(self, uuid: str) -> bool:
         """True if the owner of a card must release it; until then it gives nothing of the card to further pods."""
@@ -84,20 +86,20 @@ class CardOwnership:
         Raises:
             OSError: the file cannot be written.
         """
-        self._held[uuid] = self.desired_owner(uuid)
+        self._owners[uuid] = self.desired_owner(uuid)
         self._save()
 
     def on_demand_gpus(self) -> frozenset[str]:
         """The cards that the slice manager owns."""
-        return self._having(CardOwner.ON_DEMAND)
+        return self._owned_by(CardOwner.ON_DEMAND)
 
     def static_gpus(self) -> frozenset[str]:
         """The cards that the static side owns."""
-        return self._having(CardOwner.STATIC)
+        return self._owned_by(CardOwner.STATIC)
 
-    def _having(self, role: CardOwner) -> frozenset[str]:
-        known: Iterable[str] = {*self._wanted, *self._held}
-        return frozenset(uuid for uuid in known if self.owner(uuid) is role)
+    def _owned_by(self, owner: CardOwner) -> frozenset[str]:
+        known: Iterable[str] = {*self._desired, *self._owners}
+        return frozenset(uuid for uuid in known if self.owner(uuid) is owner)
 
     def _save(self) -> None:
-        self._file.save(dict(sorted(self._held.items())))
+        self._file.save(dict(sorted(self._owners.items())))

@@ -97,7 +97,7 @@ class Components:
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
         self._object_events = ObjectEvents(self.events, self.mirror)
         self.inventory_reader = InventoryReader(hardware, self.changes)
-        self.ownership = CardOwnership(options.state_dir / "roles.json")
+        self.ownership = CardOwnership(options.state_dir / "owners.json")
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
         self.health = self._build_health()

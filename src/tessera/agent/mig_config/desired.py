@@ -43,13 +43,13 @@ class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layout: its name; empty if none is desired.
         goals: by card; a card without a goal stays as it is.
-        roles: the side that must have each card, for every card of the node.
+        owners: the side that must have each card, for every card of the node.
         notices: parts of the layout that do not apply to this node, for people.
     """
 
     layout: str
     goals: Mapping[str, CardGoal]
-    roles: Mapping[str, CardOwner]
+    owners: Mapping[str, CardOwner]
     notices: tuple[str, ...] = ()
 
 
@@ -76,7 +76,7 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
     """
     no_mig = _turns_mig_on(desired) and bool(cards) and not any(card.info.mig_capable for card in cards)
     if not desired.name or (no_mig and desired.is_default):
-        return ResolvedLayout(layout="", goals={}, roles={card.uuid: CardOwner.STATIC for card in cards})
+        return ResolvedLayout(layout="", goals={}, owners={card.uuid: CardOwner.STATIC for card in cards})
     if no_mig:
         return RejectedLayout(layout=desired.name, reason="LayoutImpossible", text=_no_mig_text(desired.name, cards))
     if desired.name == MIG_CONFIG_DYNAMIC:
@@ -97,9 +97,9 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
             layout=desired.name, reason="LayoutImpossible", text=_rejection_text(desired.name, conflicts)
         )
     goals = {target.card.uuid: _goal_of(desired.name, target) for target in found.targets}
-    roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else CardOwner.STATIC for card in cards}
+    owners = {card.uuid: goals[card.uuid].owner if card.uuid in goals else CardOwner.STATIC for card in cards}
     notices = (*map(str, found.notices), *([desired.problem] if desired.problem is not None else []))
-    return ResolvedLayout(layout=desired.name, goals=goals, roles=roles, notices=notices)
+    return ResolvedLayout(layout=desired.name, goals=goals, owners=owners, notices=notices)
 
 
 def _turns_mig_on(desired: DesiredLayout) -> bool:
@@ -119,16 +119,16 @@ def _no_mig_text(name: str, cards: Sequence[GpuState]) -> str:
 
 
 def _resolve_dynamic(name: str, cards: Iterable[GpuState]) -> ResolvedLayout:
-    roles = {card.uuid: CardOwner.ON_DEMAND if card.info.mig_capable else CardOwner.STATIC for card in cards}
-    goal = CardGoal(role=CardOwner.ON_DEMAND, mig_enabled=True)
-    goals = {uuid: goal for uuid, role in roles.items() if role is CardOwner.ON_DEMAND}
-    return ResolvedLayout(layout=name, goals=goals, roles=roles)
+    owners = {card.uuid: CardOwner.ON_DEMAND if card.info.mig_capable else CardOwner.STATIC for card in cards}
+    goal = CardGoal(owner=CardOwner.ON_DEMAND, mig_enabled=True)
+    goals = {uuid: goal for uuid, owner in owners.items() if owner is CardOwner.ON_DEMAND}
+    return ResolvedLayout(layout=name, goals=goals, owners=owners)
 
 
 def _goal_of(name: str, target: CardTarget) -> CardGoal:
     on_demand = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
     return CardGoal(
-        role=CardOwner.ON_DEMAND if on_demand else CardOwner.STATIC,
+        owner=CardOwner.ON_DEMAND if on_demand else CardOwner.STATIC,
         mig_enabled=target.mig_enabled,
         counts=dict(target.counts),
         path=target.path,

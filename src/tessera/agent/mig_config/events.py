@@ -18,13 +18,13 @@ class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
     """The goal that a layout sets for one card.
 
     Attributes:
-        role: the side that gets the card; the other attributes count for static cards only.
+        owner: the side that gets the card; the other attributes count for static cards only.
         mig_enabled: true if MIG mode must be on.
         counts: number of instances by profile, for the whole card.
         path: the entry of the layout that sets the goal; empty if no entry does.
     """
 
-    role: CardOwner = CardOwner.STATIC
+    owner: CardOwner = CardOwner.STATIC
     mig_enabled: bool = False
     counts: Mapping[str, int] = {}
     path: str = ""
@@ -104,7 +104,7 @@ class UsersUnknown(msgspec.Struct, frozen=True):
 class OwnerRead(msgspec.Struct, frozen=True):
     """The present owner of the card."""
 
-    role: CardOwner
+    owner: CardOwner
 
 
 class CallSucceeded(msgspec.Struct, frozen=True):

@@ -79,10 +79,11 @@ class LayoutReconciler:
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None
         #: The goals in force; ``None`` before the first were written to the journal.
         self._resolved: ResolvedLayout | RejectedLayout | None = None
-        #: Why journal or ownership cannot be written; no card gets a new goal meanwhile.
+        #: Reason that journal or ownership cannot be written; no card gets a new goal meanwhile.
         self._write_error: str | None = None
         #: The reconciler of each card; a card that was listed once keeps its reconciler.
         self._cards: dict[str, CardReconciler] = {}
+        #: The status that :attr:`status` returns; before the first goals, of the layout in the journal.
         self._status = LayoutStatus(layout=executor.journal.record.layout)
 
     @property
@@ -137,18 +138,18 @@ class LayoutReconciler:
         try:
             if isinstance(resolved, ResolvedLayout):
                 self._executor.journal.begin(layout, resumes=self._resolved is None)
-                news = self._ownership.set_desired(resolved.roles)
+                changed = self._ownership.set_desired(resolved.owners)
             else:
-                news = not self._ownership.decided and self._ownership.set_desired(self._present_roles(cards))
+                changed = not self._ownership.decided and self._ownership.set_desired(self._present_owners(cards))
         except OSError as error:
             self._write_error = str(error)
             return
         self._write_error = None
-        if resolved != self._resolved or news:
+        if resolved != self._resolved or changed:
             self._resolved = resolved
             self._changes.notify()
 
-    def _present_roles(self, cards: Sequence[GpuState]) -> Mapping[str, CardOwner]:
+    def _present_owners(self, cards: Sequence[GpuState]) -> Mapping[str, CardOwner]:
         return {card.uuid: self._ownership.owner(card.uuid) for card in cards}
 
     def _make_card(self, card: GpuState) -> CardReconciler:
@@ -183,7 +184,7 @@ class LayoutReconciler:
     def _make_status(self) -> LayoutStatus:
         resolved = self._resolved
         if self._write_error is not None:
-            text = f"the owner of each card cannot be written down, so no card is touched: {self._write_error}"
+            text = f"the owner of each card cannot be saved, so no card is changed: {self._write_error}"
             name = self._inputs[0].name if self._inputs is not None else ""
             return LayoutStatus(layout=name, state=LayoutState.FAILED, reason="StateUnwritable", message=text)
         if resolved is None:

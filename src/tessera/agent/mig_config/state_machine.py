@@ -101,7 +101,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         #: The goal from the layout; retries count for this goal only.
         self._goal: CardGoal | None = None
         #: The owner of the card; no call is made unless that is the static side.
-        self._role = CardOwner.STATIC
+        self._owner = CardOwner.STATIC
         #: The last reading; ``None`` before the first.
         self._card: CardRead | CardReadFailed | None = None
         #: The devices that no pod can get, as the caller confirmed; a device that a call destroys is always in it.
@@ -144,8 +144,8 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         match event:
             case GoalSet(goal=goal):
                 self._set_goal(goal)
-            case OwnerRead(role=role):
-                self._role = role
+            case OwnerRead(owner=owner):
+                self._owner = owner
             case CardRead() | CardReadFailed():
                 self._card = event
             case FenceSet(uuids=uuids):
@@ -191,8 +191,8 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     def _next(self, now: float) -> CardInstruction:
         if self._goal is None:
             return self._unfenced(InSync())
-        if self._role is not CardOwner.STATIC:
-            if self._goal.role is not CardOwner.STATIC:
+        if self._owner is not CardOwner.STATIC:
+            if self._goal.owner is not CardOwner.STATIC:
                 return self._unfenced(InSync())
             text = f"{self.name}: its slices on demand have not ended"
             return self._unfenced(Wait(None, "CardsInUse", text))
@@ -301,7 +301,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     def _learn(self, diff: CardDiff, card: CardRead, goal: CardGoal) -> None:
         """Once the users are known: kept instances become managed, and finished places lose their retries."""
-        if goal.role is CardOwner.STATIC:
+        if goal.owner is CardOwner.STATIC:
             self._managed |= frozenset(map(place_of, diff.keep))
         for_mode = isinstance(diff.final_call, SetMigMode | Reset)
         present = frozenset(map(place_of, card.instances))
