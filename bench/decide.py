@@ -32,7 +32,7 @@ from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.slicing.events import NodeSeen, ObjectSeen, PodSeen, WriteDone
+from tessera.controller.slicing.events import InstasliceObserved, NodeObserved, PodObserved, WriteDone
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.resources import Pod, Taint
@@ -69,13 +69,13 @@ def main() -> None:
 def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
     slicer = Slicer()
     for index in range(nodes):
-        slicer.handle(NodeSeen(_node(index)))
-        slicer.handle(ObjectSeen(_object(f"n{index}")))
+        slicer.handle(NodeObserved(_node(index)))
+        slicer.handle(InstasliceObserved(_object(f"n{index}")))
     _decide(slicer)
     pods = list(case())
     reading = []
     for pod in [each for each in pods if each.spec.node_name]:
-        slicer.handle(PodSeen(read_pod(pod)))
+        slicer.handle(PodObserved(read_pod(pod)))
     _decide(slicer)
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
@@ -83,9 +83,9 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
         began = time.process_time()
         facts = read_pod(pod)
         reading.append(time.process_time() - began)
-        slicer.handle(PodSeen(facts))
+        slicer.handle(PodObserved(facts))
     innocent = read_pod(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
-    slicer.handle(PodSeen(innocent))
+    slicer.handle(PodObserved(innocent))
     took, placed = [], None
     for _ in range(RELEASES + 1):
         while True:
@@ -94,7 +94,7 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
                 placed = len(took)
             if not slicer.has_work:
                 break
-        slicer.state.cluster.growth.room_may_have_grown(NodeName("n0"))  # as if a slot came free
+        slicer.state.cluster.capacity_changes.room_may_have_grown(NodeName("n0"))  # as if a slot came free
     waits = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
     return {
         "nodes": nodes,

@@ -46,14 +46,16 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.events import (
-    NodeSeen,
-    ObjectGone,
-    ObjectSeen,
-    PodGone,
-    PodSeen,
+    InstasliceDeleted,
+    InstasliceObserved,
+    NodeObserved,
+    PodObserved,
     RetryDue,
     WriteDone,
     WriteOutcomeUnknown,
+)
+from tessera.controller.slicing.events import (
+    PodDeleted as ControllerPodDeleted,
 )
 from tessera.controller.slicing.instructions import PatchRequests, PatchResults, RecordEvent, Write
 from tessera.mig.models import model_by_short_name
@@ -251,7 +253,7 @@ def cluster_of(world: Any) -> type:
             self.version += 1
             self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
             item = self.read(node)
-            self.late.append(("object", lambda: self.slicer.handle(ObjectSeen(item))))
+            self.late.append(("object", lambda: self.slicer.handle(InstasliceObserved(item))))
             if node in self.nodes_agents:
                 self.nodes_agents[node].object_changed(item)
 
@@ -270,21 +272,21 @@ def cluster_of(world: Any) -> type:
             self.pod_version += 1
             pod = replace(pod, version=self.pod_version)
             self.pods[pod.uid] = pod
-            self.late.append(("pod", lambda: self.slicer.handle(PodSeen(pod))))
+            self.late.append(("pod", lambda: self.slicer.handle(PodObserved(pod))))
             for agent in self.nodes_agents.values():
                 agent.pod_changed(pod)
             return pod
 
         def remove(self, pod: PodInfo) -> None:
             del self.pods[pod.uid]
-            self.late.append(("pod", lambda: self.slicer.handle(PodGone(pod.uid))))
+            self.late.append(("pod", lambda: self.slicer.handle(ControllerPodDeleted(pod.uid))))
             for agent in self.nodes_agents.values():
                 agent.pod_lost(pod.uid)
 
         def lose(self, node: str) -> None:
             """Somebody deletes the object; the agent makes a new one."""
             old = self.objects.pop(node)
-            self.late.append(("object", lambda: self.slicer.handle(ObjectGone(NodeName(node)))))
+            self.late.append(("object", lambda: self.slicer.handle(InstasliceDeleted(NodeName(node)))))
             self.nodes_agents[node].object_changed(None)
             self.version += 1
             uid = f"object-{node}-{self.version}"
@@ -314,10 +316,10 @@ def cluster_of(world: Any) -> type:
         def echo(self, write: Write) -> None:
             node = write.node if isinstance(write, PatchRequests | PatchResults) else None
             if node is not None and node in self.objects and node in self.slicer.state.cluster.objects:
-                self.slicer.handle(ObjectSeen(self.read(node)))
+                self.slicer.handle(InstasliceObserved(self.read(node)))
             uid = getattr(write, "uid", "")
             if uid in self.pods and uid in self.slicer.state.cluster.pods:
-                self.slicer.handle(PodSeen(self.pods[uid]))
+                self.slicer.handle(PodObserved(self.pods[uid]))
 
         def quiet(self) -> None:
             """Everything arrives and is answered until nothing is left to do."""
@@ -407,7 +409,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
         @rule(name=st.sampled_from(["n1", "n2"]), cordoned=st.booleans())
         def cordon(self, name: str, cordoned: bool) -> None:
             self.cluster.nodes[name] = replace(self.cluster.nodes[name], cordoned=cordoned)
-            self.cluster.slicer.handle(NodeSeen(self.cluster.nodes[name]))
+            self.cluster.slicer.handle(NodeObserved(self.cluster.nodes[name]))
 
         @rule()
         def all_is_done(self) -> None:
@@ -521,7 +523,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                 return
             for name in ("n1", "n2"):
                 cluster.nodes[name] = replace(cluster.nodes[name], cordoned=False)
-                cluster.slicer.handle(NodeSeen(cluster.nodes[name]))
+                cluster.slicer.handle(NodeObserved(cluster.nodes[name]))
             self.answer_all()
             living = {pod.uid for pod in cluster.pods.values()}
             for agent in cluster.nodes_agents.values():

@@ -12,7 +12,14 @@ from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import will_never_run
-from tessera.controller.slicing.events import NodeSeen, ObjectGone, ObjectSeen, PodGone, PodSeen, WriteDone
+from tessera.controller.slicing.events import (
+    InstasliceDeleted,
+    InstasliceObserved,
+    NodeObserved,
+    PodDeleted,
+    PodObserved,
+    WriteDone,
+)
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
@@ -78,7 +85,7 @@ class SlicerWorld:
         }
         self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})
         self._touch(name)
-        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
+        self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
         return self.nodes[NodeName(name)]
 
     def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
@@ -96,25 +103,25 @@ class SlicerWorld:
     def put(self, pod: PodInfo) -> PodInfo:
         """Creates or changes a pod."""
         self.pods[pod.uid] = pod
-        self.slicer.handle(PodSeen(pod))
+        self.slicer.handle(PodObserved(pod))
         return pod
 
     def remove(self, pod: PodInfo) -> None:
         """Deletes a pod."""
         del self.pods[pod.uid]
-        self.slicer.handle(PodGone(pod.uid))
+        self.slicer.handle(PodDeleted(pod.uid))
 
     def node_says(self, name: str, text: str) -> None:
         """The node's condition about its Instaslice object."""
         self.nodes[NodeName(name)] = replace(self.nodes[NodeName(name)], object_fault=text)
-        self.slicer.handle(NodeSeen(self.nodes[NodeName(name)]))
+        self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
 
     # The API server
 
     def _touch(self, node: str) -> None:
         self.version += 1
         self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
-        self.slicer.handle(ObjectSeen(self.read(node)))
+        self.slicer.handle(InstasliceObserved(self.read(node)))
 
     def read(self, node: str) -> Instaslice:
         """A node's object as a client sees it."""
@@ -144,7 +151,7 @@ class SlicerWorld:
                     self.put(replace(pod, slices_withdrawn=bool(write.text)))
             case DeleteObject():
                 self.objects.pop(write.node, None)
-                self.slicer.handle(ObjectGone(write.node))
+                self.slicer.handle(InstasliceDeleted(write.node))
 
     def answer(self, instruction: Instruction) -> None:
         """Does one instruction and answers it."""
@@ -170,11 +177,11 @@ class SlicerWorld:
         """The controller dies; a new one sees what is stored."""
         self.slicer = Slicer()
         for node in self.nodes.values():
-            self.slicer.handle(NodeSeen(node))
+            self.slicer.handle(NodeObserved(node))
         for pod in self.pods.values():
-            self.slicer.handle(PodSeen(pod))
+            self.slicer.handle(PodObserved(pod))
         for name in self.objects:
-            self.slicer.handle(ObjectSeen(self.read(name)))
+            self.slicer.handle(InstasliceObserved(self.read(name)))
 
     # Agents
 

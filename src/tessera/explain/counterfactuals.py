@@ -126,7 +126,7 @@ def remedy_for_rule(rule: str, node: str) -> str:
 def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names a node that has room but refuses the pod, and the steps that lift its rules."""
     found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
-    if found is not None and slicer.state.cluster.home_of(pod) is None:
+    if found is not None and slicer.state.cluster.required_node(pod) is None:
         steps = "; and ".join(remedy_for_rule(rule, found.node) for rule in found.rules)
         yield f"or use node {found.node}, which has room: {steps}"
 
@@ -165,7 +165,7 @@ def _progress(view: ClusterView, owner: str) -> str:
 
 def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
-    if len(pod.profiles) != 1 or slicer.state.cluster.home_of(pod) is not None:
+    if len(pod.profiles) != 1 or slicer.state.cluster.required_node(pod) is not None:
         return
     fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _fits(slicer, pod, name)]
     if fitting:
@@ -188,4 +188,4 @@ def _fits(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
     amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
     amounts[resource_of(profile)] = 1
     other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
-    return isinstance(slicer.planner.placed([other])[0], Placed)
+    return isinstance(slicer.planner.plan_alone([other])[0], Placed)

@@ -57,7 +57,7 @@ def explain_unscheduled(
             ),
             help=_scheduling_help(" ".join(says), promise.node, agent),
         )
-    if slicer.state.cluster.home_of(facts) is not None:
+    if slicer.state.cluster.required_node(facts) is not None:
         return _lost(view, slicer, facts)
     asked = fixed_requests(pod)
     if any_node_offers(view, asked):
@@ -94,7 +94,7 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
 
 
 def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
-    asks = f"it requests {profiles_text(facts)} and must run on node {slicer.state.cluster.home_of(facts)}"
+    asks = f"it requests {profiles_text(facts)} and must run on node {slicer.state.cluster.required_node(facts)}"
     planned = slicer.state.allocations.current_of(facts.uid)
     if planned is not None:
         return Explanation(

@@ -8,7 +8,7 @@ from tests.support.searching import examples
 
 from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, refusal
+from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, find_refusal
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
@@ -94,7 +94,7 @@ def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked
             assert index.names(selected) == {
                 name for name, node in nodes.items() if admits_node(constraints, name, node.labels)
             }
-            assert index.names(open_to) == {name for name, node in nodes.items() if not refusal(constraints, node)}
+            assert index.names(open_to) == {name for name, node in nodes.items() if not find_refusal(constraints, node)}
 
 
 def cluster(count: int) -> NodeIndex:

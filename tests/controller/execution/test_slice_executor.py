@@ -14,7 +14,7 @@ from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
-from tessera.controller.slicing.events import ObjectGone
+from tessera.controller.slicing.events import InstasliceDeleted
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
@@ -150,7 +150,7 @@ def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(wo
         if kind == "pod":
             world.remove(pod)
         else:
-            world.slicer.handle(ObjectGone(NodeName("n1")))
+            world.slicer.handle(InstasliceDeleted(NodeName("n1")))
         wire.open.set()
         await task
         assert pod.uid not in world.slicer.state.cluster.pods or kind == "object"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.controller.filters.resources import device_shortages, first_shortage
-from tessera.controller.objects.node_constraints import NodeConstraints, refusal
+from tessera.controller.objects.node_constraints import NodeConstraints, find_refusal
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
@@ -38,7 +38,7 @@ def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> Node
     ],
 )
 def test_the_nodes_own_state(facts: dict[str, Any], words: str) -> None:
-    found = refusal(NodeConstraints(), node(**facts))
+    found = find_refusal(NodeConstraints(), node(**facts))
     assert words in found
     assert bool(words) == bool(found)
 
@@ -58,12 +58,12 @@ def test_the_nodes_own_state(facts: dict[str, Any], words: str) -> None:
 )
 def test_tolerations(toleration: Toleration, tolerated: bool) -> None:
     tainted = node(taints=(Taint(key="gpu", value="down", effect="NoSchedule"),))
-    assert (refusal(NodeConstraints(tolerations=(toleration,)), tainted) == "") == tolerated
+    assert (find_refusal(NodeConstraints(tolerations=(toleration,)), tainted) == "") == tolerated
 
 
 def test_a_cordon_may_be_tolerated() -> None:
     toleration = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
-    assert refusal(NodeConstraints(tolerations=(toleration,)), node(cordoned=True)) == ""
+    assert find_refusal(NodeConstraints(tolerations=(toleration,)), node(cordoned=True)) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_cordon_may_be_tolerated() -> None:
     ],
 )
 def test_required_node_affinity(terms: tuple[NodeSelectorTerm, ...] | None, matches: bool) -> None:
-    assert (refusal(NodeConstraints(terms=terms), node()) == "") == matches
+    assert (find_refusal(NodeConstraints(terms=terms), node()) == "") == matches
 
 
 def test_node_selector() -> None:
-    assert refusal(NodeConstraints(selector=(("zone", "a"),)), node()) == ""
-    assert "node affinity/selector" in refusal(NodeConstraints(selector=(("zone", "b"),)), node())
+    assert find_refusal(NodeConstraints(selector=(("zone", "a"),)), node()) == ""
+    assert "node affinity/selector" in find_refusal(NodeConstraints(selector=(("zone", "b"),)), node())
 
 
 @pytest.mark.parametrize(

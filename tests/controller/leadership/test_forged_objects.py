@@ -17,8 +17,8 @@ from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
 from tessera.controller.slicing.events import (
     DenialExpired,
-    ObjectsRewound,
-    PodsRewound,
+    InstasliceVersionsReset,
+    PodVersionsReset,
     RetryDue,
     UngateDenied,
     WriteDone,
@@ -96,8 +96,8 @@ class History:
             case 0:
                 self.begin()
             case 1:
-                self.slicer.handle(PodsRewound())
-                self.slicer.handle(ObjectsRewound())
+                self.slicer.handle(PodVersionsReset())
+                self.slicer.handle(InstasliceVersionsReset())
             case n if n < 6:
                 self.nodes.send(kind, forger.node(chance.choice(NODE_NAMES)))
             case n if n < 12:

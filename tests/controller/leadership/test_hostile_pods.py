@@ -152,11 +152,11 @@ def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: SlicerWo
     for one in hostile:
         world.remove(one)
     world.settle()
-    cost = world.slicer.state.cluster.neighbours.cost
+    cost = world.slicer.state.cluster.placed_pods.cost
     for number in range(300):
         world.put(bound(f"b{number}", "n1", labels={"a": f"{number}"}))
     world.slicer.decide()
-    assert world.slicer.state.cluster.neighbours.cost == cost
+    assert world.slicer.state.cluster.placed_pods.cost == cost
 
 
 def test_every_comparison_of_a_batch_is_charged_to_its_work(world: SlicerWorld) -> None:
@@ -170,9 +170,9 @@ def test_every_comparison_of_a_batch_is_charged_to_its_work(world: SlicerWorld) 
         world.put(pod(f"h{number:02}", labels={"a": f"h{number}"}, affinity=rules))
     decisions = 0
     while world.slicer.has_work:
-        cost = world.slicer.state.cluster.neighbours.cost
+        cost = world.slicer.state.cluster.placed_pods.cost
         steps = steps_of(world)
-        compared = world.slicer.state.cluster.neighbours.cost - cost
+        compared = world.slicer.state.cluster.placed_pods.cost - cost
         assert compared // COMPARISONS_A_STEP <= steps <= DECISION_STEPS * 1.25 + NEIGHBOUR_STEPS // COMPARISONS_A_STEP
         decisions += 1
     assert decisions > 1
@@ -187,10 +187,10 @@ def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: Slicer
     world.slicer.decide()
     values = [f"x{i}" for i in range(999)]
     one = world.put(pod("h", affinity=anti_affinity(without(*values))))
-    cost = world.slicer.state.cluster.neighbours.cost
+    cost = world.slicer.state.cluster.placed_pods.cost
     world.settle()
     assert world.where(one) != []
-    assert world.slicer.state.cluster.neighbours.cost - cost < NEIGHBOUR_STEPS
+    assert world.slicer.state.cluster.placed_pods.cost - cost < NEIGHBOUR_STEPS
 
 
 def test_terms_of_one_namespace_do_not_displace_those_of_another(world: SlicerWorld) -> None:
@@ -233,9 +233,9 @@ def test_host_ports_that_are_taken_everywhere_are_charged_once_a_pod(world: Slic
 
 def steps_of(world: SlicerWorld) -> int:
     """The work that one decision took."""
-    before = world.slicer.work
+    before = world.slicer.steps
     world.slicer.decide()
-    return int(world.slicer.work - before)
+    return int(world.slicer.steps - before)
 
 
 def test_everything_else_has_its_turn_between_two_steps(world: SlicerWorld) -> None:

@@ -10,7 +10,7 @@ from tests.support.slicer_world import SlicerWorld
 from tessera.api.names import GATE, NodeName
 from tessera.controller.objects.node_info import AgentState, read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.events import NodeSeen
+from tessera.controller.slicing.events import NodeObserved
 from tessera.kube.resources import Node, Pod
 
 MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"
@@ -118,7 +118,7 @@ def published(world: SlicerWorld, name: str, **allocatable: str) -> None:
         },
     }
     facts = world.nodes[NodeName(name)] = read_node(msgspec.convert(body, Node))
-    world.slicer.handle(NodeSeen(facts))
+    world.slicer.handle(NodeObserved(facts))
 
 
 def test_a_node_whose_devices_kubelet_counts_0_is_given_nothing_more(world: SlicerWorld) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.slicing.events import NodeSeen, ObjectGone, PodSeen, RetryDue, WriteRefused
+from tessera.controller.slicing.events import InstasliceDeleted, NodeObserved, PodObserved, RetryDue, WriteRefused
 from tessera.controller.slicing.instructions import PatchRequests, Ungate
 
 
@@ -71,7 +71,7 @@ def test_a_cordon_while_the_ungating_is_under_way_takes_nothing_from_the_pod(wor
                 ungate = one
             else:
                 world.answer(one)
-    world.slicer.handle(NodeSeen(replace(node, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(node, cordoned=True)))
     assert world.run() == []
     world.answer(ungate)
     world.settle()
@@ -83,7 +83,7 @@ def test_an_older_state_of_a_pod_is_ignored(world: SlicerWorld) -> None:
     old = world.pod("a", "1g.5gb", version=4)
     world.settle()
     world.put(replace(world.pods[old.uid], version=6))
-    world.slicer.handle(PodSeen(old))
+    world.slicer.handle(PodObserved(old))
     assert world.run() == []
 
 
@@ -94,7 +94,7 @@ def test_an_object_deleted_before_the_gate_opens_sends_the_pod_elsewhere(world: 
     (request,) = world.slicer.pop_writes()
     world.answer(request)
     del world.objects["n1"]
-    world.slicer.handle(ObjectGone(NodeName("n1")))
+    world.slicer.handle(InstasliceDeleted(NodeName("n1")))
     world.node("n2")
     world.settle()
     assert [node for node, _, _ in world.where(pod)] == ["n2"]

@@ -9,7 +9,12 @@ from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
-from tessera.controller.slicing.events import ObjectSeen, ObjectsRewound, ObjectUnreadable, PodsRewound
+from tessera.controller.slicing.events import (
+    InstasliceObserved,
+    InstasliceUnreadable,
+    InstasliceVersionsReset,
+    PodVersionsReset,
+)
 from tessera.controller.slicing.instructions import ReportNodeCondition
 from tessera.kube.client.codec import Codec, Undecodable
 
@@ -24,10 +29,10 @@ def store(world: SlicerWorld, node: str, **change: Any) -> None:
     stored["metadata"]["resourceVersion"] = str(world.version)
     line = CODEC.decode_line(msgspec.json.encode({"type": "MODIFIED", "object": stored}))
     if isinstance(line, Undecodable):
-        world.slicer.handle(ObjectUnreadable(NodeName(node), line.error))
+        world.slicer.handle(InstasliceUnreadable(NodeName(node), line.error))
     else:
-        world.slicer.handle(ObjectUnreadable(NodeName(node), None))
-        world.slicer.handle(ObjectSeen(world.read(node)))
+        world.slicer.handle(InstasliceUnreadable(NodeName(node), None))
+        world.slicer.handle(InstasliceObserved(world.read(node)))
 
 
 def promised(world: SlicerWorld) -> list[str]:
@@ -166,8 +171,8 @@ def test_versions_that_went_back_do_not_hide_what_is_stored(world: SlicerWorld) 
     world.settle()
     world.version = 1
     world.objects["n1"]["spec"], world.objects["n1"]["status"]["podAllocationResults"] = {}, {}
-    world.slicer.handle(PodsRewound())
-    world.slicer.handle(ObjectsRewound())
+    world.slicer.handle(PodVersionsReset())
+    world.slicer.handle(InstasliceVersionsReset())
     store(world, "n1")
     world.put(replace(world.pods[pod.uid], version=2))
     world.settle()

@@ -11,7 +11,7 @@ from tests.support.searching import examples
 from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import NodeName
-from tessera.controller.slicing.events import NodeSeen, RetryDue, WriteOutcomeUnknown, WriteRefused
+from tessera.controller.slicing.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
 from tessera.controller.slicing.instructions import RecordEvent, Write
 
 PROFILES = st.lists(
@@ -85,7 +85,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
         @rule(name=st.sampled_from(["n1", "n2"]), cordoned=st.booleans())
         def cordon(self, name: str, cordoned: bool) -> None:
             self.world.nodes[name] = replace(self.world.nodes[name], cordoned=cordoned)
-            self.world.slicer.handle(NodeSeen(self.world.nodes[name]))
+            self.world.slicer.handle(NodeObserved(self.world.nodes[name]))
 
         @rule()
         def crash(self) -> None:

@@ -7,10 +7,10 @@ from tests.support.slicer_world import SlicerWorld
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.events import (
-    NodeGone,
-    NodeSeen,
-    ObjectGone,
-    ObjectSeen,
+    InstasliceDeleted,
+    InstasliceObserved,
+    NodeDeleted,
+    NodeObserved,
     RetryDue,
     UngateDenied,
     WriteOutcomeUnknown,
@@ -175,7 +175,7 @@ def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: Slice
     world.slicer.decide()
     (request,) = world.slicer.pop_writes()
     world.answer(request)
-    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(first, cordoned=True)))
     world.node("n2")
     world.settle()
     assert [place[0] for place in world.where(pod)] == ["n2"]
@@ -198,7 +198,7 @@ def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhe
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
     world.slicer.handle(WriteRefused(ungate))
-    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(first, cordoned=True)))
     world.node("n2")
     world.run()
     world.slicer.handle(RetryDue(ungate))
@@ -216,7 +216,7 @@ def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_pro
     ungate = until_ungating(world)
     world.slicer.handle(WriteOutcomeUnknown(ungate))
     del world.nodes["n1"]
-    world.slicer.handle(NodeGone(NodeName("n1")))
+    world.slicer.handle(NodeDeleted(NodeName("n1")))
     world.node("n2")
     world.slicer.decide()
     world.slicer.handle(RetryDue(ungate))
@@ -252,7 +252,7 @@ def test_a_cordon_after_the_gate_opened_changes_nothing(world: SlicerWorld) -> N
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
-    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(first, cordoned=True)))
     assert world.run() == []
     assert world.states(pod) == ("ungated", "created")
 
@@ -273,7 +273,7 @@ def test_a_node_without_the_label_gets_no_promises(world: SlicerWorld) -> None:
     node = world.node("n1", labels={"kubernetes.io/hostname": "n1"})
     pod = world.pod("a", "1g.5gb")
     assert world.run() == []
-    world.slicer.handle(NodeSeen(replace(node, labels={**node.labels, "nvidia.com/mig.config": "dynamic"})))
+    world.slicer.handle(NodeObserved(replace(node, labels={**node.labels, "nvidia.com/mig.config": "dynamic"})))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
 
@@ -323,7 +323,7 @@ def test_a_deleted_object_is_filled_again_for_the_pods_that_run(world: SlicerWor
     world.settle()
     before = world.where(running)
     saved = world.objects.pop("n1")
-    world.slicer.handle(ObjectGone(NodeName("n1")))
+    world.slicer.handle(InstasliceDeleted(NodeName("n1")))
     world.remove(gone)
     world.run()
     world.objects["n1"] = {
@@ -361,7 +361,7 @@ def test_the_object_of_a_node_that_left_is_removed(world: SlicerWorld) -> None:
     world.settle()
     world.remove(pod)
     del world.nodes["n1"]
-    world.slicer.handle(NodeGone(NodeName("n1")))
+    world.slicer.handle(NodeDeleted(NodeName("n1")))
     world.run()
     assert world.objects == {}
     assert len(world.slicer.state.allocations) == 0
@@ -372,7 +372,7 @@ def test_an_observation_older_than_the_last_answer_is_ignored(world: SlicerWorld
     stale = world.read("n1")
     pod = world.pod("a", "1g.5gb")
     world.settle()
-    world.slicer.handle(ObjectSeen(stale))
+    world.slicer.handle(InstasliceObserved(stale))
     assert world.run() == []
     assert world.states(pod) == ("ungated", "created")
 
@@ -445,7 +445,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_
     world.slicer.decide()
     (put,) = world.slicer.pop_writes()
     world.slicer.handle(WriteOutcomeUnknown(put))
-    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(first, cordoned=True)))
     world.node("n2")
     world.run()
     world.slicer.handle(RetryDue(put))
@@ -463,7 +463,7 @@ def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: Sli
     world.slicer.decide()
     (put,) = world.slicer.pop_writes()
     world.answer(put)
-    world.slicer.handle(NodeSeen(replace(first, cordoned=True)))
+    world.slicer.handle(NodeObserved(replace(first, cordoned=True)))
     world.slicer.decide()
     (ask,) = [each for each in world.slicer.pop_writes() if isinstance(each, PatchResults)]
     world.apply(ask)

@@ -83,13 +83,13 @@ class CapacityChanges:
     def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:
         """Returns the pods to plan next: the rest of this round, or all pods of a new one."""
         everybody = list(waiting)
-        found = self._behind(everybody)
+        found = self._not_asked_in_round(everybody)
         if not found and self._round < self._count:
             self._round = self._count
-            found = self._behind(everybody)
+            found = self._not_asked_in_round(everybody)
         return found
 
-    def _behind(self, pods: Iterable[PodUid]) -> list[PodUid]:
+    def _not_asked_in_round(self, pods: Iterable[PodUid]) -> list[PodUid]:
         return [pod for pod in pods if self._refused.get(pod, -1) < self._round]
 
 
@@ -108,15 +108,15 @@ class ClusterState:
         #: The same nodes as ``nodes``, by the labels and taints that pods' constraints test.
         self.index = NodeIndex()
         #: Pods on nodes, by the labels, ports and claims that other pods' rules test. The lifecycle updates it.
-        self.neighbours = PodIndex()
+        self.placed_pods = PodIndex()
         #: Claims, volumes, classes and CSI nodes.
         self.storage = Storage()
         #: True once ``storage`` is complete; pods' claims are judged only then. It never becomes False again.
         self.storage_listed = False
         #: True if a change of a pod, claim or namespace may open a node to a waiting pod; the slicer resets it.
-        self.neighbours_changed = False
+        self.dependencies_changed = False
         #: Nodes where room may have grown, and the count at which each waiting pod was refused.
-        self.growth = CapacityChanges()
+        self.capacity_changes = CapacityChanges()
         #: Nodes and pods that the next decision absorbs and removes here. They may be gone from ``nodes`` and ``pods``.
         self.changed_nodes: set[NodeName] = set()
         self.changed_pods: set[PodUid] = set()
@@ -125,8 +125,8 @@ class ClusterState:
         #: Nodes of ``nodes`` with at least one profile in a fixed layout.
         self.fixed_layout_nodes: set[NodeName] = set()
         #: Pods and objects whose next observation counts at any version, since versions went back.
-        self._rewound_pods: set[PodUid] = set()
-        self._rewound_objects: set[NodeName] = set()
+        self._reset_pods: set[PodUid] = set()
+        self._reset_objects: set[NodeName] = set()
         #: By node, the agent's pods and whether each is ready; a node without an agent pod has no entry.
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
         #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
@@ -137,9 +137,9 @@ class ClusterState:
     def put_pod(self, pod: PodInfo) -> None:
         """Takes in a pod as it is now; ignored if a newer state was seen."""
         known = self.pods.get(pod.uid)
-        if known is not None and known.version > pod.version and pod.uid not in self._rewound_pods:
+        if known is not None and known.version > pod.version and pod.uid not in self._reset_pods:
             return
-        self._rewound_pods.discard(pod.uid)
+        self._reset_pods.discard(pod.uid)
         other = self._uids.get(pod.key)
         if other is not None and other != pod.uid:
             self.drop_pod(other)
@@ -188,13 +188,13 @@ class ClusterState:
         (self.fixed_layout_nodes.add if node.fixed_profiles else self.fixed_layout_nodes.discard)(node.name)
         self._hosts[node.hostname] = node.name
         self.changed_nodes.add(node.name)
-        self.growth.room_may_have_grown(node.name)
+        self.capacity_changes.room_may_have_grown(node.name)
 
     def drop_node(self, name: NodeName) -> None:
         """Forgets a node that is gone, and notes that its object must be deleted."""
         node = self.nodes.pop(name, None)
         self.index.remove(name)
-        self.growth.remove_node(name)
+        self.capacity_changes.remove_node(name)
         self.fixed_layout_nodes.discard(name)
         if node is not None and self._hosts.get(node.hostname) == name:
             del self._hosts[node.hostname]
@@ -205,9 +205,9 @@ class ClusterState:
         """Takes in a node's Instaslice object; ignored if a newer one was seen."""
         node = NodeName(item.metadata.name)
         known = self.objects.get(node)
-        if known is not None and _version(known) > _version(item) and node not in self._rewound_objects:
+        if known is not None and _version(known) > _version(item) and node not in self._reset_objects:
             return
-        self._rewound_objects.discard(node)
+        self._reset_objects.discard(node)
         self.objects[node] = item
         self.changed_nodes.add(node)
 
@@ -221,13 +221,13 @@ class ClusterState:
         if error != before:
             self.changed_nodes.add(node)
 
-    def rewind_pods(self) -> None:
+    def reset_pod_versions(self) -> None:
         """Notes that versions of pods went back: the next observation of each pod counts at any version."""
-        self._rewound_pods = set(self.pods)
+        self._reset_pods = set(self.pods)
 
-    def rewind_objects(self) -> None:
+    def reset_instaslice_versions(self) -> None:
         """Notes the same for Instaslice objects."""
-        self._rewound_objects = set(self.objects)
+        self._reset_objects = set(self.objects)
 
     def drop_object(self, node: NodeName) -> None:
         """Forgets the Instaslice object of a node."""
@@ -236,9 +236,9 @@ class ClusterState:
 
     def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         """Takes in the labels of a namespace, which rules about pods may test; None if the namespace is gone."""
-        before = self.neighbours.changes
-        self.neighbours.set_namespace(name, labels)
-        self.neighbours_changed |= self.neighbours.changes != before
+        before = self.placed_pods.changes
+        self.placed_pods.set_namespace(name, labels)
+        self.dependencies_changed |= self.placed_pods.changes != before
 
     def put_storage(self, item: StorageObject, *, deleted: bool) -> None:
         """Takes in a claim, volume, class or CSI node as it is now."""
@@ -246,14 +246,14 @@ class ClusterState:
             self.storage.drop(item)
         else:
             self.storage.put(item)
-        self.neighbours_changed = True
+        self.dependencies_changed = True
 
     def note_storage_listed(self) -> None:
         """Notes that all claims, volumes, classes and CSI nodes were listed."""
         self.storage_listed = True
-        self.neighbours_changed = True
+        self.dependencies_changed = True
 
-    def home_of(self, pod: PodInfo) -> NodeName | None:
+    def required_node(self, pod: PodInfo) -> NodeName | None:
         """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod."""
         if pod.gates:
             return None

@@ -74,7 +74,7 @@ class NodeIndex:
         self._nodes[node.name] = node
         self._retaint(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
-        if not any(node.closed_because()):
+        if not any(node.closed_reasons()):
             self._offering |= self._bits[node.name]
 
     def remove(self, name: NodeName) -> None:

@@ -105,7 +105,7 @@ class PodIndex:
         """Counts a pod on this node and no other; on none if None."""
         before = self._placed.get(pod.uid)
         if before is not None:
-            if before[0] == node and _same(before[1], pod):
+            if before[0] == node and _is_counted_alike(before[1], pod):
                 return
             self._count(*before, sign=-1)
             del self._placed[pod.uid]
@@ -191,7 +191,7 @@ class PodIndex:
 
     # Questions
 
-    def holds(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
+    def uses_host_port(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
         """True if a pod of the node has one of these host ports; the cost follows the shorter list."""
         taken = self.ports.get(node)
         return taken is not None and not taken.keys().isdisjoint(conflicts)
@@ -208,7 +208,7 @@ class PodIndex:
         """
         found = self._selected.pop(selection, None) or SelectedPods()
         limit = self.cost + most
-        if found.compared < self.version and not self._bring_up_to_date(selection, found, limit):
+        if found.compared < self.version and not self._update_selected(selection, found, limit):
             self._size -= found.size
             return None
         self._selected[selection] = found  # the last used
@@ -216,7 +216,7 @@ class PodIndex:
             self._forget(next(iter(self._selected)))
         return found
 
-    def _bring_up_to_date(self, selection: PodSelection, found: SelectedPods, limit: int) -> bool:
+    def _update_selected(self, selection: PodSelection, found: SelectedPods, limit: int) -> bool:
         """Compares the groups that came since, and counts again if one changed; False once that costs too much."""
         self.cost += 1 + len(found.groups) // _LOOKUPS_A_STEP
         came: list[PodGroup] = []
@@ -249,7 +249,7 @@ class PodIndex:
             found.staying = found.all - _sum(group.leaving for group in found.groups)
         return True
 
-    def in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
+    def count_in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
         """Counts on each node the pods that all of these selections select."""
         groups = dict.fromkeys(selected[0].groups)
         for each in selected[1:]:
@@ -258,7 +258,7 @@ class PodIndex:
         self.cost += sum(len(group.all) for group in groups)
         return _sum(group.all for group in groups)
 
-    def opposing(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
+    def opposing_terms(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
         """Returns anti-affinity terms of pods on nodes that select such a pod; its own namespace is compared first.
 
         Args:
@@ -314,7 +314,7 @@ def _sum(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
     return total
 
 
-def _same(one: PodInfo, other: PodInfo) -> bool:
+def _is_counted_alike(one: PodInfo, other: PodInfo) -> bool:
     return one is other or (one.labels, one.relations, one.ports, one.claims, one.terminating, one.namespace) == (
         other.labels,
         other.relations,

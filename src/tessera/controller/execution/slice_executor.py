@@ -19,8 +19,8 @@ from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.events import (
     DenialExpired,
-    ObjectSeen,
-    PodSeen,
+    InstasliceObserved,
+    PodObserved,
     RetryDue,
     UngateDenied,
     WriteDone,
@@ -169,20 +169,20 @@ class SliceExecutor:
                     subresource="status" if isinstance(write, PatchResults) else None,
                 )
                 if write.node in self._slicer.state.cluster.objects:  # else its deletion was seen before this answer
-                    self._slicer.handle(ObjectSeen(item))
+                    self._slicer.handle(InstasliceObserved(item))
             case Ungate():
                 async with self._pod_slots:
                     body = write.body()
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if write.uid in self._slicer.state.cluster.pods:  # else its deletion was seen before this answer
-                    self._slicer.handle(PodSeen(read_pod(pod)))
+                    self._slicer.handle(PodObserved(read_pod(pod)))
             case ReportNodeCondition():
                 await self._report(write)
             case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
                 if write.uid in self._slicer.state.cluster.pods:
-                    self._slicer.handle(PodSeen(read_pod(pod)))
+                    self._slicer.handle(PodObserved(read_pod(pod)))
             case Evict():
                 version = str(write.version) if write.version else None
                 await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)

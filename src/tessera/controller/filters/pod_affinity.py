@@ -68,7 +68,7 @@ class HostPorts:
         if conflicts is None:
             self._work.spend(len(pod.ports))
             conflicts = self._conflicts[pod.ports] = frozenset(_conflicts(pod.ports))
-        return NO_PORTS if self._pods.holds(node, conflicts) else ""
+        return NO_PORTS if self._pods.uses_host_port(node, conflicts) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the ports that the pod asks for."""
@@ -99,7 +99,7 @@ class _Kind:
 
 
 @dataclass(slots=True)
-class _KindAnswer:
+class _KindMasks:
     """The verdicts for one kind of pods.
 
     Attributes:
@@ -109,7 +109,7 @@ class _KindAnswer:
     """
 
     version: int = 0
-    verdicts: tuple[RuleMask, ...] = ()
+    masks: tuple[RuleMask, ...] = ()
     opposed: bool = False
 
 
@@ -129,9 +129,9 @@ class PodAffinityFilter:
         self._nodes = nodes
         self._work = work
         self._kinds: dict[PodUid, _Kind] = {}
-        self._answers: dict[PodUid, _KindAnswer] = {}
-        self._shared: dict[_Kind, _KindAnswer] = {}
-        self._taken: dict[PodUid, PodInfo] = {}
+        self._answers: dict[PodUid, _KindMasks] = {}
+        self._shared: dict[_Kind, _KindMasks] = {}
+        self._reserved: dict[PodUid, PodInfo] = {}
         self._masks: dict[Hashable, tuple[int, int]] = {}
         self._limit = 0
 
@@ -148,21 +148,21 @@ class PodAffinityFilter:
         """Counts the pod on the node; a pod that is bound or has a promised place is counted already."""
         if pod.uid not in self._pods:
             self._work.spend(len(pod.labels) // _COMPARISONS_A_STEP)
-            self._taken[pod.uid] = pod
+            self._reserved[pod.uid] = pod
             self._pods.put(pod, node)
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Removes the pod from the counts."""
         del node
-        if self._taken.pop(pod.uid, None) is not None:
+        if self._reserved.pop(pod.uid, None) is not None:
             self._pods.drop(pod.uid)
 
     def end(self) -> None:
         """Removes all pods of the batch from the counts; a new allocation is counted by itself."""
-        for uid in list(self._taken):
-            self._pods.drop(self._taken.pop(uid).uid)
+        for uid in list(self._reserved):
+            self._pods.drop(self._reserved.pop(uid).uid)
 
-    def opposed(self, pod: PodInfo) -> bool:
+    def is_opposed(self, pod: PodInfo) -> bool:
         """True if the batch found a term of another pod's anti-affinity that selects this pod."""
         answer = self._answers.get(pod.uid)
         return answer is not None and answer.opposed
@@ -171,14 +171,14 @@ class PodAffinityFilter:
         """Returns every rule that concerns the pod, with the nodes that satisfy it."""
         answer = self._answers.get(pod.uid)
         if answer is None:
-            answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _KindAnswer())
+            answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _KindMasks())
         if answer.version != self._pods.version:
             before = self._pods.cost
             self._limit = before + NEIGHBOUR_STEPS
-            answer.verdicts = tuple(self._judge(pod, answer))
+            answer.masks = tuple(self._compute_masks(pod, answer))
             answer.version = self._pods.version
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
-        return answer.verdicts
+        return answer.masks
 
     def _kind(self, pod: PodInfo) -> _Kind:
         kind = self._kinds.get(pod.uid)
@@ -187,17 +187,17 @@ class PodAffinityFilter:
             kind = self._kinds[pod.uid] = _Kind(pod.namespace, pod.labels, pod.relations, constraints)
         return kind
 
-    def _judge(self, pod: PodInfo, answer: _KindAnswer) -> Iterator[RuleMask]:
+    def _compute_masks(self, pod: PodInfo, answer: _KindMasks) -> Iterator[RuleMask]:
         relations = pod.relations
         self._pods.cost += relations.count
         for rule in relations.spread:
-            yield self._labelled(rule.key), NO_LABEL
+            yield self._nodes_with_label(rule.key), NO_LABEL
             yield self._spread(rule, pod), SKEWED
         if relations.affinity:
             yield self._affinity(relations.affinity, pod), NO_AFFINITY
         for term in relations.anti_affinity:
             yield self._anti_affinity(term), ANTI_AFFINITY
-        against = self._opposing(pod, answer)
+        against = self._opposed_nodes(pod, answer)
         if against:
             yield ~against, EXISTING_ANTI_AFFINITY
 
@@ -215,13 +215,13 @@ class PodAffinityFilter:
             return -1
         version = max(each.version for each in selected)
         first = all(self._pods.selects(term.selection, pod) for term in terms)
-        return self._mask((terms, first), version, lambda: self._near(terms, selected, first=first))
+        return self._mask((terms, first), version, lambda: self._affinity_nodes(terms, selected, first=first))
 
-    def _near(self, terms: tuple[PodAffinityTerm, ...], selected: list[SelectedPods], *, first: bool) -> int:
-        common = selected[0].all if len(selected) == 1 else self._pods.in_all(selected)
+    def _affinity_nodes(self, terms: tuple[PodAffinityTerm, ...], selected: list[SelectedPods], *, first: bool) -> int:
+        common = selected[0].all if len(selected) == 1 else self._pods.count_in_all(selected)
         allowed = -1
         for term in terms:
-            allowed &= self._labelled(term.key)
+            allowed &= self._nodes_with_label(term.key)
         reached = [self._domains(term.key, common) for term in terms]
         if first and not any(reached):
             return allowed
@@ -235,9 +235,9 @@ class PodAffinityFilter:
             return -1
         return self._mask(term, selected.version, lambda: ~self._domains(term.key, selected.all))
 
-    def _opposing(self, pod: PodInfo, answer: _KindAnswer) -> int:
+    def _opposed_nodes(self, pod: PodInfo, answer: _KindMasks) -> int:
         """Returns the nodes that other pods' anti-affinity closes to the pod."""
-        found = self._pods.opposing(pod.namespace, pod.labels, self._limit - self._pods.cost)
+        found = self._pods.opposing_terms(pod.namespace, pod.labels, self._limit - self._pods.cost)
         answer.opposed = bool(found)
         against = 0
         for each in found:
@@ -252,12 +252,14 @@ class PodAffinityFilter:
         if selected is None:
             return -1
         own = self._pods.selects(rule.selection, pod)
-        counted = self._counted(rule, pod)
+        counted = self._counted_nodes(rule, pod)
         return self._mask(
-            (rule, own, counted), selected.version, lambda: self._spread_over(rule, selected.staying, counted, own=own)
+            (rule, own, counted),
+            selected.version,
+            lambda: self._compute_spread(rule, selected.staying, counted, own=own),
         )
 
-    def _spread_over(self, rule: TopologySpread, pods: Mapping[NodeName, int], counted: int, *, own: bool) -> int:
+    def _compute_spread(self, rule: TopologySpread, pods: Mapping[NodeName, int], counted: int, *, own: bool) -> int:
         if not rule.selection.tests:  # an empty selector counts no pods
             pods = {}
         self._pods.cost += len(pods)
@@ -273,13 +275,13 @@ class PodAffinityFilter:
         full = _union(domains[value] for value, count in sums.items() if count > most)
         if rule.honors_affinity and rule.domains > 1:
             full |= _union(self._nodes.mask_of(node) for node, count in pods.items() if count + own > rule.skew)
-        return self._labelled(rule.key) & ~full
+        return self._nodes_with_label(rule.key) & ~full
 
-    def _counted(self, rule: TopologySpread, pod: PodInfo) -> int:
+    def _counted_nodes(self, rule: TopologySpread, pod: PodInfo) -> int:
         """Returns the nodes whose pods and domains count: those with all labels that the pod's constraints name."""
         mask = -1
         for each in pod.relations.spread:
-            mask &= self._labelled(each.key)
+            mask &= self._nodes_with_label(each.key)
         if rule.honors_affinity:
             mask &= self._nodes.selected(pod.constraints)
         if rule.honors_taints:
@@ -305,7 +307,7 @@ class PodAffinityFilter:
         values = {self._nodes.label(node, key) for node in nodes}
         return _union(domains[value] for value in values if value is not None)
 
-    def _labelled(self, key: str) -> int:
+    def _nodes_with_label(self, key: str) -> int:
         """Returns the nodes with a label of this key."""
 
         def union() -> int:

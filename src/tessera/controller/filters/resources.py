@@ -58,15 +58,15 @@ class FreeAmounts:
     def __init__(self, nodes: Mapping[NodeName, NodeInfo], used: Mapping[NodeName, Amounts]) -> None:
         self._nodes = nodes
         self._used = used
-        self._taken: dict[NodeName, Amounts] = {}
+        self._reserved: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Names the first resource of which too little is left."""
-        return first_shortage(pod.amounts, self._held(pod, node), self._nodes[node])
+        return first_shortage(pod.amounts, self._used_amounts(pod, node), self._nodes[node])
 
-    def _held(self, pod: PodInfo, node: NodeName) -> Amounts:
+    def _used_amounts(self, pod: PodInfo, node: NodeName) -> Amounts:
         used = self._used.get(node, {})
-        taken = self._taken.get(node)
+        taken = self._reserved.get(node)
         return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
 
     def kind(self, pod: PodInfo) -> Hashable:
@@ -76,12 +76,12 @@ class FreeAmounts:
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Counts the amounts that the pod will hold; a bound pod is counted already."""
         if not pod.node:
-            add_amounts(self._taken.setdefault(node, {}), pod.amounts)
+            add_amounts(self._reserved.setdefault(node, {}), pod.amounts)
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Removes the pod's amounts from the count."""
         if not pod.node:
-            add_amounts(self._taken[node], pod.amounts, sign=-1)
+            add_amounts(self._reserved[node], pod.amounts, sign=-1)
 
 
 class FreeDevices(FreeAmounts):
@@ -91,7 +91,7 @@ class FreeDevices(FreeAmounts):
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Names the first resource of which too little is left."""
-        return next(device_shortages(pod.amounts, self._held(pod, node), self._nodes[node]), "")
+        return next(device_shortages(pod.amounts, self._used_amounts(pod, node), self._nodes[node]), "")
 
 
 class OfferedDevices:
@@ -116,16 +116,16 @@ class OfferedDevices:
         self._nodes = nodes
         self._used = used
         self._used_without_slices = used_without_slices
-        self._others: dict[NodeName, Amounts] = {}
+        self._used_by_others: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Names the first resource of which too little is left."""
         facts = self._nodes[node]
         if not any(device_shortages(pod.amounts, self._used.get(node, {}), facts)):
             return ""
-        if node not in self._others:
-            self._others[node] = self._used_without_slices(node)
-        return next(device_shortages(pod.amounts, self._others[node], facts), "")
+        if node not in self._used_by_others:
+            self._used_by_others[node] = self._used_without_slices(node)
+        return next(device_shortages(pod.amounts, self._used_by_others[node], facts), "")
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the amounts that the pod requests."""
@@ -145,15 +145,15 @@ def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: Nod
 
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Yields every shortage except of resources that the node's agent provides."""
-    return _short({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
+    return _list_shortages({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
 
 
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Yields the same for resources of the node's agent: devices of MIG profiles, and the memory quota."""
-    return _short({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
+    return _list_shortages({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
 
 
-def _short(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+def _list_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     for resource, amount in wanted.items():
         most = node.allocatable_amount(resource)
         if most is not None and amount > most - used.get(resource, 0):

@@ -48,7 +48,7 @@ ZONES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _ClaimedNodes:
+class _AllowedNodes:
     """The nodes that a pod's claims allow.
 
     Attributes:
@@ -57,9 +57,9 @@ class _ClaimedNodes:
         local: claims that need a free volume on the node.
     """
 
-    never: str = ""
+    refusal: str = ""
     rules: tuple[tuple[int, str], ...] = ()
-    local: tuple[str, ...] = ()
+    unprovisioned: tuple[str, ...] = ()
 
 
 class VolumeFilter:
@@ -77,7 +77,7 @@ class VolumeFilter:
         self._storage = storage
         self._pods = pods
         self._nodes = nodes
-        self._known: dict[tuple[str, ...], _ClaimedNodes] = {}
+        self._allowed: dict[tuple[str, ...], _AllowedNodes] = {}
         self._masks: dict[bytes, tuple[int, ...]] = {}
         self._steps = 0
 
@@ -85,18 +85,18 @@ class VolumeFilter:
         """Returns why the pod's claims exclude the node."""
         if not pod.claims:
             return ""
-        reach = self._known.get(pod.claims)
+        reach = self._allowed.get(pod.claims)
         if reach is None:
-            reach = self._known[pod.claims] = self._reach(pod.claims)
-        if reach.never:
-            return reach.never
-        if any(self._pods.claim_users[key] and self._of_one_pod(key) for key in pod.claims):
+            reach = self._allowed[pod.claims] = self._read_claims(pod.claims)
+        if reach.refusal:
+            return reach.refusal
+        if any(self._pods.claim_users[key] and self._is_read_write_once_pod(key) for key in pod.claims):
             return ONE_POD_ONLY
-        if self._exceeds(pod.claims, node):
+        if self._exceeds_volume_limit(pod.claims, node):
             return TOO_MANY
         bit = self._nodes.mask_of(node)
         why = next((why for mask, why in reach.rules if not mask & bit), "")
-        return why or ("" if self._lie_free(reach.local, node) else NO_VOLUMES)
+        return why or ("" if self._has_free_volumes(reach.unprovisioned, node) else NO_VOLUMES)
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the claims that the pod uses."""
@@ -110,18 +110,18 @@ class VolumeFilter:
 
     # All nodes at once
 
-    def _reach(self, keys: Iterable[str]) -> _ClaimedNodes:
+    def _read_claims(self, keys: Iterable[str]) -> _AllowedNodes:
         rules: list[tuple[int, str]] = []
         local: list[str] = []
         for key in keys:
             claim = self._storage.claims.get(key)
-            never = self._unusable(key, claim)
+            never = self._unusable_reason(key, claim)
             if never or claim is None:
-                return _ClaimedNodes(never)
+                return _AllowedNodes(never)
             if self._storage.bound(claim):
-                rules += self._bound(claim)
+                rules += self._bound_claim_rules(claim)
                 continue
-            mask = self._made_for(claim)
+            mask = self._provisionable_nodes(claim)
             if mask is None:
                 local.append(key)
             else:
@@ -129,9 +129,9 @@ class VolumeFilter:
                 for reached in self._volumes_for(claim):
                     free |= reached
                 rules.append((mask | free, NO_VOLUMES))
-        return _ClaimedNodes("", tuple(rules), tuple(local))
+        return _AllowedNodes("", tuple(rules), tuple(local))
 
-    def _unusable(self, key: str, claim: PersistentVolumeClaim | None) -> str:
+    def _unusable_reason(self, key: str, claim: PersistentVolumeClaim | None) -> str:
         name = key.partition("/")[2]
         if claim is None:
             return f'persistentvolumeclaim "{name}" not found'
@@ -143,9 +143,9 @@ class VolumeFilter:
         waits = item is not None and item.volume_binding_mode == "WaitForFirstConsumer"
         return "" if waits or self._storage.bound(claim) else UNBOUND
 
-    def _bound(self, claim: PersistentVolumeClaim) -> Iterator[tuple[int, str]]:
+    def _bound_claim_rules(self, claim: PersistentVolumeClaim) -> Iterator[tuple[int, str]]:
         volume = self._storage.volumes.get(claim.spec.volume_name)
-        yield (0 if volume is None else self._reached(volume)), NODE_CONFLICT
+        yield (0 if volume is None else self._reachable_nodes(volume)), NODE_CONFLICT
         zones = {key: value for key in ZONES if volume is not None and (value := volume.metadata.labels.get(key))}
         if zones:
             tests = [
@@ -155,13 +155,13 @@ class VolumeFilter:
             terms = tuple(NodeSelectorTerm(match_expressions=tuple(each)) for each in (tests, none))
             yield self._nodes.selected(NodeConstraints(terms=terms)), NO_ZONE
 
-    def _reached(self, volume: PersistentVolume) -> int:
+    def _reachable_nodes(self, volume: PersistentVolume) -> int:
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
             return -1
         return self._nodes.selected(NodeConstraints(terms=affinity.required.node_selector_terms))
 
-    def _made_for(self, claim: PersistentVolumeClaim) -> int | None:
+    def _provisionable_nodes(self, claim: PersistentVolumeClaim) -> int | None:
         """Returns the nodes for which a volume can be made; None if an administrator makes the volumes."""
         item = self._storage.classes[claim.spec.storage_class_name]
         chosen = claim.metadata.annotations.get(SELECTED_NODE)
@@ -188,23 +188,23 @@ class VolumeFilter:
         own = self._storage.reserved.get(f"{meta.namespace}/{meta.name}")
         reference = own.spec.claim_ref if own is not None else None
         if own is not None and reference is not None and reference.uid in {"", meta.uid}:
-            return (self._reached(own),)
+            return (self._reachable_nodes(own),)
         key = msgspec.json.encode(spec)
         if key not in self._masks:
             free = self._storage.free.get(spec.storage_class_name, {})
             self._steps += len(free)
             if self._steps > VOLUME_STEPS:
                 return (-1,) * len(free)
-            self._masks[key] = tuple(self._reached(each) for each in free.values() if _fits(spec, each))
+            self._masks[key] = tuple(self._reachable_nodes(each) for each in free.values() if _fits(spec, each))
         return self._masks[key]
 
     # One node
 
-    def _of_one_pod(self, key: str) -> bool:
+    def _is_read_write_once_pod(self, key: str) -> bool:
         claim = self._storage.claims.get(key)
         return claim is not None and claim.spec.access_modes == ("ReadWriteOncePod",)
 
-    def _lie_free(self, keys: tuple[str, ...], node: NodeName) -> bool:
+    def _has_free_volumes(self, keys: tuple[str, ...], node: NodeName) -> bool:
         """True if the node has a free volume for each claim, besides the volumes for pods with promised places."""
         if not keys:
             return True
@@ -221,7 +221,7 @@ class VolumeFilter:
                 return False
         return True
 
-    def _exceeds(self, keys: tuple[str, ...], node: NodeName) -> bool:
+    def _exceeds_volume_limit(self, keys: tuple[str, ...], node: NodeName) -> bool:
         """True if the pod needs more volumes than a driver can attach on the node."""
         found = self._storage.csi_nodes.get(node)
         drivers = found.spec.drivers if found is not None else ()

@@ -18,19 +18,19 @@ from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.events import (
-    NamespaceSeen,
-    NodeGone,
-    NodeSeen,
-    ObjectGone,
-    ObjectSeen,
-    ObjectsRewound,
-    ObjectUnreadable,
-    PodGone,
-    PodSeen,
-    PodsRewound,
+    InstasliceDeleted,
+    InstasliceObserved,
+    InstasliceUnreadable,
+    InstasliceVersionsReset,
+    NamespaceObserved,
+    NodeDeleted,
+    NodeObserved,
+    PodDeleted,
+    PodObserved,
+    PodVersionsReset,
     SlicerEvent,
     StorageListed,
-    StorageSeen,
+    StorageObserved,
 )
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
@@ -71,43 +71,43 @@ class SliceInformers:
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
         """Subscribes to these informers."""
-        pods.on_rollback(self._pods_rewound)
+        pods.on_rollback(self._pod_versions_reset)
         pods.add_handler(self.pod_changed)
         nodes.add_handler(self.node_changed)
-        objects.on_rollback(self._objects_rewound)
+        objects.on_rollback(self._instaslice_versions_reset)
         objects.on_unreadable(self.object_unreadable)
         objects.add_handler(self.object_changed)
 
     def pod_changed(self, event: WatchEvent[Pod]) -> None:
         """Handles an event of a pod."""
         if event.kind is EventKind.DELETED:
-            self._pass_on(PodGone(PodUid(event.object.metadata.uid)))
+            self._pass_on(PodDeleted(PodUid(event.object.metadata.uid)))
         else:
-            self._pass_on(PodSeen(read_pod(event.object)))
+            self._pass_on(PodObserved(read_pod(event.object)))
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
         """Handles an event of a node."""
         if event.kind is EventKind.DELETED:
-            self._pass_on(NodeGone(NodeName(event.object.metadata.name)))
+            self._pass_on(NodeDeleted(NodeName(event.object.metadata.name)))
         else:
-            self._pass_on(NodeSeen(read_node(event.object)))
+            self._pass_on(NodeObserved(read_node(event.object)))
 
     def object_changed(self, event: WatchEvent[Instaslice]) -> None:
         """Handles an event of an Instaslice object."""
         if event.kind is EventKind.DELETED:
-            self._pass_on(ObjectGone(NodeName(event.object.metadata.name)))
+            self._pass_on(InstasliceDeleted(NodeName(event.object.metadata.name)))
         else:
-            self._pass_on(ObjectSeen(event.object))
+            self._pass_on(InstasliceObserved(event.object))
 
     def object_unreadable(self, key: str, error: str | None) -> None:
         """Handles an Instaslice object that does not decode, or decodes again."""
-        self._pass_on(ObjectUnreadable(NodeName(split_key(key)[1]), error))
+        self._pass_on(InstasliceUnreadable(NodeName(split_key(key)[1]), error))
 
-    def _pods_rewound(self) -> None:
-        self._slicer.handle(PodsRewound())
+    def _pod_versions_reset(self) -> None:
+        self._slicer.handle(PodVersionsReset())
 
-    def _objects_rewound(self) -> None:
-        self._slicer.handle(ObjectsRewound())
+    def _instaslice_versions_reset(self) -> None:
+        self._slicer.handle(InstasliceVersionsReset())
 
     def _pass_on(self, event: SlicerEvent) -> None:
         self._slicer.handle(event)
@@ -147,13 +147,13 @@ class ConstraintInformers:
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
-            await self._listed()
+            await self._wait_listed()
 
     async def wait_synced(self) -> None:
         """Returns once everything is listed, or after :data:`SYNC_TIMEOUT` with a warning."""
         try:
             async with asyncio.timeout(SYNC_TIMEOUT):
-                await self._listed()
+                await self._wait_listed()
         except TimeoutError:
             _log.warning(
                 "namespaces, claims, volumes, storage classes or CSI nodes are not listed after %.0f s: slices are "
@@ -161,17 +161,17 @@ class ConstraintInformers:
                 SYNC_TIMEOUT,
             )
 
-    async def _listed(self) -> None:
+    async def _wait_listed(self) -> None:
         for informer in self._informers:
             await informer.wait_synced()
         self._pass_on(StorageListed())
 
     def _storage_changed(self, event: WatchEvent[_Stored]) -> None:
-        self._pass_on(StorageSeen(event.object, deleted=event.kind is EventKind.DELETED))
+        self._pass_on(StorageObserved(event.object, deleted=event.kind is EventKind.DELETED))
 
     def _namespace_changed(self, event: WatchEvent[Namespace]) -> None:
         meta = event.object.metadata
-        self._pass_on(NamespaceSeen(meta.name, None if event.kind is EventKind.DELETED else meta.labels))
+        self._pass_on(NamespaceObserved(meta.name, None if event.kind is EventKind.DELETED else meta.labels))
 
     def _pass_on(self, event: SlicerEvent) -> None:
         self._slicer.handle(event)

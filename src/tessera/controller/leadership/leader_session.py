@@ -125,8 +125,8 @@ class LeaderSession:
         )
 
         self._refused = RefusedPods()
-        self._due: asyncio.TimerHandle | None = None
-        self._world = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._timer: asyncio.TimerHandle | None = None
+        self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             client,
             clock,
@@ -152,7 +152,7 @@ class LeaderSession:
             coverage=metrics.coverage,
         )
 
-    async def run(self, begun: Callable[[Slicer], None]) -> None:
+    async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``begun`` once everything is listed."""
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
@@ -165,11 +165,11 @@ class LeaderSession:
             group.create_task(self._events.run())
             group.create_task(self._provisioning.run(), name="provisioning")
             group.create_task(self._drivers.run(), name="drivers")
-            group.create_task(self._world.run(), name="claims and namespaces")
+            group.create_task(self._constraints.run(), name="claims and namespaces")
             for informer in informers:
                 await informer.wait_synced()
-            await self._world.wait_synced()
-            begun(self._slicer)
+            await self._constraints.wait_synced()
+            on_started(self._slicer)
             self._wake.set()
             while True:
                 await self._wake.wait()
@@ -182,11 +182,11 @@ class LeaderSession:
         self._slicer.decide()
         if self._slicer.decisions > before:
             self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
-        self._take_back()
+        self._reclaim_slices()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 
-    def _take_back(self) -> None:
+    def _reclaim_slices(self) -> None:
         """Takes slices back from pods that the scheduler refuses for too long, and ends expired avoidance of nodes."""
         now = self._clock.monotonic()
         self._refused.update(self._slicer.state.refused_pods, now)
@@ -200,9 +200,9 @@ class LeaderSession:
             if when is not None
         ]
         if times:
-            self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)
 
     def _stop_waiting(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -131,12 +131,12 @@ class Controller:
                 resolver=self._resolver,
                 rng=self._rng,
             )
-            await session.run(self._begin)
+            await session.run(self._set_slicer)
         finally:
             self.slicer = None
             self.metrics.set_leading(leads=False)
 
-    def _begin(self, slicer: Slicer) -> None:
+    def _set_slicer(self, slicer: Slicer) -> None:
         self.slicer = slicer
         self._recorders.attach("slicer", slicer)
 

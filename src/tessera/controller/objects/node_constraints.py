@@ -95,18 +95,19 @@ def admits_node(constraints: NodeConstraints, name: NodeName, labels: Mapping[st
     """True if selector and affinity admit a node with this name and these labels."""
     if any(labels.get(key) != value for key, value in constraints.selector):
         return False
-    return constraints.terms is None or any(_term_holds(term, name, labels) for term in constraints.terms)
+    return constraints.terms is None or any(_term_matches(term, name, labels) for term in constraints.terms)
 
 
-def _term_holds(term: NodeSelectorTerm, name: NodeName, labels: Mapping[str, str]) -> bool:
+def _term_matches(term: NodeSelectorTerm, name: NodeName, labels: Mapping[str, str]) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
-    return all(_holds(test, labels) for test in term.match_expressions) and all(
-        test.operator in FIELD_OPERATORS and _holds(test, {NAME_FIELD: name}) for test in term.match_fields
+    return all(_requirement_matches(test, labels) for test in term.match_expressions) and all(
+        test.operator in FIELD_OPERATORS and _requirement_matches(test, {NAME_FIELD: name})
+        for test in term.match_fields
     )
 
 
-def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+def _requirement_matches(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(test.key)
     match test.operator:
         case "In":
@@ -126,23 +127,23 @@ def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
             return False
 
 
-def refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
+def find_refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
     """Returns why a pod with these constraints must not be pinned to the node; empty if it may.
 
     Looks at the node's state and the pod's constraints, not at the pods on the node.
     """
-    why = first_closed_because(constraints, node)
+    why = first_closed_reason(constraints, node)
     return why if why or admits_node(constraints, node.name, node.labels) else MISMATCH
 
 
-def first_closed_because(constraints: NodeConstraints, node: NodeInfo) -> str:
+def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> str:
     """Returns the same without selector and affinity: why the node is closed to the pod."""
-    return next(closed_because(constraints, node), "")
+    return next(closed_reasons(constraints, node), "")
 
 
-def closed_because(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
+def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
     """Yields every reason that closes the node to the pod; all must go before the pod may be pinned there."""
-    yield from node.closed_because()
+    yield from node.closed_reasons()
     if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
     for taint in node.taints:

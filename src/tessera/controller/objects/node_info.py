@@ -55,7 +55,7 @@ class NodeInfo:
     object_fault: str = ""
     agent: AgentState = AgentState.UNKNOWN
 
-    def closed_because(self) -> Iterator[str]:
+    def closed_reasons(self) -> Iterator[str]:
         """Yields why no pod at all may be given slices of this node; nothing if one may."""
         if not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"

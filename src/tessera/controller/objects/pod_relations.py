@@ -191,7 +191,7 @@ def _spreads(pod: Pod) -> Iterable[TopologySpread]:
         selection = _selection(rule.label_selector, namespace)
         keys = [Requirement(key, "In", (labels[key],)) for key in rule.match_label_keys if key in labels]
         if keys:  # older API servers do not write them into the selector
-            selection = PodSelection(selection.namespaces, None, _ordered((*(selection.tests or ()), *keys)))
+            selection = PodSelection(selection.namespaces, None, _sort_tests((*(selection.tests or ()), *keys)))
         yield TopologySpread(
             selection,
             rule.topology_key,
@@ -204,8 +204,8 @@ def _spreads(pod: Pod) -> Iterable[TopologySpread]:
 
 def _tests(selector: LabelSelector | None) -> Tests:
     found = make_selector(selector)
-    return None if found is None else _ordered(found.requirements)
+    return None if found is None else _sort_tests(found.requirements)
 
 
-def _ordered(tests: Iterable[Requirement]) -> tuple[Requirement, ...]:
+def _sort_tests(tests: Iterable[Requirement]) -> tuple[Requirement, ...]:
     return tuple(sorted(set(tests), key=lambda test: (test.key, test.operator, test.values)))

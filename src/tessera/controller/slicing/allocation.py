@@ -109,7 +109,7 @@ class Allocation:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def asked_back(self) -> bool:
+    def deletion_requested(self) -> bool:
         """True if the record asks the agent to destroy the slices; the agent does so whatever comes next."""
         return self.result is not None and self.result[0] == "deleting"
 
@@ -139,19 +139,19 @@ def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
 def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
     """Returns the next step by the table above; ``pod`` is None once it is gone."""
     if pod is None or not is_wanted(allocation, pod):
-        return _next_of_release(allocation, lives=not will_never_run(pod))
+        return _next_release_step(allocation, lives=not will_never_run(pod))
     if not allocation.requested:
         return AllocationStep.REQUEST
     return AllocationStep.UNGATE if pod.gated else AllocationStep.SETTLED
 
 
-def _next_of_release(allocation: Allocation, *, lives: bool) -> AllocationStep:
+def _next_release_step(allocation: Allocation, *, lives: bool) -> AllocationStep:
     if not allocation.recorded:
         return AllocationStep.FORGET
     destroyed = allocation.destroyed or not allocation.slices
     recorded = allocation.requested or allocation.result is not None
     if lives and recorded and not destroyed:
-        return AllocationStep.WAIT if allocation.asked_back else AllocationStep.DELETING
+        return AllocationStep.WAIT if allocation.deletion_requested else AllocationStep.DELETING
     if allocation.requested or allocation.sent:
         return AllocationStep.DROP_REQUEST
     return AllocationStep.DROP_RESULT if destroyed else AllocationStep.WAIT
@@ -207,7 +207,7 @@ def _single_profile(pod: PodInfo | None) -> str:
         return ""
 
 
-def slices_held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
+def reported_slices(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
     """Returns the slices that a node's agent made for a pod whose allocation is gone."""
     return tuple(
         Slice(

@@ -19,7 +19,7 @@ from tessera.controller.slicing.allocation import (
     is_wanted,
     observe_record,
     recorded_uids,
-    slices_held_by,
+    reported_slices,
 )
 from tessera.controller.slicing.instructions import RecordEvent
 from tessera.controller.slicing.slicer_state import SlicerState
@@ -62,7 +62,7 @@ class AllocationLifecycle:
             } & self._cluster.pods.keys()
         self._state.dirty_nodes.add(node)
         for allocation in self._state.allocations.on(node):
-            self._review(allocation)
+            self._check_allocation(allocation)
             self._note_refusal(allocation.uid, self._cluster.pods.get(allocation.uid))
 
     def _fault(self, node: NodeName, item: Instaslice | None) -> str:
@@ -84,7 +84,7 @@ class AllocationLifecycle:
         for allocation in self._state.allocations.on(node):
             if item is not None:
                 observe_record(allocation, item)
-                if allocation.asked_back and not allocation.given_up:
+                if allocation.deletion_requested and not allocation.given_up:
                     self.give_up(allocation)  # an earlier process began this
             else:
                 allocation.sent = allocation.requested = False
@@ -103,15 +103,15 @@ class AllocationLifecycle:
             self.forget(allocation)
 
     def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
-        self._cluster.growth.room_may_have_grown(node)
+        self._cluster.capacity_changes.room_may_have_grown(node)
         held = [one for one in self._state.allocations.on(node) if not one.freed]
-        held.sort(key=self._standing)
+        held.sort(key=self._claim_rank)
         for allocation in self._state.inventory.rebuild(node, resources, held):
             pod = self._cluster.pods.get(allocation.uid)
             if pod is None or pod.gated:
                 self.give_up(allocation)
 
-    def _standing(self, allocation: Allocation) -> tuple[bool, bool, bool]:
+    def _claim_rank(self, allocation: Allocation) -> tuple[bool, bool, bool]:
         """Sorts records that claim the same slot: a running pod, then an existing slice, then a recorded one."""
         pod = self._cluster.pods.get(allocation.uid)
         exists = allocation.result is not None and allocation.result[1] == "created"
@@ -123,42 +123,42 @@ class AllocationLifecycle:
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
         if pod is not None:
-            self._choose(pod)
-            self._record_again(pod)
+            self._keep_one_allocation(pod)
+            self._adopt_reported_slices(pod)
             self._report_fault(pod)
         for allocation in self._state.allocations.of(uid):
             self._settle(allocation, gone=False)
             self._state.dirty_nodes.add(allocation.node)
-            self._review(allocation)
+            self._check_allocation(allocation)
         self._note_refusal(uid, pod)
         self._state.pods_to_report.add(uid)
-        self._cluster.growth.forget_refusal(uid)
-        self._queue(uid)
-        self._charge(uid)
+        self._cluster.capacity_changes.forget_refusal(uid)
+        self._update_waiting(uid)
+        self._count_usage(uid)
         if pod is not None and pod.finished and not self._state.allocations.of(uid):
             self._cluster.drop_pod(uid)
             self._cluster.changed_pods.discard(uid)
 
-    def _record_again(self, pod: PodInfo) -> None:
+    def _adopt_reported_slices(self, pod: PodInfo) -> None:
         """Records the slices that the node's agent reports for a pod that has no allocation."""
         resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
         if resources is None or self._state.allocations.of(pod.uid):
             return
-        slices = slices_held_by(resources, pod.uid)
+        slices = reported_slices(resources, pod.uid)
         if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
             return
         allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
-        if self._state.inventory.take_over(allocation):
-            self.enter(allocation)
+        if self._state.inventory.adopt_foreign(allocation):
+            self.add(allocation)
 
-    def enter(self, allocation: Allocation) -> None:
+    def add(self, allocation: Allocation) -> None:
         """Adds an allocation whose slots are taken."""
         self._state.allocations.add(allocation)
         self.stop_waiting(allocation.uid)
         self._state.last_event.pop(allocation.uid, None)
         self._state.withdrawn.pop(allocation.uid, None)
         self._state.pods_to_report.add(allocation.uid)
-        self._charge(allocation.uid)
+        self._count_usage(allocation.uid)
         self._state.dirty_nodes.add(allocation.node)
 
     def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
@@ -185,16 +185,16 @@ class AllocationLifecycle:
             self._state.last_event[pod.uid] = pod.fault
             self.record_event(pod, "SliceRefused", pod.fault, warning=True)
 
-    def _choose(self, pod: PodInfo) -> None:
+    def _keep_one_allocation(self, pod: PodInfo) -> None:
         """Keeps one of several allocations to a pod: the one on its node, else the most advanced one."""
         live = [one for one in self._state.allocations.of(pod.uid) if not one.given_up]
-        home = self._cluster.home_of(pod)
+        home = self._cluster.required_node(pod)
         live.sort(key=lambda one: (one.node != home, one.result is None, not one.requested))
         for index, allocation in enumerate(live):
             if index or (home is not None and allocation.node != home):
                 self.give_up(allocation)
 
-    def _review(self, allocation: Allocation) -> None:
+    def _check_allocation(self, allocation: Allocation) -> None:
         """Gives an allocation up if its gated pod could not run on the node any more."""
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
@@ -213,28 +213,28 @@ class AllocationLifecycle:
         allocation.given_up = True
         self._state.dirty_nodes.add(allocation.node)
         self._settle(allocation, gone=False)
-        self._queue(allocation.uid)
-        self._charge(allocation.uid)
+        self._update_waiting(allocation.uid)
+        self._count_usage(allocation.uid)
 
     def free(self, allocation: Allocation) -> None:
         """Makes the slots free for other pods."""
         if not allocation.freed:
             allocation.freed = True
             self._state.inventory.release(allocation)
-            self._cluster.growth.room_may_have_grown(allocation.node)
+            self._cluster.capacity_changes.room_may_have_grown(allocation.node)
 
     def forget(self, allocation: Allocation) -> None:
         """Removes an allocation of which nothing is recorded any more."""
         self._state.allocations.remove(allocation)
         self._cluster.changed_pods.add(allocation.uid)
         if allocation.uid in self._state.waiting:
-            self._cluster.growth.room_may_have_grown(
+            self._cluster.capacity_changes.room_may_have_grown(
                 allocation.node
             )  # the node that has taken its slices back is open to the pod again
 
     # Waiting pods
 
-    def _queue(self, uid: PodUid) -> None:
+    def _update_waiting(self, uid: PodUid) -> None:
         pod = self._cluster.pods.get(uid)
         if pod is None or not self._waits(pod):
             self.stop_waiting(uid)
@@ -248,8 +248,8 @@ class AllocationLifecycle:
         """Removes a pod from the waiting pods."""
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
-        self._cluster.neighbours.unwatch(uid)
-        self._cluster.growth.forget_refusal(uid)
+        self._cluster.placed_pods.unwatch(uid)
+        self._cluster.capacity_changes.forget_refusal(uid)
 
     def _waits(self, pod: PodInfo) -> bool:
         if self._state.allocations.current_of(pod.uid) is not None or pod.uid in self._state.denied:
@@ -259,14 +259,14 @@ class AllocationLifecycle:
         if pod.ready_to_place:
             return True
         ours = bool(pod.profiles) and not pod.finished and not pod.terminating
-        home = self._cluster.home_of(pod)
+        home = self._cluster.required_node(pod)
         return ours and home is not None and home in self._state.cards
 
     def _is_withdrawn(self, pod: PodInfo) -> bool:
         """True if the slices of a pod were taken back and the scheduler has still not bound it."""
         return not pod.gated and not pod.node and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
 
-    def _charge(self, uid: PodUid) -> None:
+    def _count_usage(self, uid: PodUid) -> None:
         """Counts the amounts that a pod holds: on the node that it is bound to, else on the promised one."""
         pod = self._cluster.pods.get(uid)
         home: NodeName | None = None
@@ -276,16 +276,16 @@ class AllocationLifecycle:
         self._index_pod(uid, pod, home)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
         if left is not None and left in self._state.cards:
-            self._cluster.growth.room_may_have_grown(left)
+            self._cluster.capacity_changes.room_may_have_grown(left)
 
     def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:
         """Updates the index of pods on nodes with the node where a pod runs or has a promised place."""
-        before = self._cluster.neighbours.changes
+        before = self._cluster.placed_pods.changes
         if pod is None:
-            self._cluster.neighbours.drop(uid)
+            self._cluster.placed_pods.drop(uid)
         else:
-            self._cluster.neighbours.put(pod, home)
-        self._cluster.neighbours_changed |= self._cluster.neighbours.changes != before
+            self._cluster.placed_pods.put(pod, home)
+        self._cluster.dependencies_changed |= self._cluster.placed_pods.changes != before
 
     def record_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event on a pod."""

@@ -13,7 +13,7 @@ from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_rfc3339
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.resources import Filter
-from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_because
+from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import AllocationTable
@@ -55,18 +55,18 @@ class PlacementContext:
         nodes: the nodes.
         index: an index of the same nodes, for constraints.
         filters: the other rules, made for this batch.
-        ledger: existing allocations; a node that still takes back a pod's slices is no place for that pod.
-        home_of: returns the node that an ungated pod must run on.
-        grown_since: by refused pod, the nodes where room may have grown since; None or no entry if it was not refused.
+        allocations: existing allocations; a node that still takes back a pod's slices is no place for that pod.
+        required_node: returns the node that an ungated pod must run on; None for any other pod.
+        changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
     """
 
     fleet: Fleet
     nodes: Mapping[NodeName, NodeInfo]
     index: NodeIndex
     filters: Sequence[Filter]
-    ledger: AllocationTable
-    home_of: Callable[[PodInfo], NodeName | None]
-    grown_since: Mapping[PodUid, frozenset[NodeName] | None]
+    allocations: AllocationTable
+    required_node: Callable[[PodInfo], NodeName | None]
+    changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
 
 
 def rank(pod: PodInfo) -> tuple[int, str, str]:
@@ -99,8 +99,8 @@ def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -
     """
     ordered = sorted(pods, key=rank)
     rules = _BatchFilters(ordered, within, work.part(_JUDGING_SHARE))
-    judged = ordered[: rules.judged]
-    asked, alike = _drop_hopeless(judged, rules, within.fleet)
+    judged = ordered[: rules.checked]
+    asked, alike = _skip_surplus(judged, rules, within.fleet)
     demands = [rules.demand(pod) for pod in asked]
     decided = plan(
         within.fleet,
@@ -126,7 +126,7 @@ def _refused(decided: Plan, pod: PodInfo) -> bool:
     return pod.key not in decided.assignments and pod.key not in decided.postponed
 
 
-def _drop_hopeless(
+def _skip_surplus(
     ordered: Sequence[PodInfo], rules: "_BatchFilters", fleet: Fleet
 ) -> tuple[list[PodInfo], dict[str, Sequence[PodInfo]]]:
     """Leaves out pods that cannot be placed because too many equal pods come before them.
@@ -145,7 +145,7 @@ def _drop_hopeless(
     alike: dict[str, Sequence[PodInfo]] = {}
     for pod in ordered:
         if pod.profiles not in most:
-            most[pod.profiles] = free // _slots(fleet, pod.profiles) + 1
+            most[pod.profiles] = free // _count_slots(fleet, pod.profiles) + 1
         before = kinds.setdefault(rules.kinds[pod.uid], [])
         if len(before) < most[pod.profiles]:
             before.append(pod)
@@ -155,7 +155,7 @@ def _drop_hopeless(
     return asked, alike
 
 
-def _slots(fleet: Fleet, profiles: Sequence[str]) -> int:
+def _count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
     """Returns the fewest memory slots that these slices take together on any cards of the fleet; 1 each if unknown."""
     sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
     return sum(min(found, default=1) for found in sizes)
@@ -193,19 +193,19 @@ class _BatchFilters:
         self._nodes = within.nodes
         self._index = within.index
         self._filters = within.filters
-        self._lasting = [rule for rule in within.filters if not rule.freed_with_cards]
-        self._ledger = within.ledger
-        self._grown_since = within.grown_since
-        self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
+        self._lasting_filters = [rule for rule in within.filters if not rule.freed_with_cards]
+        self._allocations = within.allocations
+        self._changed_nodes = within.changed_nodes
+        self._required_nodes = {pod.uid: within.required_node(pod) for pod in ordered}
         self._closed: dict[tuple[int, str], NodeRefusal] = {}
         self.kinds: dict[PodUid, Hashable] = {}
         self._shared: dict[NodeConstraints, int] = {}
         self._kinds: dict[PodUid, int] = {}
         self._open: list[int] = []
-        self._pods = {pod.key: pod for pod in self._judge(ordered, work)}
-        self.judged = len(self._pods)
+        self._pods = {pod.key: pod for pod in self._check_constraints(ordered, work)}
+        self.checked = len(self._pods)
 
-    def _judge(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
+    def _check_constraints(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
         for pod in ordered:
             if self._kinds and work.spent:
                 return
@@ -219,7 +219,7 @@ class _BatchFilters:
 
     def demand(self, pod: PodInfo) -> Demand:
         """Returns the pod as placement sees it."""
-        home, grown = self._homes[pod.uid], self._grown_since.get(pod.uid)
+        home, grown = self._required_nodes[pod.uid], self._changed_nodes.get(pod.uid)
         nodes: frozenset[str] | None = grown
         if home is not None:
             nodes = frozenset((home,))
@@ -229,29 +229,29 @@ class _BatchFilters:
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Answers placement: returns the refusal of a node; None if the node takes the pod."""
-        return self._judged_by(self._filters, demand, node)
+        return self._refusal(self._filters, demand, node)
 
     def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Answers the same for a node without room, as if its cards had room."""
-        return self._judged_by(self._lasting, demand, node)
+        return self._refusal(self._lasting_filters, demand, node)
 
-    def _judged_by(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
+    def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
-        if self._ledger.get(name, pod.uid) is not None:
+        if self._allocations.get(name, pod.uid) is not None:
             return RELEASING
-        home = self._homes[pod.uid]
+        home = self._required_nodes[pod.uid]
         if home is not None:
-            return None if home == node else _NOT_HOME
+            return None if home == node else _OTHER_NODE
         if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
-            return self._closure(pod, name)
+            return self._closed_refusal(pod, name)
         why = next((why for rule in filters if (why := rule.refusal(pod, name))), "")
         return NodeRefusal(why) if why else None
 
     def _kind(self, pod: PodInfo) -> Hashable:
-        special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
+        special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
         judged = tuple(rule.kind(pod) for rule in self._filters)
-        return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
+        return (pod.profiles, self._kinds[pod.uid], judged, special, self._changed_nodes.get(pod.uid))
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Notes that the batch places the pod on the node."""
@@ -263,14 +263,14 @@ class _BatchFilters:
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))
 
-    def _closure(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
+    def _closed_refusal(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
         key = (self._kinds[pod.uid], node)
         if key not in self._closed:
             facts = self._nodes.get(node)
-            why = "node(s) were gone" if facts is None else first_closed_because(pod.constraints, facts) or MISMATCH
+            why = "node(s) were gone" if facts is None else first_closed_reason(pod.constraints, facts) or MISMATCH
             self._closed[key] = NodeRefusal(why)
         return self._closed[key]
 
 
-_NOT_HOME = NodeRefusal("node(s) are not the one that the pod is pinned to")
+_OTHER_NODE = NodeRefusal("node(s) are not the one that the pod is pinned to")
 RELEASING = NodeRefusal("node(s) still take back the pod's former slices")

@@ -15,49 +15,49 @@ from tessera.controller.slicing.instructions import Ungate, Write
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodObserved:
     """A pod as it is now; ignored if a newer state was seen."""
 
     pod: PodInfo
 
 
 @dataclass(frozen=True, slots=True)
-class PodGone:
+class PodDeleted:
     """A pod does not exist any more."""
 
     uid: PodUid
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeObserved:
     """A node as it is now."""
 
     node: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeDeleted:
     """A node does not exist any more; its Instaslice object must be deleted."""
 
     name: NodeName
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectSeen:
+class InstasliceObserved:
     """A node's Instaslice object as it is now; ignored if a newer state was seen."""
 
     item: Instaslice
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectGone:
+class InstasliceDeleted:
     """A node's Instaslice object does not exist any more."""
 
     node: NodeName
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectUnreadable:
+class InstasliceUnreadable:
     """A node's Instaslice object cannot be decoded, as ``error`` says; None once it can be again."""
 
     node: NodeName
@@ -65,17 +65,17 @@ class ObjectUnreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsRewound:
+class PodVersionsReset:
     """Versions of pods went back: the next observation of each pod counts at any version."""
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectsRewound:
+class InstasliceVersionsReset:
     """The same for Instaslice objects."""
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceSeen:
+class NamespaceObserved:
     """Labels of a namespace, which rules about pods may test; None if the namespace is gone."""
 
     name: str
@@ -83,7 +83,7 @@ class NamespaceSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageSeen:
+class StorageObserved:
     """A claim, volume, class or CSI node as it is now, or its last state before its deletion."""
 
     item: StorageObject
@@ -181,17 +181,17 @@ class WritesDue:
 
 
 SlicerEvent = (
-    PodSeen
-    | PodGone
-    | NodeSeen
-    | NodeGone
-    | ObjectSeen
-    | ObjectGone
-    | ObjectUnreadable
-    | PodsRewound
-    | ObjectsRewound
-    | NamespaceSeen
-    | StorageSeen
+    PodObserved
+    | PodDeleted
+    | NodeObserved
+    | NodeDeleted
+    | InstasliceObserved
+    | InstasliceDeleted
+    | InstasliceUnreadable
+    | PodVersionsReset
+    | InstasliceVersionsReset
+    | NamespaceObserved
+    | StorageObserved
     | StorageListed
     | WriteDone
     | WriteRefused

@@ -25,7 +25,7 @@ class CardGeometries:
     """Geometries of cards; one shared value per table."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, _Table], Geometry] = {}
+        self._shared: dict[tuple[str, _Table], Geometry] = {}
 
     def of(self, resources: NodeResources) -> dict[str, Geometry]:
         """Returns each card's geometry by GPU UUID.
@@ -49,15 +49,15 @@ class CardGeometries:
             for name, row in rows.items()
             if row.placements
         )
-        known = self._known.get((family, table))
+        known = self._shared.get((family, table))
         if known is not None:
             return known
         geometry = Geometry.from_placements(
             family, {name: places for name, _, places in table}, {name: number for name, number, _ in table}
         )
-        if len(self._known) >= CARD_MODELS:
-            self._known.clear()
-        self._known[family, table] = geometry
+        if len(self._shared) >= CARD_MODELS:
+            self._shared.clear()
+        self._shared[family, table] = geometry
         return geometry
 
 
@@ -117,7 +117,7 @@ class FleetInventory:
             return False
         return True
 
-    def take_over(self, allocation: Allocation) -> bool:
+    def adopt_foreign(self, allocation: Allocation) -> bool:
         """Takes an allocation's slots over from foreign slices.
 
         Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
@@ -162,12 +162,12 @@ class FleetInventory:
     def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
         """Takes the free slots of a foreign slice one by one, since an allocation may cover a part of it."""
         whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
-        if self._try(whole):
+        if self._try_occupy(whole):
             return
         for slot in range(item.start, item.start + item.size):
-            self._try(CardPlacement(node, item.gpu_uuid, "", slot, 1))
+            self._try_occupy(CardPlacement(node, item.gpu_uuid, "", slot, 1))
 
-    def _try(self, placement: CardPlacement) -> bool:
+    def _try_occupy(self, placement: CardPlacement) -> bool:
         try:
             self.fleet.occupy(placement, FOREIGN)
         except (UnknownCard, PlaceOccupied, ValueError):

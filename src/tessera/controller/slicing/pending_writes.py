@@ -92,7 +92,13 @@ class PendingWrites:
         """Returns the instructions to carry out now. Each write is in flight from here on."""
         evictions = [each for each in self._state.evictions.values() if each.key not in self._state.busy]
         orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._cluster.orphaned_objects]
-        found: list[Instruction] = [*self._openings(), *self._state.events, *orphans, *evictions, *self._pod_reports()]
+        found: list[Instruction] = [
+            *self._fixed_layout_ungatings(),
+            *self._state.events,
+            *orphans,
+            *evictions,
+            *self._pod_reports(),
+        ]
         self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
         due, self._state.dirty_nodes = self._state.dirty_nodes, set()
         for node in sorted(due):
@@ -103,7 +109,7 @@ class PendingWrites:
         return found
 
     def _writes(self, node: NodeName) -> Iterable[Write]:
-        report = self._report(node)
+        report = self._node_report(node)
         if node not in self._cluster.objects or node in self._state.faults:
             return report
         due = PendingNodeWrites(node=node)
@@ -121,10 +127,10 @@ class PendingWrites:
         for write in writes:
             if isinstance(write, PatchRequests):
                 for uid in write.put:
-                    self._sent(node, uid)
+                    self._mark_sent(node, uid)
         return [*report, *writes]
 
-    def _report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
+    def _node_report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
         """Returns the write of a node's condition about its Instaslice object, if it differs from the state."""
         facts = self._cluster.nodes.get(node)
         if facts is None:
@@ -156,9 +162,9 @@ class PendingWrites:
                 reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceReclaimed"
                 yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
-    def _openings(self) -> Sequence[Ungate]:
+    def _fixed_layout_ungatings(self) -> Sequence[Ungate]:
         """Returns the ungatings of pods that the scheduler places. A pod with a write in flight is left for later."""
-        opened, self._state.pods_to_open = self._state.pods_to_open, set()
+        opened, self._state.pods_to_ungate = self._state.pods_to_ungate, set()
         found = []
         for uid in sorted(opened):
             pod = self._cluster.pods.get(uid)
@@ -167,7 +173,7 @@ class PendingWrites:
                 found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
         return found
 
-    def _sent(self, node: NodeName, uid: PodUid) -> None:
+    def _mark_sent(self, node: NodeName, uid: PodUid) -> None:
         allocation = self._state.allocations.get(node, uid)
         if allocation is not None:
             allocation.sent = True

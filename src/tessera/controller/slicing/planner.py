@@ -13,7 +13,7 @@ from tessera.controller.filters.avoidance import AvoidedNodes
 from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
 from tessera.controller.filters.resources import Filter, FreeAmounts, FreeDevices, OfferedDevices, shortages
 from tessera.controller.filters.volumes import VolumeFilter
-from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_because
+from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
@@ -43,7 +43,7 @@ class Planner:
                 add_amounts(left, pod.amounts, sign=-1)
         return left
 
-    def placed(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
+    def plan_alone(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
         """Plans these pods as if no other pod waited. Changes nothing."""
         work = StepBudget(sys.maxsize)
         with self.filters(work) as filters:
@@ -58,12 +58,12 @@ class Planner:
         ]
         with self.filters(StepBudget(sys.maxsize)) as filters:
             return {
-                node.name: objections(
+                node.name: list_objections(
                     pod,
                     node,
                     filters=filters,
                     used=self._state.usage.used.get(node.name, {}),
-                    ledger=self._state.allocations,
+                    allocations=self._state.allocations,
                 )
                 for node in nodes
             }
@@ -101,43 +101,43 @@ class Planner:
             nodes=self._cluster.nodes,
             index=self._cluster.index,
             filters=filters,
-            ledger=self._state.allocations,
-            home_of=self._cluster.home_of,
-            grown_since=since,
+            allocations=self._state.allocations,
+            required_node=self._cluster.required_node,
+            changed_nodes=since,
         )
 
     @contextmanager
     def filters(self, work: StepBudget) -> Iterator[Sequence[Filter]]:
         """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters."""
-        neighbours = PodAffinityFilter(self._cluster.neighbours, self._cluster.index, work)
+        affinity = PodAffinityFilter(self._cluster.placed_pods, self._cluster.index, work)
         volumes = (
-            (VolumeFilter(self._cluster.storage, self._cluster.neighbours, self._cluster.index),)
+            (VolumeFilter(self._cluster.storage, self._cluster.placed_pods, self._cluster.index),)
             if self._cluster.storage_listed
             else ()
         )
         try:
             yield (
                 AvoidedNodes(self._state.avoidance),
-                HostPorts(self._cluster.neighbours, work),
+                HostPorts(self._cluster.placed_pods, work),
                 FreeAmounts(self._cluster.nodes, self._state.usage.used),
                 OfferedDevices(self._cluster.nodes, self._state.usage.used, self._used_without_slices),
                 FreeDevices(self._cluster.nodes, self._state.usage.used),
                 *volumes,
-                neighbours,
+                affinity,
             )
         finally:
-            neighbours.end()
+            affinity.end()
 
 
 def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
     """True if other pods or volumes restrict the pod's nodes; its batch was planned with these filters."""
     if pod.relations != NO_RELATIONS or pod.ports or pod.claims:
         return True
-    return any(isinstance(rule, PodAffinityFilter) and rule.opposed(pod) for rule in filters)
+    return any(isinstance(rule, PodAffinityFilter) and rule.is_opposed(pod) for rule in filters)
 
 
-def objections(
-    pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, ledger: AllocationTable
+def list_objections(
+    pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
 ) -> tuple[str, ...]:
     """Yields the rules by which a node refuses a pod, in the words of the scheduler's events.
 
@@ -146,18 +146,18 @@ def objections(
         node: the node.
         filters: the rules about pods on nodes.
         used: the amounts held on the node besides slices.
-        ledger: existing allocations.
+        allocations: existing allocations.
     """
-    return tuple(dict.fromkeys(_objections(pod, node, filters, used, ledger)))
+    return tuple(dict.fromkeys(_objections(pod, node, filters, used, allocations)))
 
 
 def _objections(
-    pod: PodInfo, node: NodeInfo, filters: Sequence[Filter], used: Amounts, ledger: AllocationTable
+    pod: PodInfo, node: NodeInfo, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
 ) -> Iterator[str]:
-    yield from closed_because(pod.constraints, node)
+    yield from closed_reasons(pod.constraints, node)
     if not admits_node(pod.constraints, node.name, node.labels):
         yield MISMATCH
     yield from shortages(pod.amounts, used, node)  # a filter of amounts names only the first shortage
     yield from filter(None, (rule.refusal(pod, node.name) for rule in filters if not rule.freed_with_cards))
-    if ledger.get(node.name, pod.uid) is not None:
+    if allocations.get(node.name, pod.uid) is not None:
         yield RELEASING.rule

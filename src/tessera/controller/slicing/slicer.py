@@ -22,21 +22,21 @@ from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_b
 from tessera.controller.slicing.events import (
     DecisionDue,
     DenialExpired,
-    NamespaceSeen,
-    NodeGone,
-    NodeSeen,
-    ObjectGone,
-    ObjectSeen,
-    ObjectsRewound,
-    ObjectUnreadable,
-    PodGone,
-    PodSeen,
-    PodsRewound,
+    InstasliceDeleted,
+    InstasliceObserved,
+    InstasliceUnreadable,
+    InstasliceVersionsReset,
+    NamespaceObserved,
+    NodeDeleted,
+    NodeObserved,
+    PodDeleted,
+    PodObserved,
+    PodVersionsReset,
     RefusalTimedOut,
     RetryDue,
     SlicerEvent,
     StorageListed,
-    StorageSeen,
+    StorageObserved,
     TimePassed,
     UngateDenied,
     WriteDone,
@@ -85,7 +85,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._pending = PendingWrites(self._state, self._lifecycle)
         self.planner = Planner(self._state)
         self.decisions = 0
-        self.work = 0
+        self.steps = 0
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event.
@@ -104,44 +104,44 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _observe(self, event: SlicerEvent) -> None:
         match event:
-            case PodSeen(pod):
+            case PodObserved(pod):
                 self._cluster.put_pod(pod)
-            case ObjectSeen(item):
+            case InstasliceObserved(item):
                 self._cluster.put_object(item)
-            case NodeSeen(node):
+            case NodeObserved(node):
                 self._cluster.put_node(node)
             case WriteDone(write):
-                self._done(write)
-            case PodGone(uid):
+                self._finish_write(write)
+            case PodDeleted(uid):
                 self._cluster.drop_pod(uid)
-            case ObjectGone(name):
+            case InstasliceDeleted(name):
                 self._cluster.drop_object(name)
-            case NodeGone(name):
+            case NodeDeleted(name):
                 self._cluster.drop_node(name)
-            case StorageSeen(item, deleted):
+            case StorageObserved(item, deleted):
                 self._cluster.put_storage(item, deleted=deleted)
-            case NamespaceSeen(name, labels):
+            case NamespaceObserved(name, labels):
                 self._cluster.put_namespace(name, labels)
             case TimePassed(now):
                 self._end_avoidance(now)
             case WriteRefused(write):
-                self._refused(write)
+                self._note_refused_write(write)
             case WriteOutcomeUnknown():
                 pass  # the record that the watch shows decides; the key stays busy until the retry
             case RetryDue(write):
-                self._retry(write)
+                self._retry_write(write)
             case UngateDenied(write, why):
-                self._deny(write, why)
+                self._note_denial(write, why)
             case DenialExpired(uid):
-                self._reconsider(uid)
+                self._end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
                 self._withdraw(uid, avoid_until)
-            case ObjectUnreadable(name, error):
+            case InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
-            case PodsRewound():
-                self._cluster.rewind_pods()
-            case ObjectsRewound():
-                self._cluster.rewind_objects()
+            case PodVersionsReset():
+                self._cluster.reset_pod_versions()
+            case InstasliceVersionsReset():
+                self._cluster.reset_instaslice_versions()
             case StorageListed():
                 self._cluster.note_storage_listed()
 
@@ -151,7 +151,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     # Outcomes of writes
 
-    def _done(self, write: Write) -> None:
+    def _finish_write(self, write: Write) -> None:
         if isinstance(write, ReportNodeCondition):
             self._state.reported_objects[write.node] = write.text
         elif isinstance(write, PatchRequests):
@@ -160,20 +160,20 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 if allocation is not None:
                     allocation.sent = False
         self._state.busy.discard(write.key)
-        self._touch(write)
+        self._mark_affected(write)
 
-    def _refused(self, write: Write) -> None:
+    def _note_refused_write(self, write: Write) -> None:
         if isinstance(write, PatchRequests):
             for uid in write.put:
                 allocation = self._state.allocations.get(write.node, uid)
                 if allocation is not None:
                     allocation.sent = False
 
-    def _retry(self, write: Write) -> None:
+    def _retry_write(self, write: Write) -> None:
         self._state.busy.discard(write.key)
-        self._touch(write)
+        self._mark_affected(write)
 
-    def _deny(self, write: Ungate, why: str) -> None:
+    def _note_denial(self, write: Ungate, why: str) -> None:
         self._state.busy.discard(write.key)
         pod = self._cluster.pods.get(write.uid)
         if pod is None:
@@ -184,7 +184,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if allocation is not None:
             self._lifecycle.give_up(allocation)
 
-    def _reconsider(self, uid: PodUid) -> None:
+    def _end_denial(self, uid: PodUid) -> None:
         if self._state.denied.pop(uid, None) is not None:
             self._cluster.changed_pods.add(uid)
 
@@ -210,9 +210,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _end_avoidance(self, now: float) -> None:
         for node in self._state.avoidance.expire(now):
-            self._cluster.growth.room_may_have_grown(node)
+            self._cluster.capacity_changes.room_may_have_grown(node)
 
-    def _touch(self, write: Write) -> None:
+    def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict):
             return
         if isinstance(write, ReportPodCondition):
@@ -233,10 +233,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if (
             self._cluster.changed_nodes
             or self._cluster.changed_pods
-            or (self._cluster.neighbours_changed and self._state.dependent)
+            or (self._cluster.dependencies_changed and self._state.dependent)
         ):
             return True
-        return self._cluster.growth.concerns_any_of(self._state.waiting)
+        return self._cluster.capacity_changes.concerns_any_of(self._state.waiting)
 
     def decide(self) -> None:
         """Absorbs the observations, then plans waiting pods, as many as one step may cost.
@@ -246,7 +246,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.handle(DecisionDue())
 
     def _decide(self) -> None:
-        self._sweep()
+        self._find_orphans()
         nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
         if nodes:
             self._state.serving_nodes.clear()
@@ -255,20 +255,20 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         pods, self._cluster.changed_pods = self._cluster.changed_pods, set()
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
-        self._follow_neighbours()
-        candidates = [self._cluster.pods[uid] for uid in self._cluster.growth.candidates(self._state.waiting)]
+        self._replan_dependent_pods()
+        candidates = [self._cluster.pods[uid] for uid in self._cluster.capacity_changes.candidates(self._state.waiting)]
         if candidates:
             self._plan(first_batch(candidates))
 
-    def _sweep(self) -> None:
+    def _find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""
-        if not self._state.swept:
-            self._state.swept = True
+        if not self._state.orphans_found:
+            self._state.orphans_found = True
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
                 self._cluster.note_orphan(node)
 
     def _plan(self, pods: Sequence[PodInfo]) -> None:
-        since = {pod.uid: self._cluster.growth.nodes_changed_since_refusal(pod.uid) for pod in pods}
+        since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
         work = StepBudget(DECISION_STEPS)
         with self.planner.filters(work) as filters:
             found = place(pods, self.planner.context(since, filters), work)
@@ -277,44 +277,44 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 for one in found
                 if isinstance(one, Unplaced) and depends_on_pods_or_volumes(one.pod, filters)
             }
-        self.work += DECISION_STEPS - work.left
+        self.steps += DECISION_STEPS - work.left
         for one in found:
             if isinstance(one, Placed):
-                self._promise(one)
+                self._allocate(one)
             else:
-                self._refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
+                self._record_refusal(one.pod, one.reason, dependent=one.pod.uid in dependent)
 
-    def _follow_neighbours(self) -> None:
+    def _replan_dependent_pods(self) -> None:
         """After a change of pods or volumes, plans dependent pods anew on all nodes."""
-        if self._cluster.neighbours_changed:
-            self._cluster.neighbours_changed = False
+        if self._cluster.dependencies_changed:
+            self._cluster.dependencies_changed = False
             for uid in self._state.dependent:
-                self._cluster.growth.forget_refusal(uid)
+                self._cluster.capacity_changes.forget_refusal(uid)
 
-    def _promise(self, placed: Placed) -> None:
+    def _allocate(self, placed: Placed) -> None:
         pod = placed.pod
         allocation = Allocation(placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts)
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
-        self._lifecycle.enter(allocation)
+        self._lifecycle.add(allocation)
         self.decisions += 1
 
-    def _refuse(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
-        self._cluster.growth.note_refusal(pod.uid)
+    def _record_refusal(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
+        self._cluster.capacity_changes.note_refusal(pod.uid)
         if pod.gated and self.planner.only_fixed_layouts_serve(pod):
             self._lifecycle.stop_waiting(pod.uid)
-            self._state.pods_to_open.add(pod.uid)
+            self._state.pods_to_ungate.add(pod.uid)
             return
         if dependent:
             self._state.dependent.add(pod.uid)
-            self._cluster.neighbours.watch(pod.uid, pod.relations)
+            self._cluster.placed_pods.watch(pod.uid, pod.relations)
         if reason is None:
             return
         self._state.waiting[pod.uid] = reason
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
             return
         self._state.last_event[pod.uid] = type(reason).__name__
-        if self._cluster.home_of(pod) is None:
+        if self._cluster.required_node(pod) is None:
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
@@ -324,11 +324,11 @@ def slicer_from_objects(pods: Iterable[Pod], nodes: Iterable[Node], instaslices:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once."""
     slicer = Slicer()
     for node in nodes:
-        slicer.handle(NodeSeen(read_node(node)))
+        slicer.handle(NodeObserved(read_node(node)))
     for pod in pods:
-        slicer.handle(PodSeen(read_pod(pod)))
+        slicer.handle(PodObserved(read_pod(pod)))
     for item in instaslices:
-        slicer.handle(ObjectSeen(item))
+        slicer.handle(InstasliceObserved(item))
     slicer.decide()
     while slicer.has_work:
         slicer.decide()

@@ -25,6 +25,7 @@ class AllocationTable:
     """
 
     def __init__(self) -> None:
+        #: The same allocations by both keys. No inner dict is empty.
         self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
         self._by_pod: dict[PodUid, dict[NodeName, Allocation]] = {}
 
@@ -125,7 +126,7 @@ class SlicerState:
         #: Pods whose condition may need a write; emptied when the writes are popped.
         self.pods_to_report: set[PodUid] = set()
         #: Pods to ungate for the scheduler, since only nodes with a fixed layout serve them; emptied likewise.
-        self.pods_to_open: set[PodUid] = set()
+        self.pods_to_ungate: set[PodUid] = set()
         #: Pods to evict; emptied likewise.
         self.evictions: dict[PodUid, Evict] = {}
         #: Events to record; emptied likewise.
@@ -139,4 +140,4 @@ class SlicerState:
         #: Emptied when a node changes.
         self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
         #: True once the first decision has looked for objects without a node; this happens once.
-        self.swept = False
+        self.orphans_found = False
