@@ -26,7 +26,9 @@ demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards
 
 check: lint types layers fast  ## the inner loop: under a minute
 
-test: lint types layers unit  ## everything that must hold before a commit
+# The types are checked while tests wait for processes.
+test: lint layers  ## everything that must hold before a commit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types unit
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -1,9 +1,12 @@
 """Rules for all tests: how often properties are searched, when garbage is collected, and the order of the tests."""
 
 import gc
+import os
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,16 +20,13 @@ settings.register_profile(
 settings.register_profile("searching", print_blob=True, deadline=None, suppress_health_check=PATIENT)
 settings.load_profile("searching" if SEARCHING else "repeatable")
 
-#: The longest files, and folders with long ones. They start first, so that no worker is left alone with one at the end.
-LONG = (
-    "tests/e2e/test_drivers_page",
-    "tests/e2e/test_sharing_page",
-    "tests/cluster/test_kills",
-    "tests/e2e/",
-    "tests/cluster/",
-    "tests/lab/",
-    "tests/cli/",
-)
+# An HTTP client reads the system's certificates at its import, in each of some hundred processes; no test needs them.
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
+#: Tests that mostly wait for processes of their own, and tests that compute; long files first. They start by turns, so
+#: that a core computes while another worker waits, and no worker has a long file at the end.
+WAITING = ("tests/e2e/test_drivers_page", "tests/e2e/test_sharing_page", "tests/e2e/")
+COMPUTING = ("tests/cluster/test_kills", "tests/cluster/", "tests/lab/", "tests/cli/", "tests/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         files[item.nodeid.partition("::")[0]].append(item)
-    names = sorted(files, key=_rank)
+    waiting = sorted((name for name in files if name.startswith(WAITING)), key=partial(_rank, WAITING))
+    computing = sorted(files.keys() - set(waiting), key=partial(_rank, COMPUTING))
+    names = [name for pair in zip_longest(waiting, computing) for name in pair if name]
     seed = config.getoption("shuffle")
     if seed is not None:
         rng = random.Random(seed)
@@ -63,5 +65,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for name in names for item in files[name]]
 
 
-def _rank(file: str) -> int:
-    return next((rank for rank, start in enumerate(LONG) if file.startswith(start)), len(LONG))
+def _rank(starts: Sequence[str], file: str) -> tuple[int, str]:
+    return next(rank for rank, start in enumerate(starts) if file.startswith(start)), file
