@@ -149,9 +149,9 @@ def test_a_closed_offer_lists_nothing_and_gives_nothing_whatever_its_plugin_says
         await asyncio.sleep(60.0)
         assert node.capacity == 0
         served = node.advertising._served[0]
-        with pytest.raises(PluginError, match="no device is given out while the node's driver is replaced"):
+        with pytest.raises(PluginError, match="no device is allocated while the node's driver is replaced"):
             await served.allocate([["0"]])
-        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: no device is given out"):
+        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: no device is allocated"):
             await served.pre_start_container(["0"])
         await node.end()
         assert node.plugin.closed

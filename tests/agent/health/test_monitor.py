@@ -132,7 +132,7 @@ def test_a_lost_card_is_out_until_the_node_is_booted(node: Node) -> None:
         status, reason, message = agent.watch.condition()
         assert (status, reason) == ("False", "CardUnhealthy")
         assert message.startswith(f"GPU 0 ({node.one}): ")
-        assert "not given out until the node is rebooted" in message
+        assert "not allocated until the node is rebooted" in message
         await asyncio.sleep(1000)
         assert agent.watch.is_unhealthy(node.one)
         assert not agent.watch.is_unhealthy(node.other)
@@ -357,7 +357,7 @@ def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
             node.xid(94, gi)
             await asyncio.sleep(0.1)
         where = f"GPU 0 ({node.one}) GPU instance {gi}"
-        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until its probes succeed for a while")]
+        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not allocated until its probes succeed for a while")]
         assert agent.watch.condition().message == node.told[0][1]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
         assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE

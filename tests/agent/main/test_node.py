@@ -160,7 +160,7 @@ def test_a_container_whose_pod_ends_while_it_waits_for_its_slice_is_not_started(
         start = asyncio.create_task(scene.start("web", "main", tries=1))
         await scene.clock.sleep(2.0)
         await scene.finish("web", phase="Failed")
-        with pytest.raises(PluginError, match="has ended; its slices are given back"):
+        with pytest.raises(PluginError, match="has ended; its slices are released"):
             await start
         assert scene.cdi_files() == []
 

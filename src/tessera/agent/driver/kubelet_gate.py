@@ -139,7 +139,7 @@ class _GatedPlugin:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise PluginError(f"{self.resource_name}: no device is given out while the node's driver is replaced")
+            raise PluginError(f"{self.resource_name}: no device is allocated while the node's driver is replaced")
 
 
 def _count(text: str) -> int:

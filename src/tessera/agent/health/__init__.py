@@ -1,1 +1,1 @@
-"""Decides which cards and MIG devices may be given out: hardware events and probes in, health of devices out."""
+"""Decides which cards and MIG devices may be allocated: hardware events and probes in, health of devices out."""

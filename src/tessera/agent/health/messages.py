@@ -10,10 +10,10 @@ from tessera.nvml.interface import GpuInfo
 
 #: The consequence of each reaction, for people.
 _CONSEQUENCES: Mapping[Reaction, str] = {
-    Reaction.DEGRADE: "still given out",
-    Reaction.DRAIN: "not given out until its probes succeed for a while",
-    Reaction.RESET: "not given out until the card is reset",
-    Reaction.REBOOT: "not given out until the node is rebooted",
+    Reaction.DEGRADE: "still allocated",
+    Reaction.DRAIN: "not allocated until its probes succeed for a while",
+    Reaction.RESET: "not allocated until the card is reset",
+    Reaction.REBOOT: "not allocated until the node is rebooted",
 }
 
 
@@ -26,7 +26,7 @@ class HealthCondition(NamedTuple):
 
 
 def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) -> HealthCondition:
-    """Returns the condition: false if any device must not be given out; the message names every fault.
+    """Returns the condition: false if any device must not be allocated; the message names every fault.
 
     Args:
         health: the state machine with the faults.

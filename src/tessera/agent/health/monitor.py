@@ -167,7 +167,7 @@ class HealthMonitor:
         return self._health.health_of(scope)
 
     def is_unhealthy(self, gpu: str) -> bool:
-        """True if no device of the card may be given out."""
+        """True if no device of the card may be allocated."""
         return not self._health.health_of(DeviceScope(gpu)).healthy
 
     @property
@@ -176,7 +176,7 @@ class HealthMonitor:
         return self._health
 
     def condition(self) -> HealthCondition:
-        """The condition ``GpuHealthy``: false if any device must not be given out."""
+        """The condition ``GpuHealthy``: false if any device must not be allocated."""
         return health_condition(self._health, self._gpus)
 
     # The loop ---------------------------------------------------------------------------------------------------

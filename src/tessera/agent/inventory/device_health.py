@@ -18,13 +18,13 @@ class Reaction(IntEnum):
 
     #: No reaction: the program caused the error.
     IGNORE = 0
-    #: The error is shown; the device is still given out.
+    #: The error is shown; the device can still be allocated.
     DEGRADE = 1
-    #: The device is not given out until it has shown enough clean probes.
+    #: The device is not allocated until it has shown enough clean probes.
     DRAIN = 2
-    #: The device is not given out before the card was reset.
+    #: The device is not allocated before the card was reset.
     RESET = 3
-    #: The device is not given out before the node was booted.
+    #: The device is not allocated before the node was booted.
     REBOOT = 4
 
 
@@ -49,7 +49,7 @@ class DeviceHealth(msgspec.Struct, frozen=True):
 
     @property
     def healthy(self) -> bool:
-        """True if the device may be given out."""
+        """True if the device may be allocated."""
         return self.reaction < Reaction.DRAIN
 
 

@@ -7,9 +7,9 @@ Rules:
 - An instance that is not in the goal is destroyed, no matter which program made it. So is a compute instance that does
   not span its GPU instance. A GPU instance without a compute instance is completed if the goal keeps it, and destroyed
   otherwise.
-- A change of MIG mode, a reset and the hand-over to slices on demand need the whole card, without any user.
-- A card that is handed over loses the instances that a layout made or kept. Other instances stay, and slices on demand
-  treat them as foreign.
+- A change of MIG mode, a reset and the transfer to slices on demand need the whole card, without any user.
+- A card that goes to slices on demand loses the instances that a layout made or kept. Other instances stay; slices on
+  demand treat them as foreign.
 - A pending mode that contradicts the goal would take effect at the next reset or reboot. It is taken back while the
   card is empty, and before any reset. On a card with instances it stays; once it takes effect, that is a new
   difference.

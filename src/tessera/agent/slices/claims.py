@@ -163,7 +163,7 @@ class SliceClaims:
         if self._slices.slices_of(pod):
             return
         if self._slices.is_released(pod):
-            raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
+            raise PluginError(f"pod {self._name(pod)} has ended; its slices are released")
         try:
             promised = await self._pods.has_promise(pod)
         except ConnectionError as error:
@@ -173,7 +173,11 @@ class SliceClaims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.wait_until(lambda: bool(self._slices.slices_of(pod)), self._seconds_left(deadline)):
+
+        def is_promised() -> bool:
+            return bool(self._slices.slices_of(pod))
+
+        if not await self._changes.wait_until(is_promised, self._seconds_until(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
@@ -198,25 +202,30 @@ class SliceClaims:
         self._machine.handle(DevicesBound(starting.pod, bound))
         return {device: bound[device] for device in self._finder.devices(resource, device_ids, starting)}
 
-    def _seconds_left(self, deadline: float) -> float:
+    def _seconds_until(self, deadline: float) -> float:
         return max(0.0, deadline - self._clock.monotonic())
 
     async def _wait_for_slices(self, pod: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
         needed = list(positions)
-        if not await self._changes.wait_until(
-            lambda: (
-                all(self._slices.ready_slice(pod, position) for position in needed) or self._slices.is_released(pod)
-            ),
-            self._seconds_left(deadline),
-        ):
-            missing = ", ".join(p.device_id for p in needed if self._slices.ready_slice(pod, p) is None)
-            lost = any(self._slices.is_unreachable(position.gpu) for position in needed)
-            why = "the card does not answer" if lost else self._slices.last_problem_text(pod) or "NVML is still at it"
+
+        def is_decided() -> bool:
+            return self._slices.is_released(pod) or not self._missing(pod, needed)
+
+        if not await self._changes.wait_until(is_decided, self._seconds_until(deadline)):
+            missing = self._missing(pod, needed)
+            reason = self._slices.last_problem_text(pod) or "NVML has not answered yet"
+            if any(self._slices.is_unreachable(position.gpu) for position in needed):
+                reason = "the card does not answer"
+            names = ", ".join(position.device_id for position in missing)
             raise PluginError(
-                f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
+                f"slices not ready after {self._timeout:.0f} s: {names}: {reason}; the start is tried again"
             )
         if self._slices.is_released(pod):
-            raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
+            raise PluginError(f"pod {self._name(pod)} has ended; its slices are released")
+
+    def _missing(self, pod: PodUid, positions: Iterable[SlicePosition]) -> list[SlicePosition]:
+        """The positions at which a pod's slice is not ready."""
+        return [position for position in positions if self._slices.ready_slice(pod, position) is None]
 
     async def _write_cdi_files(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> None:
         """Writes the CDI files of a container whose slices exist."""
@@ -232,4 +241,4 @@ class SliceClaims:
                     files = await self._hardware.device_files(GpuUuid(each.position.gpu), each.gi_id, ci_id)
                     self._cdi.write(device, uuids, files)
         except (NvmlError, OSError) as error:
-            raise PluginError(f"the slices of pod {self._name(pod)} cannot be handed over: {error}") from error
+            raise PluginError(f"the slices of pod {self._name(pod)} cannot be prepared: {error}") from error

@@ -173,8 +173,8 @@ class ContainerFinder:
         exact = next((container for _, container, held in containers if held == ids), None)
         inits = init_requests(pod, resource, len(ids), before=exact.name if exact is not None else "")
         own = tuple(mig_devices([exact])) if exact is not None else ()
-        alike = all(set(own) == ids and asks.keys() == {resource} for asks in inits.values())
-        if exact is not None and alike:
+        same_slices = all(set(own) == ids and requests.keys() == {resource} for requests in inits.values())
+        if exact is not None and same_slices:
             return StartingContainer(uid, listed=own, of_pod=of_pod)
         name = await self._find_starting(pod, {*inits, *([exact.name] if exact is not None else [])}, inits)
         if exact is not None and name == exact.name:
@@ -189,7 +189,8 @@ class ContainerFinder:
         Raises:
             PluginError: the API server does not answer, or its status of the pod stays behind.
         """
-        if set(names) == set(inits) and all(asks == next(iter(inits.values())) for asks in inits.values()):
+        first, *others = inits.values() or ({},)
+        if set(names) == set(inits) and all(requests == first for requests in others):
             return next(iter(names), "")
         deadline = self._clock.monotonic() + _SHOWN_WITHIN
         while True:
@@ -211,19 +212,30 @@ class ContainerFinder:
     async def _find_unlisted(self, resource: str, device_ids: Sequence[str]) -> StartingContainer:
         """Finds the container by rule 4."""
         pods = await self._list_bound_pods()
-        asking = {PodUid(pod.metadata.uid): pod for pod in pods if init_requests(pod, resource, len(device_ids))}
-        uid = await self._find_owner(resource, device_ids, asking)
-        inits = init_requests(asking[uid], resource, len(device_ids))
-        return StartingContainer(uid, requests=inits[await self._find_starting(asking[uid], inits.keys(), inits)])
+        candidates = {PodUid(pod.metadata.uid): pod for pod in pods if init_requests(pod, resource, len(device_ids))}
+        uid = await self._find_owner(resource, device_ids, candidates)
+        inits = init_requests(candidates[uid], resource, len(device_ids))
+        name = await self._find_starting(candidates[uid], inits.keys(), inits)
+        return StartingContainer(uid, requests=inits[name])
 
-    async def _find_owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
-        for uid in asking:
+    async def _find_owner(self, resource: str, device_ids: Sequence[str], candidates: Mapping[PodUid, Pod]) -> PodUid:
+        """Returns the pod that gets devices which pod-resources lists for no container.
+
+        Args:
+            resource: the resource of the devices.
+            device_ids: the devices.
+            candidates: the pods with an init container that asks for so many.
+
+        Raises:
+            PluginError: no candidate has a promise for them, or one has no promise at all.
+        """
+        for uid in candidates:
             if device_ids and self._slices.bindings_of(uid).keys() >= set(device_ids):
                 return uid
-        if not await self._changes.wait_until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
+        if not await self._changes.wait_until(lambda: all(map(self._slices.slices_of, candidates)), _SHOWN_WITHIN):
             names = ", ".join(
                 f"{pod.metadata.namespace}/{pod.metadata.name}"
-                for uid, pod in asking.items()
+                for uid, pod in candidates.items()
                 if not self._slices.slices_of(uid)
             )
             raise PluginError(
@@ -234,16 +246,16 @@ class ContainerFinder:
         free = {
             uid: [p for p in unclaimed_positions(self._slices, uid) if p.profile == profile]
             for uid in self._slices.promises
-            if uid in asking
+            if uid in candidates
         }
-        could = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
-        if not could:
+        fitting = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
+        if not fitting:
             raise PluginError(
                 f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
                 f"unclaimed promise of {resource} could hold them; the start is tried again"
             )
-        own = {parse_device_id(device) for device in device_ids}
-        return next((uid for uid in could if own <= set(free[uid])), could[0])
+        positions = {parse_device_id(device) for device in device_ids}
+        return next((uid for uid in fitting if positions <= set(free[uid])), fitting[0])
 
     async def _list_bound_pods(self) -> Sequence[Pod]:
         try:

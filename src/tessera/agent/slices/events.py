@@ -1,4 +1,4 @@
-"""Events that the slice state machine takes in, and instructions that it gives out. Values only.
+"""Events that the slice state machine takes in, and instructions that it returns. Values only.
 
 Nothing here knows the API server, NVML or a clock, so a recorded sequence of events can be handled again later.
 """

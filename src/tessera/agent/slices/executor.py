@@ -153,7 +153,7 @@ class SliceExecutor:
             case DestroyComputeInstance():
                 if users := [each.pid for each in await self._hardware.processes(gpu) if each.gi_id == call.gi_id]:
                     pids = ", ".join(map(str, users))
-                    raise InUse(f"slice {call.position.device_id} is given back, but used by process {pids}")
+                    raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {pids}")
                 await self._hardware.destroy_compute_instance(gpu, call.gi_id, call.ci_id)
             case DestroyGpuInstance():
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)

@@ -55,7 +55,7 @@ class HealthSource(Protocol):
     """Judges GPUs; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
 
     def is_unhealthy(self, gpu: str, /) -> bool:
-        """True if no device of a GPU may be given out because of its health."""
+        """True if no device of a GPU may be allocated because of its health."""
         ...
 
 
@@ -68,7 +68,7 @@ class SliceManager:
         kubelet: the node's kubelet.
         mirror: node, pods and object; not started yet.
         ownership: the side of the agent that has each GPU.
-        inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is handed over, so that no
+        inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is released, so that no
             part uses an older reading.
         health: judges GPUs.
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
@@ -296,7 +296,7 @@ class SliceManager:
         return devices
 
     def _withheld_gpus(self) -> frozenset[str]:
-        """UUIDs of the cards of which no further slice may be given out."""
+        """UUIDs of the cards of which no further slice may be allocated."""
         return frozenset(card.uuid for card in self._inventory.gpus if self._is_withheld(card.uuid))
 
     def _is_withheld(self, uuid: str) -> bool:

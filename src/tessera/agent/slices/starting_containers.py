@@ -113,9 +113,9 @@ def init_requests(pod: Pod, resource: str, count: int, before: str = "") -> dict
     for each in pod.spec.init_containers:
         if each.name == before:
             break
-        asks = _slice_requests(each)
-        if not is_sidecar(each) and asks.get(resource) == count:
-            found[each.name] = asks
+        requests = _slice_requests(each)
+        if not is_sidecar(each) and requests.get(resource) == count:
+            found[each.name] = requests
     return found
 
 
