@@ -33,7 +33,7 @@ class ControllerMetrics:
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
         self._seconds = Histogram(
             "tessera_decision_seconds",
-            "Duration of planning everything that waits, without any I/O.",
+            "Duration of one decision, without any I/O.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
@@ -50,7 +50,7 @@ class ControllerMetrics:
         self._promises.set_function(promises)
 
     def set_leading(self, leads: bool) -> None:
-        """Notes that this replica leads, or leads no more."""
+        """Sets if this replica leads."""
         self._leading.set(int(leads))
 
     def observe_decision(self, pods: int, seconds: float) -> None:

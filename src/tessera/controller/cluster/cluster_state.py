@@ -20,17 +20,23 @@ from tessera.kube.resources.meta import version_number
 class CapacityChanges:
     """Counts changes of nodes that may have made room, and remembers each refused pod with its count.
 
-    Every node refused a waiting pod as the node was then, so the planner asks again only about nodes that changed.
-    The planner asks waiting pods in rounds. A round ends, and a pod that was asked in a round waits for the next one,
-    however often room grows meanwhile. So no pod starves behind pods that go first and are refused each time.
+    After planning has refused a pod, it plans the pod again only on nodes that changed since. It plans waiting pods in
+    rounds: a pod that was refused in a round is not planned again before the next round, however often room grows
+    meanwhile. So no pod starves behind pods that go first and are refused each time.
     """
 
     def __init__(self) -> None:
+        #: Number of changes so far.
         self._count = 0
-        self._nodes: dict[NodeName, int] = {}  # in the order of the counts
+        #: ``_count`` at the last change of each node, in the order of the counts.
+        self._nodes: dict[NodeName, int] = {}
+        #: ``_count`` at the last change that concerns all nodes.
         self._everywhere = 0
+        #: ``_count`` when each pod was refused.
         self._refused: dict[PodUid, int] = {}
+        #: ``_count`` when the present round began.
         self._round = 0
+        #: Remembered answers: nodes that changed after a count. Emptied by each change of a node.
         self._since: dict[int, frozenset[NodeName]] = {}
 
     # Changes of nodes and pods
@@ -103,7 +109,7 @@ class ClusterState:
         self.nodes: dict[NodeName, NodeInfo] = {}
         #: Each node's Instaslice object in its last readable state. Its node may not be known yet, or be gone.
         self.objects: dict[NodeName, Instaslice] = {}
-        #: Why a node's object cannot be decoded now; ``objects`` keeps the last readable state.
+        #: By node, the error for which its object cannot be decoded now; ``objects`` keeps the last readable state.
         self.unreadable: dict[NodeName, str] = {}
         #: The same nodes as ``nodes``, by the labels and taints that pods' constraints test.
         self.index = NodeIndex()
@@ -111,7 +117,7 @@ class ClusterState:
         self.placed_pods = PodIndex()
         #: Claims, volumes, classes and CSI nodes.
         self.storage = Storage()
-        #: True once ``storage`` is complete; pods' claims are judged only then. It never becomes False again.
+        #: True once ``storage`` is complete; pods' claims are tested only then. It never becomes False again.
         self.storage_listed = False
         #: True if a change of a pod, claim or namespace may open a node to a waiting pod; the slicer resets it.
         self.dependencies_changed = False
@@ -127,7 +133,7 @@ class ClusterState:
         #: Pods and objects whose next observation counts at any version, since versions went back.
         self._reset_pods: set[PodUid] = set()
         self._reset_objects: set[NodeName] = set()
-        #: By node, the agent's pods and whether each is ready; a node without an agent pod has no entry.
+        #: By node, its agent's pods, True for a ready one; a node without an agent pod has no entry.
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
         #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
         self._uids: dict[str, PodUid] = {}
@@ -212,7 +218,7 @@ class ClusterState:
         self.changed_nodes.add(node)
 
     def set_object_error(self, node: NodeName, error: str | None) -> None:
-        """Notes why a node's Instaslice object breaks its type; None once the object is right again."""
+        """Sets the error for which a node's Instaslice object cannot be decoded; None once it can be."""
         before = self.unreadable.get(node)
         if error is not None:
             self.unreadable[node] = error
@@ -226,7 +232,7 @@ class ClusterState:
         self._reset_pods = set(self.pods)
 
     def reset_instaslice_versions(self) -> None:
-        """Notes the same for Instaslice objects."""
+        """Notes that versions of Instaslice objects went back: the next observation of each counts at any version."""
         self._reset_objects = set(self.objects)
 
     def drop_object(self, node: NodeName) -> None:

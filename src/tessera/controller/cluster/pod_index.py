@@ -1,9 +1,9 @@
-"""Pods on nodes, by all that other pods' rules may test: labels, anti-affinity, host ports, claims.
+"""Pods on nodes, by the attributes that rules of other pods may test: labels, anti-affinity, host ports, claims.
 
 The index is updated pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels
 are one group. The index remembers the groups that a selection selects; it compares a newer group with a selection only
 when a caller asks for that selection again. So a pod that comes or goes costs little, however many rules there are.
-Every comparison is made for the pod whose rule needs it, and is counted in ``cost``.
+Each comparison is counted in ``cost`` for the pod whose rule needs it.
 """
 
 from collections import Counter
@@ -83,16 +83,24 @@ class PodIndex:
         self.ports: dict[NodeName, Counter[HostPort]] = {}
         self.claims: dict[NodeName, Counter[str]] = {}
         self.claim_users: Counter[str] = Counter()
+        #: Labels of the namespaces.
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        #: The counted pods: exactly these are counted in ``ports``, ``claims``, ``_groups`` and ``_holders``.
         self._placed: dict[PodUid, tuple[NodeName, PodInfo]] = {}
+        #: The groups of these pods, by both keys. No group is empty.
         self._groups: dict[tuple[str, Labels], PodGroup] = {}
         self._groups_by_label: SelectorIndex[PodGroup] = SelectorIndex()
-        self._last_group = self._last_term = 0  # the versions that the newest came with
+        #: ``version`` when the newest group and the newest term were added.
+        self._last_group = self._last_term = 0
+        #: The anti-affinity terms of these pods, by both keys. No term is without pods.
         self._holders: dict[PodAffinityTerm, TermHolders] = {}
         self._holders_by_label: SelectorIndex[TermHolders] = SelectorIndex()
+        #: Remembered answers, the last used at the end, and the sum of their sizes.
         self._selected: dict[PodSelection, SelectedPods] = {}
         self._size = 0
+        #: Remembered terms that select pods of a namespace with these labels, the last used at the end.
         self._opposing: dict[tuple[str, Labels], OpposingTerms] = {}
+        #: Relations of the pods of :meth:`watch`, and the keys of their selections.
         self._watching: dict[PodUid, PodRelations] = {}
         self._watched: Counter[Key] = Counter()
 
@@ -141,7 +149,7 @@ class PodIndex:
         self._watched.update(key for each in relations.selections for key in selection_keys(each))
 
     def unwatch(self, uid: PodUid) -> None:
-        """Stops to watch for a pod, which waits no more."""
+        """Ends the watch for a pod that no longer waits."""
         relations = self._watching.pop(uid, None)
         for selection in relations.selections if relations is not None else ():
             for key in selection_keys(selection):
@@ -189,10 +197,10 @@ class PodIndex:
             del self._holders[term]
             self._holders_by_label.remove(holders, selection_keys(term.selection))
 
-    # Questions
+    # Answers
 
     def uses_host_port(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
-        """True if a pod of the node has one of these host ports; the cost follows the shorter list."""
+        """True if a pod of the node uses one of these host ports; the cost grows with the shorter list."""
         taken = self.ports.get(node)
         return taken is not None and not taken.keys().isdisjoint(conflicts)
 
@@ -204,7 +212,7 @@ class PodIndex:
             most: comparisons that it may take.
 
         Returns:
-            The pods, valid until the next question; None if finding them would take more comparisons.
+            The pods, valid until the next call; None if finding them would take more comparisons.
         """
         found = self._selected.pop(selection, None) or SelectedPods()
         limit = self.cost + most
@@ -217,7 +225,7 @@ class PodIndex:
         return found
 
     def _update_selected(self, selection: PodSelection, found: SelectedPods, limit: int) -> bool:
-        """Compares the groups that came since, and counts again if one changed; False once that costs too much."""
+        """Compares the newer groups, and counts again if a group changed; False once that costs too much."""
         self.cost += 1 + len(found.groups) // _LOOKUPS_A_STEP
         came: list[PodGroup] = []
         new = self._last_group > found.compared
@@ -259,7 +267,7 @@ class PodIndex:
         return _sum(group.all for group in groups)
 
     def opposing_terms(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
-        """Returns anti-affinity terms of pods on nodes that select such a pod; its own namespace is compared first.
+        """Returns anti-affinity terms of pods on nodes that select such a pod; terms of its own namespace come first.
 
         Args:
             namespace: the pod's.

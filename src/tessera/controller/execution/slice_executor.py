@@ -1,9 +1,9 @@
 """Carries out the slicer's instructions at the API server and reports their results to the slicer.
 
-The slicer never asks for two writes of one key at a time, so order per node and per pod needs no queue. The executor
-does not repeat a failed write: after a pause it asks the slicer for the write that is due then, which may be another
-one. :mod:`tessera.kube.executor` handles starts, pauses and wake-ups; this module knows the request for each
-instruction, and the meaning of each error for the slicer.
+The slicer never returns two writes of one key at a time, so order per node and per pod needs no queue. The executor
+does not repeat a failed write: after a pause the slicer returns the write that is due then, which may be another one.
+:mod:`tessera.kube.executor` handles starts, pauses and wake-ups; this module maps each instruction to its request, and
+each error to an event for the slicer.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ class SliceExecutor:
         return rest(pause)
 
     def failed(self, write: Write, error: RequestError) -> Hold:
-        """Reports a refused write to the slicer, and whether a later attempt may succeed."""
+        """Reports a refused write to the slicer; returns the pause before the next try."""
         kind = type(write).__name__
         final = isinstance(error, NotFound | BadRequest | Forbidden | Invalid)
         if isinstance(error, Conflict) and isinstance(write, Evict):  # it was bound, or is another pod

@@ -1,13 +1,13 @@
-"""Judges nodes by the pods on them, as the scheduler's filters NodePorts, PodTopologySpread and InterPodAffinity do.
+"""The scheduler's filters NodePorts, PodTopologySpread and InterPodAffinity: rules about the pods on a node.
 
 Pods with a promised place count as if they were on the node, and so do pods of the batch that is being planned. The
 answer for a pod is a mask of nodes for each rule. It is computed once for all nodes, and again when a pod that the rule
 selects comes or goes. All of this counts as work of the batch. A rule that alone would take too much work is left to
 the scheduler.
 
-The allocation pins a pod to its node by the node selector. The scheduler counts a spread only over nodes that the
-selector admits, unless the constraint says otherwise, so it then sees one domain. Therefore, where a constraint asks
-for a minimum number of domains, the node itself must also be empty enough.
+The controller pins a pod to its node by the node selector. The scheduler counts a spread only over nodes that the
+selector admits, unless the constraint says otherwise; so it then counts over one domain. Therefore, if a constraint
+asks for a minimum number of domains, the node itself must also have few enough of the counted pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -71,14 +71,14 @@ class HostPorts:
         return NO_PORTS if self._pods.uses_host_port(node, conflicts) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Returns the ports that the pod asks for."""
+        """Returns the ports that the pod uses."""
         return pod.ports
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do."""
+        """Does nothing: :class:`PodAffinityFilter` counts the pods of the batch."""
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do."""
+        """Does nothing: :class:`PodAffinityFilter` counts the pods of the batch."""
 
 
 def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
@@ -90,7 +90,7 @@ def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The attributes that decide about a pod: pods that share them get the same answers."""
+    """The attributes of a pod that the rules test: pods that share them get the same masks."""
 
     namespace: str
     labels: Labels
@@ -100,11 +100,11 @@ class _Kind:
 
 @dataclass(slots=True)
 class _KindMasks:
-    """The verdicts for one kind of pods.
+    """The rule masks for one kind of pods.
 
     Attributes:
-        version: the index's version of these verdicts.
-        verdicts: every rule that concerns the pod, with the nodes that satisfy it.
+        version: the version of the pod index that the masks were computed from.
+        masks: every rule that concerns the pod, with the nodes that satisfy it.
         opposed: True if an anti-affinity term of another pod selects the pod.
     """
 
@@ -128,11 +128,15 @@ class PodAffinityFilter:
         self._pods = pods
         self._nodes = nodes
         self._work = work
+        #: By pod, its kind and the masks of that kind; ``_shared`` has one value for each kind.
         self._kinds: dict[PodUid, _Kind] = {}
         self._answers: dict[PodUid, _KindMasks] = {}
         self._shared: dict[_Kind, _KindMasks] = {}
+        #: Pods of the batch that this filter added to ``pods``; :meth:`end` removes them.
         self._reserved: dict[PodUid, PodInfo] = {}
+        #: Computed masks with the version of their inputs.
         self._masks: dict[Hashable, tuple[int, int]] = {}
+        #: Value of ``pods.cost`` at which the rules of the present pod have taken too much work.
         self._limit = 0
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
@@ -141,7 +145,7 @@ class PodAffinityFilter:
         return next((why for mask, why in self.rule_masks(pod) if not mask & bit), "")
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Returns a key that pods with the same answers share: without own rules, the verdicts themselves."""
+        """Returns a key that pods with the same answers share: without own rules, the masks themselves."""
         return self.rule_masks(pod) if pod.relations == NO_RELATIONS else self._kind(pod)
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
@@ -208,7 +212,10 @@ class PodAffinityFilter:
     # Affinity
 
     def _affinity(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
-        """Returns the nodes beside pods that all terms select; for a group's first pod, all nodes with the labels."""
+        """Returns the nodes whose domains have pods that all terms select.
+
+        The first pod of a group, which its own terms select, may go to all nodes with the labels of the domains.
+        """
         found = [self._select(term) for term in terms]
         selected = [each for each in found if each is not None]
         if len(selected) < len(terms):

@@ -3,7 +3,7 @@
 :class:`tessera.controller.cluster.node_index.NodeIndex` answers a pod's constraints (selector, affinity, taints) for
 all nodes at once. A filter is then asked about one pod and one node that the constraints admit. A filter is made for
 one batch: it starts from the pods on the nodes, and learns each pod that the batch places or takes back. So the filter
-judges the pods of a batch beside each other.
+counts the pods of a batch together.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -19,16 +19,16 @@ class Filter(Protocol):
     """One rule. Its cost must not grow with the pod's spec, which :mod:`tessera.api.pods.size_limits` bounds.
 
     Attributes:
-        freed_with_cards: the resource comes free together with slots of the cards. So the filter says nothing about a
-            node whose cards have no room.
+        freed_with_cards: True if the resource is freed together with slots of the cards. Such a filter is not asked
+            about a node whose cards have no room.
     """
 
     freed_with_cards: bool
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Returns why the pod cannot run on the node beside other pods there and the batch's; empty if it can.
+        """Returns the reason that the pod cannot run on the node beside its pods and the batch's; empty if it can.
 
-        The words are the same for every node, as in the scheduler's events, because refusals are counted by text.
+        The text is the same for every node, as in the scheduler's events, because refusals are counted by text.
         """
         ...
 
@@ -61,7 +61,7 @@ class FreeAmounts:
         self._reserved: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource of which too little is left."""
+        """Returns the first shortage."""
         return first_shortage(pod.amounts, self._used_amounts(pod, node), self._nodes[node])
 
     def _used_amounts(self, pod: PodInfo, node: NodeName) -> Amounts:
@@ -85,17 +85,17 @@ class FreeAmounts:
 
 
 class FreeDevices(FreeAmounts):
-    """The same for resources of the node's agent: devices of MIG profiles as kubelet publishes them, and the quota."""
+    """NodeResourcesFit for resources of the node's agent: devices of MIG profiles, and the memory quota."""
 
     freed_with_cards = True
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource of which too little is left."""
+        """Returns the first shortage."""
         return next(device_shortages(pod.amounts, self._used_amounts(pod, node), self._nodes[node]), "")
 
 
 class OfferedDevices:
-    """Shortages of agent resources that no ending slice removes: kubelet publishes too little, or other pods hold them.
+    """Shortages of agent resources that remain when slices end: kubelet publishes too little, or other pods hold them.
 
     Kubelet publishes 0 devices as soon as the agent is gone.
 
@@ -119,7 +119,7 @@ class OfferedDevices:
         self._used_by_others: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Names the first resource of which too little is left."""
+        """Returns the first shortage."""
         facts = self._nodes[node]
         if not any(device_shortages(pod.amounts, self._used.get(node, {}), facts)):
             return ""
@@ -139,17 +139,17 @@ class OfferedDevices:
 
 
 def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> str:
-    """Returns why these amounts do not fit beside the used ones; empty if they do. See :func:`device_shortages`."""
+    """Returns the first of :func:`shortages`; empty if the amounts fit."""
     return next(shortages(wanted, used, node), "")
 
 
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Yields every shortage except of resources that the node's agent provides."""
+    """Yields each resource of which a node lacks the wanted amount, without those that the node's agent provides."""
     return _list_shortages({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
 
 
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Yields the same for resources of the node's agent: devices of MIG profiles, and the memory quota."""
+    """Yields the shortages of resources of the node's agent: devices of MIG profiles, and the memory quota."""
     return _list_shortages({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
 
 

@@ -1,9 +1,9 @@
-"""Judges nodes by a pod's claims, as VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
+"""The scheduler's filters VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone: rules about claims.
 
-A bound claim allows the nodes that reach its volume. A claim that waits for its first consumer allows the nodes that
-its class may make volumes for, or that reach a free volume; the scheduler binds the claim once the pod has its node. A
-pod waits if a claim is missing, being deleted or lost, or must be bound at once and is not bound yet. Storage capacity
-is not judged.
+A bound claim admits the nodes that reach its volume. A claim that waits for its first consumer admits the nodes that
+its class can provision volumes for, or that reach a free volume; the scheduler binds the claim once the pod has its
+node. A pod waits if a claim is missing, being deleted or lost, or must be bound at once and is not bound yet. Storage
+capacity is not checked.
 """
 
 from collections import Counter
@@ -49,12 +49,12 @@ ZONES = (
 
 @dataclass(frozen=True, slots=True)
 class _AllowedNodes:
-    """The nodes that a pod's claims allow.
+    """The nodes that a pod's claims admit.
 
     Attributes:
-        never: why no node can take the pod; empty if some node may.
+        refusal: reason that no node can take the pod; empty if some node may.
         rules: for each rule, the nodes that satisfy it and the refusal text for the others.
-        local: claims that need a free volume on the node.
+        unprovisioned: claims whose volumes an administrator makes: the node must have a free one.
     """
 
     refusal: str = ""
@@ -82,7 +82,7 @@ class VolumeFilter:
         self._steps = 0
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Returns why the pod's claims exclude the node."""
+        """Returns the reason that the pod's claims exclude the node; empty if they admit it."""
         if not pod.claims:
             return ""
         reach = self._allowed.get(pod.claims)
@@ -103,10 +103,10 @@ class VolumeFilter:
         return pod.claims
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do: the index counts the claims."""
+        """Does nothing: the index of pods counts the claims."""
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Nothing to do."""
+        """Does nothing: the index of pods counts the claims."""
 
     # All nodes at once
 
@@ -162,7 +162,7 @@ class VolumeFilter:
         return self._nodes.selected(NodeConstraints(terms=affinity.required.node_selector_terms))
 
     def _provisionable_nodes(self, claim: PersistentVolumeClaim) -> int | None:
-        """Returns the nodes for which a volume can be made; None if an administrator makes the volumes."""
+        """Returns the nodes for which the class can provision a volume; None if an administrator makes the volumes."""
         item = self._storage.classes[claim.spec.storage_class_name]
         chosen = claim.metadata.annotations.get(SELECTED_NODE)
         if chosen is not None:

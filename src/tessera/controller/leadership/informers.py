@@ -2,7 +2,7 @@
 
 Watches of pods, nodes and Instaslice objects are necessary. Watches of namespaces, claims, volumes, storage classes and
 CSI nodes refine where a pod may run; a watch costs nothing while nothing changes. A controller without the right to
-watch them (its ClusterRole is of an older version) goes on and does not judge them.
+watch them (its ClusterRole is of an older version) runs without these rules.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class ConstraintInformers:
         self._informers: Sequence[Informer[Any]] = (namespaces, claims, volumes, classes, csi_nodes)
 
     async def run(self) -> None:
-        """Watches until cancelled; the slicer judges volumes once everything is listed."""
+        """Watches until cancelled; the slicer tests claims once everything is listed."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())

@@ -37,8 +37,8 @@ REFUSAL_TIMEOUT = 60.0
 class RefusedPods:
     """Refused pods, and the time since when each is refused.
 
-    An agent may die before a bound pod's containers start, and the scheduler may refuse a pinned pod. A pod that is
-    refused for too long loses its slices. The times live only in memory: a restarted controller counts from its start.
+    The scheduler may refuse a pinned pod, and an agent may fail before a bound pod's containers start. A pod that is
+    refused for too long loses its slices. The times are only in memory: a restarted controller counts from its start.
 
     Attributes:
         timeout: seconds for which a pod may be refused.
@@ -60,7 +60,7 @@ class RefusedPods:
         return min(self._since.values()) + self.timeout if self._since else None
 
     def pop_expired(self, now: float) -> list[PodUid]:
-        """Returns the pods whose time is over. A pod that is still refused gets the same time again."""
+        """Returns the pods whose time is over, and counts from now for a pod that stays refused."""
         found = [uid for uid, since in self._since.items() if since + self.timeout <= now]
         for uid in found:
             self._since[uid] = now
@@ -70,7 +70,7 @@ class RefusedPods:
 async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None:
     """Calls ``step`` until the slicer has no more work.
 
-    After every step the rest of the process gets its turn: the lease is renewed, events arrive, writes go out.
+    Between two steps the process does its other work: it renews the lease, receives events and sends writes.
     """
     while True:
         step()
@@ -80,14 +80,14 @@ async def decide_until_settled(slicer: Slicer, step: Callable[[], None]) -> None
 
 
 class LeaderSession:
-    """Begins with an empty slicer and a LIST of every kind.
+    """One term of leadership; begins with an empty slicer and a LIST of every kind.
 
     Args:
         options: the controller's options.
         client: the API server.
         clock: gives the time.
         metrics: the process's metrics.
-        may_act: returns whether this replica still leads; called before each write.
+        may_act: returns True while this replica leads; called before each write.
         resolver: looks driver images up; made once per process, so that its results outlive a term of leadership.
         rng: for jitter.
     """
@@ -153,7 +153,7 @@ class LeaderSession:
         )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
-        """Decides and writes until cancelled; calls ``begun`` once everything is listed."""
+        """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
@@ -177,7 +177,7 @@ class LeaderSession:
                 await decide_until_settled(self._slicer, lambda: self._step(group))
 
     def _step(self, group: asyncio.TaskGroup) -> None:
-        """Lets the slicer absorb events and plan as much as one step may cost, and starts the due writes."""
+        """Runs one decision of the slicer, and starts the due writes."""
         before, began = self._slicer.decisions, self._clock.monotonic()
         self._slicer.decide()
         if self._slicer.decisions > before:

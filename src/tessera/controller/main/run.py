@@ -45,12 +45,12 @@ async def run(
     Raises:
         ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
-    chance = rng or random.Random()
+    rng = rng or random.Random()
     if resolver is not None:
-        await Controller(options, client, clock, resolver=resolver, rng=chance).run()
+        await Controller(options, client, clock, resolver=resolver, rng=rng).run()
         return
-    async with open_image_resolver(options, client, clock, chance) as found:
-        await Controller(options, client, clock, resolver=found, rng=chance).run()
+    async with open_image_resolver(options, client, clock, rng) as found:
+        await Controller(options, client, clock, resolver=found, rng=rng).run()
 
 
 class Controller:
@@ -152,8 +152,8 @@ async def open_image_resolver(
     """
     authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
-    asked = RegistryClient(RegistryHttp(trust), clock)
-    resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
+    registry = RegistryClient(RegistryHttp(trust), clock)
+    resolver = RegistryResolver(clock, client=registry, secrets=PullSecrets(client, options.namespace), rng=rng)
     memory = PersistentResolver(resolver, client, clock, namespace=options.namespace, rng=rng)
     writing = asyncio.create_task(memory.run(), name="image memory")
     try:

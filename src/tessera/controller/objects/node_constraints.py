@@ -26,7 +26,7 @@ NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """A pod's constraints on nodes. Equal constraints are judged only once.
+    """A pod's constraints on nodes. Equal constraints are tested only once.
 
     Attributes:
         selector: ``spec.nodeSelector`` as sorted pairs.
@@ -77,7 +77,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 class TolerationIndex:
-    """The same for many taints: the cost of one taint does not grow with the number of tolerations."""
+    """Tests many taints: the cost of one taint does not grow with the number of tolerations."""
 
     def __init__(self, tolerations: Sequence[Toleration]) -> None:
         self._exists = {(each.key, each.effect) for each in tolerations if each.operator == "Exists"}
@@ -128,21 +128,21 @@ def _requirement_matches(test: NodeSelectorRequirement, labels: Mapping[str, str
 
 
 def find_refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """Returns why a pod with these constraints must not be pinned to the node; empty if it may.
+    """Returns the reason that a pod with these constraints must not be pinned to the node; empty if it may.
 
     Looks at the node's state and the pod's constraints, not at the pods on the node.
     """
-    why = first_closed_reason(constraints, node)
-    return why if why or admits_node(constraints, node.name, node.labels) else MISMATCH
+    reason = first_closed_reason(constraints, node)
+    return reason if reason or admits_node(constraints, node.name, node.labels) else MISMATCH
 
 
 def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """Returns the same without selector and affinity: why the node is closed to the pod."""
+    """Returns the first of :func:`closed_reasons`; empty if the node is open to the pod."""
     return next(closed_reasons(constraints, node), "")
 
 
 def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
-    """Yields every reason that closes the node to the pod; all must go before the pod may be pinned there."""
+    """Yields every reason that closes the node to the pod, besides selector and affinity."""
     yield from node.closed_reasons()
     if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"

@@ -1,4 +1,4 @@
-"""Reads from a Node the values that decide about its slices."""
+"""The values of a Node that decide about its slices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from tessera.kube.resources import Condition, Node, Taint
 class AgentState(Enum):
     """State of a node's agent, read from the agent's pod."""
 
-    UNKNOWN = "no pod of an agent is seen there"
-    READY = "it serves"
-    DOWN = "its pod is there and not ready"
+    UNKNOWN = "the node has no pod of an agent"
+    READY = "the agent's pod is ready"
+    DOWN = "the agent's pod is not ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NodeInfo:
     agent: AgentState = AgentState.UNKNOWN
 
     def closed_reasons(self) -> Iterator[str]:
-        """Yields why no pod at all may be given slices of this node; nothing if one may."""
+        """Yields the reasons that no pod may get slices of this node; nothing if the node is open."""
         if not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
         if HOSTNAME_LABEL not in self.labels:
@@ -67,11 +67,11 @@ class NodeInfo:
             yield "node(s) had no agent that is ready"
 
     def allocatable_amount(self, resource: str) -> int | None:
-        """Returns the amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
+        """Returns the amount of a resource that pods may hold on this node; None until kubelet has published it.
 
         Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin registered. It
-        counts 0 as soon as the plugin is gone. So 0 is taken as the amount. A resource that is missing beside an agent
-        that serves is about to be published.
+        publishes 0 as soon as the plugin is gone. So 0 is the amount, but a missing resource of a ready agent will be
+        published soon.
         """
         if resource in self.allocatable:
             return self.allocatable[resource]
@@ -88,7 +88,7 @@ class NodeInfo:
 
 
 def read_node(node: Node) -> NodeInfo:
-    """Reads the values that matter from a node."""
+    """Reads a node."""
     ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
     try:
         allocatable = parse_amounts(node.status.allocatable)
@@ -119,16 +119,16 @@ def _fixed_profiles(node: Node) -> frozenset[str]:
     agent describes the resources, only the ones that are not made on demand count; other vendors' device plugins
     describe nothing.
     """
-    given = {
+    published = {
         name: profile
         for name, count in node.status.allocatable.items()
         if count != "0" and (profile := profile_of(name))
     }
-    text = node.metadata.annotations.get(OFFERS_ANNOTATION) if given else None
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION) if published else None
     if text is None:
-        return frozenset(given.values())
+        return frozenset(published.values())
     try:
-        kept = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
-    except ValueError:  # the agent will write it anew
-        return frozenset(given.values())
-    return frozenset(profile for name, profile in given.items() if name in kept)
+        fixed = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
+    except ValueError:  # the agent will correct it
+        return frozenset(published.values())
+    return frozenset(profile for name, profile in published.items() if name in fixed)

@@ -1,8 +1,7 @@
-"""Reads from a Pod the values that decide about its slices.
+"""The values of a Pod that decide about its slices.
 
-An API object is read once, when it arrives; all decisions work on these values. If a field breaks the rules of its kind
-(for example a quantity that is no number), the error is kept as a text, so that it stops one pod and not the
-controller.
+A pod is read once, when it arrives; all decisions use these values. If a field is invalid (for example a quantity that
+is no number), the error becomes a text of this pod, so that it stops one pod and not the controller.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ class PodInfo:
     Attributes:
         uid: its UID.
         namespace: its namespace.
-        name: its name, which an earlier pod may have had.
+        name: its name; a deleted pod may have had the same.
         node: the node that it is bound to; empty before.
         hostname: the host that its node selector names; empty if none.
         gates: names of its scheduling gates.
@@ -60,13 +59,13 @@ class PodInfo:
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
-        unschedulable_message: why the scheduler finds no node for it after its gates were opened; empty otherwise.
+        unschedulable_message: the scheduler's message that it finds no node for the ungated pod; empty otherwise.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
         unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
         terminating: its deletion was requested.
-        fault: why it can be placed nowhere, whatever room there is; empty if it can.
-        agent_ready: whether this pod is ready, if it is a node's agent; None for any other pod.
+        fault: error in its request, for which no node can take it; empty if there is none.
+        agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -102,7 +101,7 @@ class PodInfo:
 
     @property
     def ready_to_place(self) -> bool:
-        """True if the pod waits only for us."""
+        """True if the pod waits for Tessera and for no other operator."""
         held = self.gates == (GATE,) and not self.fault
         return held and bool(self.profiles) and not self.finished and not self.terminating
 

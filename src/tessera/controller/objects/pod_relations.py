@@ -1,8 +1,8 @@
-"""A pod's rules about other pods, and its ports and claims, compiled: equal rules are equal values.
+"""A pod's rules about other pods, its ports and its claims, as values: equal rules are equal values.
 
 A pod is read once, when it arrives. :mod:`tessera.api.pods.size_limits` refuses a pod that wants slices and has more
-rules than Tessera considers. The rules of other pods can only exclude our pods from nodes; of those, the first terms
-count. The scheduler applies the rest, as it applies everything else that is not judged here.
+rules than Tessera considers. A pod without slices matters only by rules that exclude other pods; if it has many terms,
+only the first ones count. The scheduler applies all rules that Tessera leaves out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -111,7 +111,7 @@ class PodRelations:
             yield rule.selection
 
 
-#: The relations of a pod that says nothing about others.
+#: The relations of a pod without rules about other pods.
 NO_RELATIONS = PodRelations()
 
 

@@ -1,11 +1,11 @@
-"""Resource amounts as integers: amounts that a pod holds, amounts of a node, and the sums by node.
+"""Resource amounts as integers: those that a pod holds, those of a node, and the sums by node.
 
 CPU counts in thousandths, everything else in its own unit, rounded up. A pod's sum is the scheduler's
 (``k8s.io/component-helpers/resource``): app containers run beside the sidecars, an ordinary init container runs beside
 the sidecars started before it, and the larger of the two counts, plus overhead.
 
 MIG resources and the memory quota are counted like all others. Placement decides where slices fit, but the scheduler
-admits a pod only where kubelet still has enough devices and enough of the quota that no other pod requests.
+admits a pod only to a node with enough devices and enough of the quota that no other pod requests.
 """
 
 from collections.abc import Mapping
@@ -100,6 +100,7 @@ class NodeUsage:
 
     def __init__(self) -> None:
         self.used: dict[NodeName, Amounts] = {}
+        #: By pod, the node and the amounts that are counted for it in ``used``.
         self._of: dict[PodUid, tuple[NodeName, Amounts]] = {}
 
     def assign(self, uid: PodUid, node: NodeName | None, amounts: Amounts) -> NodeName | None:

@@ -2,7 +2,7 @@
 
 An allocation is one pod's slices on one node. The node's Instaslice object *records* it: the request (``spec``), and
 the result (``status``) with its two states. The next step follows only from the record and from the pod, never from
-earlier actions that this process remembers. So a crash between any two writes needs no special handling.
+earlier actions of this process. So a crash between any two writes needs no special handling.
 
 ================================  ===========================================  ==============================
 pod                               record                                       next
@@ -10,8 +10,8 @@ pod                               record                                       n
 wants its slices                  no request                                   write the request
 behind our gate                   request                                      pin and ungate the pod
 ungated                           request                                      nothing, it is settled
-lives, but given up               request, or result; agent says nothing       write the result as ``deleting``
-lives, but given up               ``deleting``                                 wait until agent says ``deleted``
+lives, but given up               request, or result without agent's state     write the result as ``deleting``
+lives, but given up               ``deleting``                                 wait for the agent's ``deleted``
 lives, but given up               nothing, and a request was sent [3]_         remove the request
 gone or finished [1]_, or         request                                      remove the request
 agent says ``deleted``
@@ -22,10 +22,10 @@ gone, finished, or given up       nothing                                      f
 
 .. [1] or being deleted while bound to no node: it will never run, though a finalizer may keep it.
 .. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
-.. [3] and no answer came, so it may yet be recorded. An agent that sees no request removes a result at once.
+.. [3] and no answer came, so the server may still record it. An agent without a request removes a result at once.
 
-A pod that is gone never comes back with the same UID, so its request can be removed before its slices are destroyed. A
-pod that lives may be promised other slices at once; so its agent must first report that the old ones are destroyed.
+No later pod has the UID of a deleted pod, so its request can be removed before its slices are destroyed. A living pod
+may be promised other slices at once; so the agent must first report that the old ones are destroyed.
 
 The slots are free again when the agent says ``deleted`` or has removed the result, or when nothing was ever recorded.
 """
@@ -79,11 +79,11 @@ class Allocation:
         name: the pod's name.
         slices: the positions; never changed.
         amounts: the amounts that the pod holds on the node besides slices.
-        sent: a request was sent, and its effect at the server is not known yet.
+        sent: a request was sent, and its result at the server is not known yet.
         requested: the request is recorded.
         result: the recorded states (controller, agent); None without a result.
-        given_up: the pod must lose these slices, although it lives.
-        freed: the positions count as free (or as another allocation's).
+        given_up: the controller takes the slices from the pod, although the pod lives. Never becomes False again.
+        freed: other pods may have the positions. Never becomes False again.
     """
 
     node: NodeName
@@ -110,7 +110,7 @@ class Allocation:
 
     @property
     def deletion_requested(self) -> bool:
-        """True if the record asks the agent to destroy the slices; the agent does so whatever comes next."""
+        """True if the record tells the agent to destroy the slices; it does so even if the record changes again."""
         return self.result is not None and self.result[0] == "deleting"
 
     @property
@@ -122,7 +122,7 @@ class Allocation:
 def will_never_run(pod: PodInfo | None) -> bool:
     """True if a pod will never use slices again; ``pod`` is None once it is gone.
 
-    A pod that is being deleted and is on no node will never run, though a finalizer of its author may keep it for ever;
+    A pod that is being deleted and is bound to no node will never run, though a finalizer may keep the object for ever;
     a quota then no longer counts it.
     """
     return pod is None or pod.finished or (pod.terminating and not pod.node)
@@ -131,7 +131,7 @@ def will_never_run(pod: PodInfo | None) -> bool:
 def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
     """True if the pod should still have these slices.
 
-    A record without positions allocates nothing: the record is removed, and the pod waits again.
+    A record without positions allocates nothing: the controller removes it, and the pod waits again.
     """
     return bool(allocation.slices) and not allocation.given_up and not will_never_run(pod)
 

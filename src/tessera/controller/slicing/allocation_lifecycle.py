@@ -3,8 +3,8 @@
 Three rules:
 
 - :func:`tessera.controller.slicing.allocation.next_step` says what happens next with an allocation.
-  A new process that observes the same objects continues where the old one died.
-- A slot is free again only when the agent reports that, or if nothing was ever written about it.
+  A new process that observes the same objects continues where the old one ended.
+- A slot is free again only when the agent reports so, or if no write ever recorded the allocation.
 - A pod that runs without an allocation (for instance after a new installation) gets the slices that its node's agent
   reports for it, if they match its request.
 """
@@ -73,7 +73,7 @@ class AllocationLifecycle:
         return find_misfit(item) or self._state.inventory.geometries.fault(item.status.node_resources)
 
     def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
-        """Takes over an object's entries; returns whether one of them is new to this process."""
+        """Adopts an object's entries as allocations; returns True if one of them is new to this process."""
         new_records = False
         if item is not None:
             for uid in recorded_uids(item):
@@ -112,13 +112,13 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _claim_rank(self, allocation: Allocation) -> tuple[bool, bool, bool]:
-        """Sorts records that claim the same slot: a running pod, then an existing slice, then a recorded one."""
+        """Sort key of records that claim one slot: ungated pods first, then existing slices, then recorded ones."""
         pod = self._cluster.pods.get(allocation.uid)
         exists = allocation.result is not None and allocation.result[1] == "created"
         return (pod is None or pod.gated, not exists, not allocation.recorded)
 
     def absorb_pod(self, uid: PodUid) -> None:
-        """Updates a pod's allocations and whether it waits, from the pod's present state."""
+        """Updates a pod's allocations, and the set of waiting pods, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
@@ -140,7 +140,7 @@ class AllocationLifecycle:
             self._cluster.changed_pods.discard(uid)
 
     def _adopt_reported_slices(self, pod: PodInfo) -> None:
-        """Records the slices that the node's agent reports for a pod that has no allocation."""
+        """Makes an allocation of the slices that the node's agent reports for a pod without one."""
         resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
         if resources is None or self._state.allocations.of(pod.uid):
             return
@@ -152,7 +152,7 @@ class AllocationLifecycle:
             self.add(allocation)
 
     def add(self, allocation: Allocation) -> None:
-        """Adds an allocation whose slots are taken."""
+        """Adds an allocation whose slots are already occupied in the inventory."""
         self._state.allocations.add(allocation)
         self.stop_waiting(allocation.uid)
         self._state.last_event.pop(allocation.uid, None)
@@ -195,7 +195,7 @@ class AllocationLifecycle:
                 self.give_up(allocation)
 
     def _check_allocation(self, allocation: Allocation) -> None:
-        """Gives an allocation up if its gated pod could not run on the node any more."""
+        """Gives up an allocation whose gated pod could not run on the node any more."""
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
             return
@@ -209,7 +209,7 @@ class AllocationLifecycle:
             self.give_up(allocation)
 
     def give_up(self, allocation: Allocation) -> None:
-        """Takes the slices from the pod; the node's object records the progress."""
+        """Begins to take the slices from the pod; the node's object records the progress."""
         allocation.given_up = True
         self._state.dirty_nodes.add(allocation.node)
         self._settle(allocation, gone=False)
@@ -230,7 +230,7 @@ class AllocationLifecycle:
         if allocation.uid in self._state.waiting:
             self._cluster.capacity_changes.room_may_have_grown(
                 allocation.node
-            )  # the node that has taken its slices back is open to the pod again
+            )  # the pod may be placed on this node again
 
     # Waiting pods
 

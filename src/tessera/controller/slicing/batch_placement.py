@@ -1,7 +1,7 @@
 """Places one batch of waiting pods under the scheduler's rules.
 
-Turns pods into demands, tells placement which nodes each pod may use, and turns the choices of placement into
-allocations. Changes nothing except a scratch count of the resources that the batch would use on each node.
+Turns pods into demands, answers placement which nodes take each pod, and turns the placements into results for the
+slicer. Changes nothing except a temporary count of the resources that the batch would use on each node.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
 
-#: Share of a batch's work for judging constraints; comparisons that cost as much as asking one node.
-_JUDGING_SHARE, _COMPARISONS_A_STEP = 0.5, 4
+#: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
+_CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
 #: A pod with at most this many open nodes is planned on these alone.
 _FEW_NODES = 64
 
@@ -40,7 +40,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A pod and why it must wait; no reason if every node that changed since its last refusal refuses it again."""
+    """A pod that must wait, and the reason; None if only nodes that changed since its last refusal were asked again."""
 
     pod: PodInfo
     reason: Reason | None
@@ -86,24 +86,24 @@ def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
     return batch
 
 
-def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> Sequence[Placed | Unplaced]:
+def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> Sequence[Placed | Unplaced]:
     """Plans all of these pods together, as far as the budget allows.
 
     Args:
         pods: the waiting pods, in any order.
-        within: the cluster's state.
+        context: the cluster's state.
         work: the budget of this batch.
 
     Returns:
         The outcome of each decided pod, at least one; the caller must pass the other pods again.
     """
     ordered = sorted(pods, key=rank)
-    rules = _BatchFilters(ordered, within, work.part(_JUDGING_SHARE))
-    judged = ordered[: rules.checked]
-    asked, alike = _skip_surplus(judged, rules, within.fleet)
-    demands = [rules.demand(pod) for pod in asked]
+    rules = _BatchFilters(ordered, context, work.part(_CONSTRAINTS_SHARE))
+    checked = ordered[: rules.checked]
+    kept, equals = _skip_surplus(checked, rules, context.fleet)
+    demands = [rules.demand(pod) for pod in kept]
     decided = plan(
-        within.fleet,
+        context.fleet,
         demands,
         rules.allows,
         allows_when_empty=rules.allows_when_empty,
@@ -111,12 +111,12 @@ def place(pods: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -
         work=work,
     )
     placed: list[Placed | Unplaced] = []
-    for pod in judged:
+    for pod in checked:
         slices = decided.assignments.get(pod.key)
         if slices is not None:
             placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
             continue
-        refused = next((one for one in alike.get(pod.key, (pod,)) if _refused(decided, one)), None)
+        refused = next((one for one in equals.get(pod.key, (pod,)) if _refused(decided, one)), None)
         if refused is not None:
             placed.append(Unplaced(pod, decided.refusals.get(refused.key)))
     return placed
@@ -129,30 +129,30 @@ def _refused(decided: Plan, pod: PodInfo) -> bool:
 def _skip_surplus(
     ordered: Sequence[PodInfo], rules: "_BatchFilters", fleet: Fleet
 ) -> tuple[list[PodInfo], dict[str, Sequence[PodInfo]]]:
-    """Leaves out pods that cannot be placed because too many equal pods come before them.
+    """Leaves out pods that cannot be placed because too many equal pods go first.
 
-    Of pods that differ only in their name, no more fit than the free slots allow. This function leaves out all beyond
-    one more than that; they share the reason of a planned one. So the cost of a freed slot does not grow with the
-    number of waiting pods.
+    Of pods that differ only in their name, at most as many fit as the free slots allow. This function keeps one pod
+    more than that; the others share the reason of a kept one. So the cost of a freed slot does not grow with the number
+    of waiting pods.
 
     Returns:
-        The pods to plan, and for each omitted pod the earlier pods, at least one of which will find no place.
+        The pods to plan, and for each omitted pod the equal pods that go first; at least one of them finds no place.
     """
     free = sum(node.free for node in fleet.fullest_nodes())
     most: dict[tuple[str, ...], int] = {}
     kinds: dict[Hashable, list[PodInfo]] = {}
-    asked: list[PodInfo] = []
-    alike: dict[str, Sequence[PodInfo]] = {}
+    kept: list[PodInfo] = []
+    equals: dict[str, Sequence[PodInfo]] = {}
     for pod in ordered:
         if pod.profiles not in most:
             most[pod.profiles] = free // _count_slots(fleet, pod.profiles) + 1
         before = kinds.setdefault(rules.kinds[pod.uid], [])
         if len(before) < most[pod.profiles]:
             before.append(pod)
-            asked.append(pod)
+            kept.append(pod)
         else:
-            alike[pod.key] = before
-    return asked, alike
+            equals[pod.key] = before
+    return kept, equals
 
 
 def _count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
@@ -182,26 +182,29 @@ def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
 
 
 class _BatchFilters:
-    """Judges pods and nodes while a batch is being planned.
+    """Applies the filters while a batch is being planned; a :class:`~tessera.placement.demand.Reservations`.
 
     Attributes:
-        judged: number of pods, from the first on, whose constraints were judged.
+        checked: number of pods, from the first on, whose constraints were tested.
         kinds: by UID, a key that is equal for pods that every node treats alike.
     """
 
-    def __init__(self, ordered: Sequence[PodInfo], within: PlacementContext, work: StepBudget) -> None:
-        self._nodes = within.nodes
-        self._index = within.index
-        self._filters = within.filters
-        self._lasting_filters = [rule for rule in within.filters if not rule.freed_with_cards]
-        self._allocations = within.allocations
-        self._changed_nodes = within.changed_nodes
-        self._required_nodes = {pod.uid: within.required_node(pod) for pod in ordered}
-        self._closed: dict[tuple[int, str], NodeRefusal] = {}
+    def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
+        self._nodes = context.nodes
+        self._index = context.index
+        self._filters = context.filters
+        self._lasting_filters = [rule for rule in context.filters if not rule.freed_with_cards]
+        self._allocations = context.allocations
+        self._changed_nodes = context.changed_nodes
+        self._required_nodes = {pod.uid: context.required_node(pod) for pod in ordered}
         self.kinds: dict[PodUid, Hashable] = {}
+        #: The different constraints of the pods, numbered in order; by pod, the number of its constraints.
         self._shared: dict[NodeConstraints, int] = {}
         self._kinds: dict[PodUid, int] = {}
+        #: By number of constraints, the mask of nodes that are open to such a pod.
         self._open: list[int] = []
+        #: Remembered refusals, by number of constraints and closed node.
+        self._closed: dict[tuple[int, str], NodeRefusal] = {}
         self._pods = {pod.key: pod for pod in self._check_constraints(ordered, work)}
         self.checked = len(self._pods)
 
@@ -228,11 +231,11 @@ class _BatchFilters:
         return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
-        """Answers placement: returns the refusal of a node; None if the node takes the pod."""
+        """Returns the refusal of a node; None if the node takes the pod."""
         return self._refusal(self._filters, demand, node)
 
     def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
-        """Answers the same for a node without room, as if its cards had room."""
+        """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
     def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
@@ -250,16 +253,16 @@ class _BatchFilters:
 
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
-        judged = tuple(rule.kind(pod) for rule in self._filters)
-        return (pod.profiles, self._kinds[pod.uid], judged, special, self._changed_nodes.get(pod.uid))
+        filtered = tuple(rule.kind(pod) for rule in self._filters)
+        return (pod.profiles, self._kinds[pod.uid], filtered, special, self._changed_nodes.get(pod.uid))
 
     def reserve(self, demand: Demand, node: str) -> None:
-        """Notes that the batch places the pod on the node."""
+        """Takes in that the batch places the pod on the node."""
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
     def unreserve(self, demand: Demand, node: str) -> None:
-        """Notes that the batch takes the pod from the node."""
+        """Takes in that the batch takes the pod from the node."""
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))
 

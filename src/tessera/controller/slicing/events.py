@@ -58,7 +58,7 @@ class InstasliceDeleted:
 
 @dataclass(frozen=True, slots=True)
 class InstasliceUnreadable:
-    """A node's Instaslice object cannot be decoded, as ``error`` says; None once it can be again."""
+    """A node's Instaslice object cannot be decoded, for this error; None once it can be again."""
 
     node: NodeName
     error: str | None
@@ -71,7 +71,7 @@ class PodVersionsReset:
 
 @dataclass(frozen=True, slots=True)
 class InstasliceVersionsReset:
-    """The same for Instaslice objects."""
+    """Versions of Instaslice objects went back: the next observation of each counts at any version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +92,33 @@ class StorageObserved:
 
 @dataclass(frozen=True, slots=True)
 class StorageListed:
-    """All claims, volumes, classes and CSI nodes were listed: the slicer judges pods by them from now on."""
+    """All claims, volumes, classes and CSI nodes were listed: the slicer tests pods' claims from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """The server did a write. The slicer has already observed the resulting object."""
+    """The server accepted a write. The slicer has already observed the resulting object."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRefused:
-    """The server refused a write, for a reason that passes. Its key stays busy until :class:`RetryDue`."""
+    """The server refused a write; a later try may succeed. Its key stays busy until :class:`RetryDue`."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcomeUnknown:
-    """It is unknown whether the server did a write. Its key stays busy until :class:`RetryDue`."""
+    """No answer shows if the server accepted a write. Its key stays busy until :class:`RetryDue`."""
 
     write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDue:
-    """The pause after a failed write is over; the slicer asks again for what is still due."""
+    """The pause after a failed write is over; the slicer returns the writes of this key that are due now."""
 
     write: Write
 
@@ -129,16 +129,16 @@ class UngateDenied:
 
     Attributes:
         write: the write.
-        why: the server's message.
+        reason: the server's message.
     """
 
     write: Ungate
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DenialExpired:
-    """The slicer may try again a pod that it ignored after :class:`UngateDenied`."""
+    """The slicer may ungate a pod again that it ignored after :class:`UngateDenied`."""
 
     uid: PodUid
 
@@ -152,7 +152,7 @@ class RefusalTimedOut:
     bound pod: it gets slices if there is room. A pod that is bound already keeps its slices: it starts once the agent
     serves.
 
-    An owner does not avoid a node whose agent is gone: the slicer allocates nothing there until the agent serves again.
+    An owner's next pods need not avoid a node whose agent is down: the slicer allocates nothing there.
 
     Attributes:
         uid: the pod.
@@ -177,7 +177,7 @@ class DecisionDue:
 
 @dataclass(frozen=True, slots=True)
 class WritesDue:
-    """The executor asks what to write now."""
+    """The executor is ready for the writes that are due."""
 
 
 SlicerEvent = (

@@ -1,8 +1,8 @@
 """The cards of on-demand nodes, with the allocations and foreign slices on them.
 
 A thin layer over :class:`tessera.placement.fleet.Fleet`. The fleet refuses collisions, but they occur: an agent may
-report a just promised slice as foreign, and a record written by hand may overlap another. Here every slot that any
-record claims counts as taken and is never offered.
+report a newly promised slice as foreign, and a record written by hand may overlap another. Here every slot that any
+record claims counts as occupied.
 
 A card's geometry comes only from the Instaslice object, which the agent fills from NVML: the controller needs no table
 of models. Cards with the same table share one :class:`Geometry` value, because the fleet counts cards by geometry.
@@ -25,6 +25,7 @@ class CardGeometries:
     """Geometries of cards; one shared value per table."""
 
     def __init__(self) -> None:
+        #: The geometry of each table that was read; emptied at the limit.
         self._shared: dict[tuple[str, _Table], Geometry] = {}
 
     def of(self, resources: NodeResources) -> dict[str, Geometry]:
@@ -36,7 +37,7 @@ class CardGeometries:
         return {gpu.gpu_uuid: self._geometry(gpu.gpu_name, resources.placements_of(gpu)) for gpu in resources.node_gpus}
 
     def fault(self, resources: NodeResources) -> str:
-        """Returns why a card's table is invalid; empty if all are valid."""
+        """Returns the error in a card's table; empty if all tables are valid."""
         try:
             self.of(resources)
         except ValueError as error:
@@ -62,14 +63,14 @@ class CardGeometries:
 
 
 def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
-    """Returns the slots that a slice takes; all slots of a card if a wrong record puts the slice beyond the card."""
+    """Returns the slots that a slice occupies; all slots of the card if the record's position is not on the card."""
     try:
         return placement_mask(geometry, Placement(item.profile, item.start, item.size))
     except ValueError:
         return geometry.full
 
 
-#: Owner, in the fleet, of slots that are taken without an allocation.
+#: Owner, in the fleet, of slots that are occupied without an allocation.
 FOREIGN = "a slice that no record of Tessera explains"
 
 
@@ -109,7 +110,7 @@ class FleetInventory:
         self.fleet.remove_node(node)
 
     def occupy(self, allocation: Allocation) -> bool:
-        """Takes an allocation's slots; False, with no change, if a slot is taken or the card is missing."""
+        """Occupies an allocation's slots; False, with no change, if a slot is occupied or the card is missing."""
         placements = [_placement(allocation.node, item) for item in allocation.slices]
         try:
             self.fleet.occupy_all(placements, allocation.owner)
@@ -118,9 +119,10 @@ class FleetInventory:
         return True
 
     def adopt_foreign(self, allocation: Allocation) -> bool:
-        """Takes an allocation's slots over from foreign slices.
+        """Makes foreign slices those of an allocation.
 
-        Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
+        Returns False and changes nothing unless the agent reports each slice at exactly that position, and the position
+        is legal on its card.
         """
         placements = {_placement(allocation.node, item) for item in allocation.slices}
         if len(placements) < len(allocation.slices) or not all(map(self._is_foreign, placements)):
@@ -160,7 +162,7 @@ class FleetInventory:
         return True
 
     def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
-        """Takes the free slots of a foreign slice one by one, since an allocation may cover a part of it."""
+        """Occupies the free slots of a foreign slice; one by one if an allocation already covers a part of it."""
         whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
         if self._try_occupy(whole):
             return

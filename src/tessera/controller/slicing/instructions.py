@@ -1,7 +1,7 @@
 """Instructions of the slicer to its executor, as values.
 
-The executor answers every instruction but :class:`RecordEvent` with its outcome. Until then the slicer asks for nothing
-else with the same ``key``. So whatever becomes due for a node meanwhile is merged into the node's next patch.
+The executor answers every instruction but :class:`RecordEvent` with its outcome. Until then the slicer returns no other
+instruction with the same ``key``. So changes that become due for a node meanwhile go into the node's next patch.
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class Evict:
         uid: the pod.
         namespace: its namespace.
         name: its name.
-        version: the pod's version when it was refused; a pod that was bound since is left alone.
+        version: the pod's version when it was refused; a pod that changed since (was bound) is not evicted.
     """
 
     uid: PodUid
@@ -127,7 +127,7 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNodeCondition:
-    """Reports on a Node, by a condition and an event, whether its Instaslice object is valid.
+    """Sets a Node's condition about its Instaslice object, and records an Event.
 
     Attributes:
         node: the node.
@@ -145,14 +145,14 @@ class ReportNodeCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPodCondition:
-    """Reports on a pod, by a condition, whether its promised slices are available to it.
+    """Sets a pod's condition about its promised slices.
 
     Attributes:
         uid: the pod.
         namespace: its namespace.
         name: its name.
         reason: the condition's reason.
-        text: why the slices are not available and the remedy; empty once they are again.
+        text: the reason that the slices are not available, and the remedy; empty if they are available.
     """
 
     uid: PodUid

@@ -8,7 +8,7 @@ from tessera.text import one_line
 
 
 def waiting_text(pod: PodInfo, reason: Reason) -> str:
-    """Returns the event message of a waiting pod: what is missing and what would end the wait."""
+    """Returns the event message of a waiting pod: the reason, and the step that would end the wait."""
     return f"Waiting for {profiles_text(pod)}: {reason.text}"
 
 
@@ -38,18 +38,18 @@ def object_fault_text(node: str, fault: str) -> str:
 
 
 def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
-    """Returns the event message for a pod that cannot start on its node, which its owner may then avoid."""
+    """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
     refusal = one_line(pod.unschedulable_message)
-    why = f"The scheduler refuses the pod on node {node}, where its slices were promised: {refusal}"
+    cause = f"The scheduler refuses the pod on node {node}, where its slices were promised: {refusal}"
     then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
     if pod.node:
-        why = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
+        cause = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
         then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"
     if pod.owner:
         then = "It is evicted, so that its owner makes it anew"
     if pod.owner and avoided:
         then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
-    return f"{why}. {then}"
+    return f"{cause}. {then}"
 
 
 def profiles_text(pod: PodInfo) -> str:

@@ -1,7 +1,7 @@
 """The due writes, in as few requests as possible: for a node one patch of the spec and one of the status.
 
 At most one write is in flight for each half of a node's object, and for each pod. A change that becomes due meanwhile
-goes into the next write.
+is part of the next write.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
-"""Plans possible places for pods from the cluster's state, allocations and one batch's filters. Decides nothing.
+"""Plans possible places for pods from the cluster's state, the allocations and one batch's filters. Decides nothing.
 
 Planning stops at the first filter that refuses, which is enough to skip a node. A person who removes that obstacle
-could then meet another, so :meth:`Planner.objections` asks every filter.
+could then meet another, so :meth:`Planner.objections` applies every filter.
 """
 
 import sys
@@ -139,13 +139,13 @@ def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
 def list_objections(
     pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
 ) -> tuple[str, ...]:
-    """Yields the rules by which a node refuses a pod, in the words of the scheduler's events.
+    """Returns the rules by which a node refuses a pod, in the words of the scheduler's events.
 
     Args:
         pod: the pod.
         node: the node.
         filters: the rules about pods on nodes.
-        used: the amounts held on the node besides slices.
+        used: the amounts that pods hold on the node besides slices.
         allocations: existing allocations.
     """
     return tuple(dict.fromkeys(_objections(pod, node, filters, used, allocations)))

@@ -130,8 +130,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 pass  # the record that the watch shows decides; the key stays busy until the retry
             case RetryDue(write):
                 self._retry_write(write)
-            case UngateDenied(write, why):
-                self._note_denial(write, why)
+            case UngateDenied(write, reason):
+                self._note_denial(write, reason)
             case DenialExpired(uid):
                 self._end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
@@ -173,13 +173,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._state.busy.discard(write.key)
         self._mark_affected(write)
 
-    def _note_denial(self, write: Ungate, why: str) -> None:
+    def _note_denial(self, write: Ungate, reason: str) -> None:
         self._state.busy.discard(write.key)
         pod = self._cluster.pods.get(write.uid)
         if pod is None:
             return
         self._state.denied[write.uid] = pod
-        self._lifecycle.record_event(pod, "SliceRefused", f"The pod cannot be pinned to its node: {why}", warning=True)
+        text = f"The pod cannot be pinned to its node: {reason}"
+        self._lifecycle.record_event(pod, "SliceRefused", text, warning=True)
         allocation = self._state.allocations.current_of(write.uid)
         if allocation is not None:
             self._lifecycle.give_up(allocation)
@@ -229,7 +230,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     @property
     def has_work(self) -> bool:
-        """True if there is something new to decide."""
+        """True if a decision is due."""
         if (
             self._cluster.changed_nodes
             or self._cluster.changed_pods
