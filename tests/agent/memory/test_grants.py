@@ -169,7 +169,7 @@ def test_a_limit_that_is_none_does_not_count_and_says_so(text: str) -> None:
     held = {GPU: (holder(A, f"{GPU}::0"),)}
     (told,) = tenants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])
     assert told.limits == {GPU: 10 * GIB}
-    assert tenants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} does not count: ")
+    assert tenants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} is ignored: ")
 
 
 @pytest.mark.parametrize(("text", "opted_out"), [("off", True), ("Off ", True), ("on", False), ("", False)])

@@ -118,8 +118,8 @@ class CallRetries(Generic[K]):
         if failed is not None:
             self._failed[key] = msgspec.structs.replace(failed, attempts=0, retry_at=0.0)
 
-    def clear_half_made(self, key: K) -> None:
-        """Takes in that the GPU instance there is gone."""
+    def forget_instance(self, key: K) -> None:
+        """Takes in that there is no GPU instance any longer, so none is half made."""
         failed = self._failed.get(key)
         if failed is not None:
             self._failed[key] = msgspec.structs.replace(failed, half_made=False, undo_failed=False)

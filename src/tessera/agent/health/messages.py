@@ -83,7 +83,7 @@ class HealthEvents:
     def record_reset(self, gpu: str) -> None:
         """Records that a card was reset because of its fault."""
         name = name_scope(DeviceScope(gpu), self.gpus)
-        self._node.record_on_node("GpuReset", f"{name}: was reset, as its error asks for", "Normal")
+        self._node.record_on_node("GpuReset", f"{name}: was reset because of its error", "Normal")
 
     def record_failed_reset(self, gpu: str, error: Exception) -> None:
         """Records that a card could not be reset."""

@@ -187,14 +187,14 @@ class HealthMonitor:
             while True:
                 count = self._changes.count
                 self._check_boot()
-                if not await self._probe_due_cards():
+                if not await self._probe_cards():
                     soonest = min(self._due.values(), default=None)
                     pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
                     await self._changes.wait(count, pause)
         finally:
             self._prober.stop()
 
-    async def _probe_due_cards(self) -> bool:
+    async def _probe_cards(self) -> bool:
         """Probes the cards that are due; returns true if there were any."""
         now = self._clock.monotonic()
         due = [uuid for uuid, at in self._due.items() if at <= now]

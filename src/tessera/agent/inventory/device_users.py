@@ -53,7 +53,7 @@ class PodSource(Protocol):
 
 
 class DeviceUsers:
-    """Asks kubelet for the holders of devices.
+    """Asks kubelet for the users of devices.
 
     Args:
         kubelet: the node's kubelet.
@@ -73,7 +73,7 @@ class DeviceUsers:
         return any(_initializes_with(resource, pod) for pod in self._pods.live_pods())
 
     async def read(self) -> Mapping[str, tuple[DeviceUser, ...]]:
-        """Returns the holders of each card and MIG device, by its UUID; devices without a holder are missing.
+        """Returns the users of each card and MIG device, by its UUID; devices without a user are missing.
 
         Raises:
             ConnectionError: kubelet did not answer.
@@ -83,7 +83,7 @@ class DeviceUsers:
 
 
 def match_device_users(listed: Iterable[PodResources], pods: Iterable[Pod]) -> Mapping[str, tuple[DeviceUser, ...]]:
-    """Returns the holders of each card and MIG device, by its UUID.
+    """Returns the users of each card and MIG device, by its UUID.
 
     Args:
         listed: the pods with their devices, as kubelet lists them.

@@ -93,7 +93,7 @@ async def _assign_used_cards(components: Components) -> None:
         try:
             used = {cards[device] for device in await components.device_users.read() if device in cards}
         except ConnectionError as error:
-            _log.warning("nothing is done to the cards before kubelet says which pods hold them: %s", error)
+            _log.warning("no card is changed before kubelet lists the pods that hold cards: %s", error)
             await components.clock.sleep(_KUBELET_PAUSE)
             continue
         ownership.assume({card: CardOwner.STATIC for card in used if not ownership.is_known(card)})
@@ -110,9 +110,9 @@ async def _watch_hardware(components: Components) -> None:
             if event is not None and event.xid not in APPLICATION_XIDS:
                 await components.reread_card(event.gpu)
         except NotSupported as error:
-            _log.warning("hardware events are not watched, a lost card shows at the next probe only: %s", error)
+            _log.warning("hardware events are not watched, only the next probe detects a lost card: %s", error)
             return
         except NvmlError as error:
-            _log.warning("hardware events cannot be watched, again in %.0f s: %s", _EVENT_WAIT, error)
+            _log.warning("hardware events cannot be watched, next attempt in %.0f s: %s", _EVENT_WAIT, error)
             components.health.event_watch_failed(str(error))
             await components.clock.sleep(_EVENT_WAIT)

@@ -144,7 +144,7 @@ class Components:
         try:
             await self.refresh_inventory()
         except NvmlError as error:
-            _log.warning("the cards cannot be listed, what was last known of them holds: %s", error)
+            _log.warning("the cards cannot be listed, the last reading stays in use: %s", error)
 
     # Components --------------------------------------------------------------------------------------------------
 

@@ -113,11 +113,11 @@ class MemoryGrants:
         try:
             limit = integer_value(text)
         except ValueError as error:
-            self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {LIMIT_ANNOTATION} does not count: {error}"
+            self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {LIMIT_ANNOTATION} is ignored: {error}"
             return None
         if limit <= 0:
             self.rejected_limits[PodUid(pod.metadata.uid)] = (
-                f"annotation {LIMIT_ANNOTATION} does not count: {text!r} is not more than 0"
+                f"annotation {LIMIT_ANNOTATION} is ignored: {text!r} is not more than 0"
             )
             return None
         return limit

@@ -139,7 +139,9 @@ class MemoryMonitor:
         try:
             users = await self._inputs.read_users()
         except ConnectionError as error:
-            _log.warning("memory of shared cards is not judged, kubelet does not say which pods hold them: %s", error)
+            _log.warning(
+                "memory of shared cards is not checked: kubelet did not list the pods that hold them: %s", error
+            )
             return (), ()
         if self._without_record:
             self._without_record = False

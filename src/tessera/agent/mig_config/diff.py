@@ -175,13 +175,13 @@ def _diff_instances(
     if isinstance(plan, Infeasible):
         where = f"{goal.path}.mig-devices: " if goal.path else ""
         return DiffImpossible("LayoutImpossible", f"{where}{plan.reason}")
-    kept = tuple(each for each in instances if _placement(each) in plan.keep)
+    keep = tuple(each for each in instances if _placement(each) in plan.keep)
     return CardDiff(
         destroy=tuple(each for each in instances if _placement(each) not in plan.keep),
-        clear=tuple(each for each in kept if each.compute_instances and not _spanned(geometry, each)),
-        complete=tuple(each for each in kept if not each.compute_instances),
+        clear=tuple(each for each in keep if each.compute_instances and not _spanned(geometry, each)),
+        complete=tuple(each for each in keep if not each.compute_instances),
         create=plan.create,
-        keep=kept,
+        keep=keep,
         geometry=geometry,
     )
 

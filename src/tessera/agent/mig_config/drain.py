@@ -83,8 +83,8 @@ class DeviceDrainer:
         bound = await self._pods.list_bound_pods()
         listed = match_device_users(await self._kubelet.pod_resources(), bound)
         users = {
-            device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in holders}))
-            for device, holders in listed.items()
+            device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in found}))
+            for device, found in listed.items()
         }
         return {device: (UserPod(),) for device in self._recently_allocated()} | users
 

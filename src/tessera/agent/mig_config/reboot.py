@@ -73,7 +73,7 @@ class RebootRequests:
         async with self._lock:
             boot_id = self._node.boot_id()
             if not boot_id:
-                return _failed(f"{reason}; the node's boot id is not known, so no reboot is asked for")
+                return _failed(f"{reason}; the node's boot id is not known, so no reboot is requested")
             before = self._journal.record.rebooted_from
             if before == boot_id:
                 return self._wait_for_reboot(reason)
@@ -115,7 +115,7 @@ class RebootRequests:
             cards = [each.uuid for each in await self._hardware.devices() if not each.lost]
             pids = [str(one.pid) for uuid in cards for one in await self._hardware.processes(uuid)]
         except (ConnectionError, NvmlError) as error:
-            return f"an answer to who uses the cards: {error}"
+            return f"the list of pods and processes on the cards, which cannot be read: {error}"
         return f"process {', '.join(pids)}" if pids else ""
 
 
@@ -162,7 +162,9 @@ async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TI
         async with asyncio.timeout(seconds):
             answer, _ = await process.communicate()
     except TimeoutError:
-        _log.warning("`systemctl reboot` on the host has not answered within %g s; it counts as asked for", seconds)
+        _log.warning(
+            "`systemctl reboot` on the host has not answered within %g s; the reboot counts as requested", seconds
+        )
         return
     finally:
         if process.returncode is None:

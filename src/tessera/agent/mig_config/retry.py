@@ -94,7 +94,7 @@ class EvictionRetries:
         """Forgets all evictions."""
         self._attempts.clear()
 
-    def due_pods(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
+    def pods_to_evict(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
         """The pods to evict now. A pod that kubelet is just admitting is still unknown and cannot be evicted."""
         return tuple(each for each in users if each.pod and self._is_due(each.pod, now))
 

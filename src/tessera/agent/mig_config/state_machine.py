@@ -205,7 +205,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
                 return self._next_for(card, self._goal, now)
 
     def _next_for(self, card: CardRead, goal: CardGoal, now: float) -> CardInstruction:
-        usage = CardUsage(self.uuid, self._known_users(), card.processes)
+        usage = CardUsage(self.uuid, self._listed_users(), card.processes)
         self._managed &= frozenset(map(place_of, card.instances))
         diff = diff_card(goal, card, usage, self._managed, needs_reset=self._needs_reset)
         if isinstance(diff, DiffImpossible):
@@ -258,7 +258,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     def _wait_or_evict(self, diff: CardDiff, card: CardRead, usage: CardUsage, now: float) -> CardInstruction:
         """No call can be made now: evict, request a reboot, or wait for users and retries."""
         users, pids = self._blocking_users(diff, card, usage), self._blocking_processes(diff, card)
-        if self._may_evict and (pods := self._evictions.due_pods(users, now)):
+        if self._may_evict and (pods := self._evictions.pods_to_evict(users, now)):
             return EvictUsers(pods)
         until = self._next_look(users, pids, now)
         in_use = bool(users or pids)
@@ -296,7 +296,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         """Returns the instruction, or first one that removes the fence: no device is about to be destroyed."""
         return SetFence(frozenset()) if self._fence else instruction
 
-    def _known_users(self) -> dict[str, tuple[UserPod, ...]]:
+    def _listed_users(self) -> dict[str, tuple[UserPod, ...]]:
         return dict(self._users.users) if isinstance(self._users, UsersListed) else {}
 
     def _learn(self, diff: CardDiff, card: CardRead, goal: CardGoal) -> None:
@@ -309,7 +309,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             if not for_mode and key not in diff.places():
                 self._retries.drop(key)
             elif key not in present:
-                self._retries.clear_half_made(key)
+                self._retries.forget_instance(key)
 
     def _blocking_users(self, diff: CardDiff, card: CardRead, usage: CardUsage) -> list[UserPod]:
         touched = card.instances if diff.needs_whole_card else diff.to_vacate()

@@ -297,7 +297,7 @@ class NodeStatusPublisher:
         self, node: Node, desired: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]
     ) -> None:
         """Records an Event for each condition that differs from the reported one."""
-        reported = self._take_over(node, desired, shown) if self._reported is None else self._reported
+        reported = self._adopt_conditions(node, desired, shown) if self._reported is None else self._reported
         about = make_reference(NODES, self._name, uid=node.metadata.uid)
         for each in desired.values():
             if reported.get(each.type) != each:
@@ -305,7 +305,7 @@ class NodeStatusPublisher:
                 self._events.record(about, each.reason, each.message, type=kind)
         self._reported = dict(desired)
 
-    def _take_over(
+    def _adopt_conditions(
         self, node: Node, desired: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]
     ) -> Mapping[str, NodeCondition]:
         """Takes over the conditions that a former agent left on the Node; returns those that need no Event."""

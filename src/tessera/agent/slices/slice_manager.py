@@ -175,7 +175,12 @@ class SliceManager:
                 recheck = await self._converge(group)
             except (ApiError, ConnectionError, TimeoutError, NvmlError, OSError) as error:
                 pause = self._backoff.next()
-                _log.warning("node %s is not as it should be, again in %.1f s: %s", self._node_name, pause, error)
+                _log.warning(
+                    "slices on demand of node %s: a step failed, next attempt in %.1f s: %s",
+                    self._node_name,
+                    pause,
+                    error,
+                )
                 await self._clock.sleep(pause)
             else:
                 self._backoff.reset()

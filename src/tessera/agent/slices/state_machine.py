@@ -162,7 +162,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             if position.gpu == event.gpu and self._is_settled(position):
                 self.table.retries.drop(position)
             elif position.gpu == event.gpu and position not in card.instances:
-                self.table.retries.clear_half_made(position)
+                self.table.retries.forget_instance(position)
 
     def _is_settled(self, position: SlicePosition) -> bool:
         """True if a position is in the state that its owner needs, so that earlier failures there no longer matter."""

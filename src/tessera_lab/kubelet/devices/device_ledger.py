@@ -69,9 +69,13 @@ class DeviceLedger:
     """The devices of one node, and the containers that hold them."""
 
     def __init__(self) -> None:
-        self._healthy: dict[str, dict[str, None]] = {}  # insertion order is the plugin's order
+        #: Healthy devices by resource, in the plugin's order. Has every registered resource, also without devices.
+        self._healthy: dict[str, dict[str, None]] = {}
+        #: Unhealthy devices by resource; the same resources as :attr:`_healthy`, and no device is in both.
         self._unhealthy: dict[str, set[str]] = {}
+        #: By resource and device, the pod that holds it. Keeps devices whose plugin has ended or is forgotten.
         self._owner: dict[str, dict[str, PodUid]] = {}
+        #: The pods that hold devices; :attr:`_owner` has exactly their devices.
         self._pods: dict[PodUid, PodHoldings] = {}
 
     # Reports of plugins
