@@ -21,13 +21,12 @@ from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AllocateOptions
-from tessera.agent.sharing.cdi_specs import CdiFile
-from tessera.agent.sharing.cdi_writer import CdiPublisher
+from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
+from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.settings import SharingSettings
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, removal_patch
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile

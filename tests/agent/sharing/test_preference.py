@@ -1,6 +1,6 @@
 """Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
 
-from tessera.agent.sharing.preference import preferred_entries
+from tessera.agent.sharing.device_plugin import preferred_entries
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.profile import AllocationPolicy, SharingKind
 from tessera.kubelet.interfaces import PreferredRequest

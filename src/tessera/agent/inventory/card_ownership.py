@@ -7,11 +7,12 @@ under a pod, whatever the node's label says and however often it changes. The ow
 starts again does not take a card from the other side by mistake.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
 from tessera.agent.base.state_file import StateFile
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 
 
 class CardOwner(Enum):
@@ -103,3 +104,29 @@ class CardOwnership:
 
     def _save(self) -> None:
         self._file.save(dict(sorted(self._owners.items())))
+
+
+class StaticGpus:
+    """The static GPUs of the node, from the last reading of the inventory.
+
+    Args:
+        inventory: the node's GPUs.
+        ownership: the side of the agent that has each GPU.
+    """
+
+    def __init__(self, inventory: InventoryReader, ownership: CardOwnership) -> None:
+        self._inventory = inventory
+        self._ownership = ownership
+
+    def gpus(self) -> Sequence[GpuState]:
+        """The static GPUs by index, without those that are about to be cut on demand."""
+        static = self._ownership.static_gpus()
+        return [
+            gpu
+            for gpu in self._inventory.inventory.gpus
+            if gpu.uuid in static and not self._ownership.is_leaving(gpu.uuid)
+        ]
+
+    def mig_memory_gib(self) -> int:
+        """Memory of all MIG devices on these GPUs as pods are charged for it, GiB."""
+        return fixed_memory_gib(self.gpus())

@@ -16,10 +16,9 @@ from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.card_ownership import CardOwnership
+from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.static_gpus import StaticGpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs, CardReader
 from tessera.agent.memory.monitor import MemoryMonitor
@@ -37,13 +36,12 @@ from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublishe
 from tessera.agent.node_status.report import NodeReport
 from tessera.agent.node_status.vgpu import read_vgpu
 from tessera.agent.sharing.allocate_response import AllocateOptions
-from tessera.agent.sharing.cdi_specs import CdiFile
-from tessera.agent.sharing.cdi_writer import CdiPublisher
+from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
+from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.settings import SharingSettings
 from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ResourceRemover
 from tessera.agent.slices.slice_manager import SliceManager

@@ -23,12 +23,12 @@ from tessera.agent.sharing.allocate_response import (
     set_name,
     unique,
 )
-from tessera.agent.sharing.cdi_specs import CdiFile
-from tessera.agent.sharing.preference import preferred_entries
+from tessera.agent.sharing.cdi import CdiFile
 from tessera.agent.sharing.refusals import fence_reason
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
-from tessera.api.sharing.devices import AdvertisedResource, RequestRefused, check_request
-from tessera.api.sharing.profile import SharingKind
+from tessera.api.sharing.profile import AllocationPolicy, SharingKind
+from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
@@ -206,3 +206,42 @@ class StaticDevicePlugin:
             if why := self.terms.refused.get(each) or fence_reason(known[each], fenced):
                 raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
         return [known[each] for each in ids]
+
+
+def preferred_entries(
+    offered: AdvertisedResource,
+    request: PreferredRequest,
+    *,
+    refused: Mapping[str, str],
+    topology: Topology,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """Returns the entries that a container should get.
+
+    Args:
+        offered: the present entries of the resource. Kubelet may still know an older list.
+        request: the entries that kubelet has free, and the number it needs.
+        refused: entries that must not be given out now; chosen only if there are no others.
+        topology: how the cards are joined.
+        policy: spreads or packs shares and MIG devices.
+    """
+    known = {device.id for device in offered.devices if device.id not in refused}.union(request.must_include)
+    free = [each for each in request.available if each in known]
+    if len(free) < request.size:
+        free = list(request.available)
+    try:
+        if all(map(_whole, offered.devices)):
+            chosen = topology.preferred(free, request.must_include, request.size)
+        else:
+            chosen = prefer_shares(offered.devices, free, request.must_include, request.size, policy)
+    except NotEnoughShares:
+        chosen = ()
+    return chosen or _any(request.must_include, free, request.size)
+
+
+def _whole(device: AdvertisedDevice) -> bool:
+    return device.id == device.gpu
+
+
+def _any(must: Sequence[str], free: Sequence[str], size: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*must, *free)))[:size]

@@ -20,7 +20,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
-from tessera.agent.sharing.conflicts import EntryKey, HeldEntry, blocked_entries, held_entries
+from tessera.agent.sharing.refusals import EntryKey, HeldEntry, find_blocked_entries, list_held_entries
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, device_of
 from tessera.clock import Clock
@@ -153,22 +153,22 @@ class DeviceOccupancy:
         return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
     def blocked(self, offer: Advertisement, parents: Mapping[str, str]) -> dict[EntryKey, str]:
-        """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.conflicts.blocked`."""
-        return blocked_entries(offer, self._all_held(), parents)
+        """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.refusals.blocked`."""
+        return find_blocked_entries(offer, self._all_held(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:
         """The pod that holds a card or a part of it, and the resource; empty if none does."""
         held = (each for each in self._all_held() if parents.get(each.device, each.device) == card)
-        return next((f"{each.who} holds {each.id} as {each.resource}" for each in held), "")
+        return next((f"{each.pod} holds {each.id} as {each.resource}" for each in held), "")
 
     def _all_held(self) -> list[HeldEntry]:
         lately = [
-            HeldEntry(resource=each.resource, id=entry, who="a pod that is being admitted")
+            HeldEntry(resource=each.resource, id=entry, pod="a pod that is being admitted")
             for each in self._given
             if not each.told
             for entry in each.ids
         ]
-        return [*held_entries(self._held or {}), *lately]
+        return [*list_held_entries(self._held or {}), *lately]
 
     @property
     def resources(self) -> frozenset[str]:

@@ -9,11 +9,13 @@ demand, since kubelet would take both for one resource.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing, MpsPlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
+from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
@@ -143,3 +145,35 @@ def _conflict(name: str, devices: int) -> str:
     where = f"resources.mig of the sharing profile, such as {{pattern: '{profile_of(name) or '*'}', name: {example}}}"
     what = f"{name} is given out on demand on this node, so its {devices} fixed devices are not offered"
     return f"{what}: rename it in {where}"
+
+
+class SharingConfig(Protocol):
+    """Follows the labels and ConfigMaps; see :class:`tessera.agent.config.config_watcher.ConfigWatcher`."""
+
+    @property
+    def sharing(self) -> DesiredSharing:
+        """The sharing profile to follow now."""
+        ...
+
+    def profile_applied(self, name: str, text: str, /) -> None:
+        """Notes that a profile of this name and text is in force."""
+        ...
+
+
+class SharingSettings:
+    """The settings that the advertiser follows.
+
+    Args:
+        config: the desired profile.
+        mig_strategy: the installation's strategy; a profile's own takes precedence.
+        options: how containers learn of their devices; a profile's flags take precedence.
+    """
+
+    def __init__(self, config: SharingConfig, mig_strategy: MigStrategy, options: AllocateOptions) -> None:
+        self.config = config
+        self.mig_strategy = mig_strategy
+        self._options = options
+
+    def options(self, applied: AppliedSharing | None) -> AllocateOptions:
+        """The options under the applied profile; ``None`` before the first one is applied."""
+        return self._options if applied is None else self._options.with_flags(applied.profile.flags)

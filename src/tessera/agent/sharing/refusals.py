@@ -1,27 +1,66 @@
-"""Reasons to withhold entries, and the order in which they are reported. Pure."""
+"""Decides which entries of kubelet's list must not be allocated now, and why. Pure.
 
-from collections.abc import Mapping
+1. An entry is withheld for the first of these reasons: its device is unhealthy, its device nodes are unknown, its card
+   is lost, its device is fenced, a pod holds the device under another name, or its sharing strategy is not ready.
+2. A pod can hold a device under another name because kubelet knows entries, not devices: a card that it allocated whole
+   counts as free again once the card is listed as shares, or under another resource. So an entry is blocked while a
+   container holds, under any other entry, the same share under another resource, the card of a MIG device, or a MIG
+   device of the card. Shares of one device under one resource never block each other.
+3. Kubelet reports a changed list to the scheduler with its next node status, up to 10 s later. A pod that its owner
+   replaces in the meantime is scheduled to the node and refused there, and so is every further one: a ReplicaSet made
+   21 such pods in 3 s. So a part that wants to end pods first waits until :func:`overcounted_resources` is empty.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 
-from tessera.agent.sharing.conflicts import EntryKey
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.api.sharing.profile import SharingKind
+from tessera.agent.inventory.device_users import DeviceUser
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, device_of
+from tessera.kube.quantity import parse_quantity
 
 _LOST = "the card fell off the bus; drain the node and reboot it"
 _FENCED = "it is kept free, since the layout of its card is about to change"
+
+#: An entry by resource and id.
+EntryKey = tuple[str, str]
+
+
+class HeldEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that a container holds.
+
+    Attributes:
+        resource: the resource under which kubelet allocated it.
+        id: the entry.
+        pod: the pod, for people: ``pod default/train``.
+    """
+
+    resource: str
+    id: str
+    pod: str
+
+    @property
+    def device(self) -> str:
+        """UUID of the card or MIG device."""
+        return device_of(self.id)
+
+    @property
+    def whole(self) -> bool:
+        """True if it is not a share."""
+        return self.id == self.device
 
 
 class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
     """All reasons to withhold entries now.
 
     Attributes:
-        unhealthy: by entry: the health problem of its device.
-        unreadable: by UUID: why a device's nodes are unknown.
+        unhealthy: health problem of the device, by entry.
+        unreadable: reason that a device's nodes are unknown, by UUID.
         lost: cards that fell off the bus.
         fenced: cards and MIG devices that must not be allocated.
-        blocked: by resource and entry: the pod that holds the device under another name.
-        waiting: by resource and card: why the resource's MPS daemon does not serve clients there.
+        blocked: the pod that holds the device under another name, by resource and entry.
+        not_ready: reason that a card's sharing strategy does not serve containers yet, by resource and card.
     """
 
     unhealthy: Mapping[str, str] = {}
@@ -29,26 +68,82 @@ class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[str] = frozenset()
     fenced: frozenset[str] = frozenset()
     blocked: Mapping[EntryKey, str] = {}
-    waiting: Mapping[tuple[str, str], str] = {}
+    not_ready: Mapping[EntryKey, str] = {}
 
 
-def withheld_entries(offered: AdvertisedResource, grounds: WithholdingReasons) -> dict[str, str]:
-    """The entries of a resource that must not be given out now, each with the first reason in the order above."""
-    found = {device.id: _why(offered.name, device, grounds) for device in offered.devices}
-    return {entry: why for entry, why in found.items() if why}
+def list_held_entries(users: Mapping[str, tuple[DeviceUser, ...]]) -> Iterator[HeldEntry]:
+    """Returns every entry that containers hold, from the users of each device."""
+    for user in chain.from_iterable(users.values()):
+        for each in user.ids:
+            yield HeldEntry(resource=user.resource, id=each, pod=f"pod {user.pod_name}")
+
+
+def find_blocked_entries(
+    offer: Advertisement, held: Iterable[HeldEntry], parents: Mapping[str, str]
+) -> dict[EntryKey, str]:
+    """Returns the entries that wait for a pod that holds the device under another name, each with the reason.
+
+    Args:
+        offer: the advertised entries.
+        held: the entries that containers hold.
+        parents: the card of each MIG device, by UUID.
+    """
+    by_card: dict[str, list[HeldEntry]] = {}
+    for each in held:
+        by_card.setdefault(parents.get(each.device, each.device), []).append(each)
+    found: dict[EntryKey, str] = {}
+    for resource, offered in offer.resources.items():
+        for device in offered.devices:
+            for each in by_card.get(device.gpu, ()):
+                if _excludes(each, resource, device):
+                    found[resource, device.id] = f"{each.pod} holds {each.id} as {each.resource}"
+                    break
+    return found
+
+
+def find_withheld_entries(offered: AdvertisedResource, reasons: WithholdingReasons) -> dict[str, str]:
+    """Returns the entries of a resource that must not be allocated now, each with its first reason; see rule 1."""
+    found = {device.id: _first_reason(offered.name, device, reasons) for device in offered.devices}
+    return {entry: reason for entry, reason in found.items() if reason}
 
 
 def fence_reason(device: AdvertisedDevice, fenced: frozenset[str]) -> str:
-    """Why a fence keeps a device from being given out; empty if none does."""
+    """Returns the reason by which a fence withholds a device; empty if no fence does."""
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
-def _why(resource: str, device: AdvertisedDevice, grounds: WithholdingReasons) -> str:
+def overcounted_resources(
+    allocatable: Mapping[str, str], offer: Advertisement, reasons: WithholdingReasons, former: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Returns the resources of which the Node counts more than can be allocated, sorted by name.
+
+    Args:
+        allocatable: allocatable resources from the Node's status.
+        offer: the advertised entries.
+        reasons: the reasons to withhold entries now.
+        former: resources that were offered once; a resource that is no longer offered has no device to allocate.
+    """
+    fit = dict.fromkeys(former, 0)
+    fit |= {
+        name: len(each.devices) - len(find_withheld_entries(each, reasons)) for name, each in offer.resources.items()
+    }
+    return tuple(sorted(name for name, count in fit.items() if parse_quantity(allocatable.get(name, "0")) > count))
+
+
+def _first_reason(resource: str, device: AdvertisedDevice, reasons: WithholdingReasons) -> str:
     return (
-        grounds.unhealthy.get(device.id)
-        or grounds.unreadable.get(device.uuid)
-        or (_LOST if device.gpu in grounds.lost else "")
-        or fence_reason(device, grounds.fenced)
-        or grounds.blocked.get((resource, device.id))
-        or (grounds.waiting.get((resource, device.gpu), "") if device.kind is SharingKind.MPS else "")
+        reasons.unhealthy.get(device.id)
+        or reasons.unreadable.get(device.uuid)
+        or (_LOST if device.gpu in reasons.lost else "")
+        or fence_reason(device, reasons.fenced)
+        or reasons.blocked.get((resource, device.id))
+        or reasons.not_ready.get((resource, device.id), "")
     )
+
+
+def _excludes(held: HeldEntry, resource: str, device: AdvertisedDevice) -> bool:
+    if held.device != device.uuid:
+        return device.gpu in {held.device, device.uuid}
+    if held.id == device.id:
+        return held.resource != resource
+    return held.whole or device.id == device.uuid

@@ -19,20 +19,17 @@ from tessera.agent.base.desired_config import drop_cards
 from tessera.agent.inventory.device_health import entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, MpsClientEdits, unique
-from tessera.agent.sharing.cdi_specs import CdiDevice
-from tessera.agent.sharing.cdi_writer import CdiPublisher
-from tessera.agent.sharing.conflicts import EntryKey
+from tessera.agent.sharing.cdi import CdiDevice, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
 from tessera.agent.sharing.mps_seam import MpsDaemonPool
-from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, choose_offer
-from tessera.agent.sharing.refusals import WithholdingReasons, withheld_entries
+from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingSettings, choose_offer
+from tessera.agent.sharing.refusals import EntryKey, WithholdingReasons, find_withheld_entries, overcounted_resources
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.settings import SharingSettings
-from tessera.agent.sharing.stale_capacity import overcounted_resources
 from tessera.agent.sharing.static_devices import StaticDeviceSource
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
+from tessera.api.sharing.profile import SharingKind
 from tessera.kubelet.interfaces import Device as ListedDevice
 
 _log = logging.getLogger(__name__)
@@ -140,7 +137,7 @@ class ResourceAdvertiser:
         if allocatable is None:
             return ()
         former = self._names.known - self._devices.on_demand_resources()
-        return overcounted_resources(allocatable, self.offer, self._grounds(), former)
+        return overcounted_resources(allocatable, self.offer, self._reasons(), former)
 
     @property
     def problem(self) -> SharingProblem | None:
@@ -223,17 +220,17 @@ class ResourceAdvertiser:
         self._blocked = self._occupancy.blocked(self.offer, self._parents())
         for name, plugin in self._served.plugins.items():
             offered = self.offer.resources.get(name) or AdvertisedResource(name=name, devices=())
-            plugin.terms = self._terms(offered, withheld_entries(offered, self._grounds()))
+            plugin.terms = self._terms(offered, find_withheld_entries(offered, self._reasons()))
 
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
         """The list of each resource with its plugin, which gives out the same entries."""
         self._blocked = self._occupancy.blocked(self.offer, self._parents())
-        grounds = self._grounds()
+        reasons = self._reasons()
         numa = {card.uuid: card.info.numa_node for card in self._gpu_states}
         unfit: dict[EntryKey, str] = {}
         lists: dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
-            refused = withheld_entries(offered, grounds)
+            refused = find_withheld_entries(offered, reasons)
             unfit |= {(name, entry): why for entry, why in refused.items()}
             plugin = self._served.ensure(name)
             plugin.terms = self._terms(offered, refused)
@@ -241,7 +238,7 @@ class ResourceAdvertiser:
         self._unhealthy = unfit
         return lists
 
-    def _grounds(self) -> WithholdingReasons:
+    def _reasons(self) -> WithholdingReasons:
         """Every reason to withhold entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
         judged = entry_health(entries, self._gpus, self._devices.health_of)
@@ -252,11 +249,13 @@ class ResourceAdvertiser:
             lost=frozenset(card.uuid for card in self._gpu_states if card.info.lost),
             fenced=self.closed_devices(),
             blocked=self._blocked,
-            waiting={
-                (name, card): f"its MPS daemon is not ready: {self._mps.problem(name)}"
+            not_ready={
+                (name, device.id): f"its MPS daemon is not ready: {self._mps.problem(name)}"
                 for name, plan in plans.items()
-                for card in plan.cards
-                if not self._mps.ready(name, card)
+                for device in self.offer.resources[name].devices
+                if device.kind is SharingKind.MPS
+                and device.gpu in plan.devices
+                and not self._mps.ready(name, device.gpu)
             },
         )
 

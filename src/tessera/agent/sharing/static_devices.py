@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from tessera.agent.inventory.card_ownership import StaticGpus
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.agent.inventory.gpu_inventory import GpuState
-from tessera.agent.inventory.static_gpus import StaticGpus
 
 
 class HealthSource(Protocol):

@@ -16,10 +16,9 @@ from typing import Protocol
 
 from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
+from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
-from tessera.agent.inventory.static_gpus import StaticGpus
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin

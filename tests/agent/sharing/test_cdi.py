@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.sharing.allocate_response import qualified
-from tessera.agent.sharing.cdi_specs import CdiDevice, CdiFile
+from tessera.agent.sharing.cdi import CdiDevice, CdiFile
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.agent.sharing.conflicts import HeldEntry, blocked_entries
+from tessera.agent.sharing.refusals import HeldEntry, find_blocked_entries
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.api.sharing.profile import SharingKind
 
@@ -51,8 +51,8 @@ def test_an_entry_waits_for_whoever_has_its_device_otherwise(
     held: tuple[str, str], offered: tuple[str, AdvertisedDevice], waits: bool
 ) -> None:
     resource, entry = held
-    found = blocked_entries(
-        offer(offered[0], offered[1]), [HeldEntry(resource=resource, id=entry, who="pod default/train")], PARENTS
+    found = find_blocked_entries(
+        offer(offered[0], offered[1]), [HeldEntry(resource=resource, id=entry, pod="pod default/train")], PARENTS
     )
     expected = {(offered[0], offered[1].id): f"pod default/train holds {entry} as {resource}"}
     assert found == (expected if waits else {})

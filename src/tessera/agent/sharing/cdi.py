@@ -1,4 +1,4 @@
-"""The CDI file of whole cards and fixed MIG devices.
+"""Writes the CDI file of whole cards and fixed MIG devices.
 
 One file defines them all. An atomic rename replaces it whenever a card, a MIG device or the number of a device node
 changed. So every name that Allocate answers resolves, and never to the node of another card. A device has a name by its
@@ -7,21 +7,25 @@ UUID and one by its index, since a profile may choose either.
 Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which overrides the image's and the pod's
 value. The runtime applies the devices of a container one after the other, so only the last of several would be named.
 Therefore a *set* follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``). A set
-belongs to one container, and may grow when kubelet lists further devices of the container. A mount names each device
-as well (``docs/decisions/container-environment.md``).
+belongs to one container: :class:`CdiPublisher` defines it at Allocate with the devices of that answer, completes it
+before the container starts with those of its other resources, and keeps it while kubelet lists the container. A mount
+names each device as well (``docs/decisions/container-environment.md``).
 
-Simulated cards have no nodes, so their containers get the environment alone. This module does not know which containers
-there are.
+Simulated cards have no nodes, so their containers get the environment alone.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.base.cdi_files import CdiDefinition, define_device, write_cdi_file
-from tessera.agent.sharing.allocate_response import CDI_KIND, unique
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
+from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.names import VISIBLE_DEVICES
+from tessera.api.sharing.devices import device_of
 from tessera.nvml.interface import DeviceFile
 
 FILE_NAME = CDI_KIND.replace("/", "-") + ".json"
@@ -105,3 +109,77 @@ def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str
 
 def _visible(uuids: Sequence[str]) -> tuple[str, ...]:
     return (f"{VISIBLE_DEVICES}={','.join(uuids)}",)
+
+
+_log = logging.getLogger(__name__)
+
+
+class CdiPublisher:
+    """Keeps the CDI file up to date.
+
+    Args:
+        file: the CDI file.
+        occupancy: the containers that hold devices.
+        changes: notified when pods come.
+
+    Attributes:
+        file: the CDI file.
+        occupancy: the containers that hold devices.
+        failed: why the file cannot be written; ``None`` if it can be written or is not needed.
+    """
+
+    def __init__(self, file: CdiFile, occupancy: DeviceOccupancy, changes: ChangeNotifier) -> None:
+        self.file = file
+        self.occupancy = occupancy
+        self._changes = changes
+        self._devices: Sequence[CdiDevice] = ()
+        self.failed: str | None = None
+
+    def publish(self, devices: Sequence[CdiDevice], *, joint: bool, needed: bool) -> bool:
+        """Defines these devices and the sets that containers hold.
+
+        Args:
+            devices: in the order of their indexes.
+            joint: true if a container of this node may have devices of several resources.
+            needed: true if containers learn of their devices by CDI now.
+
+        Returns:
+            True if the file is written, or is not needed.
+        """
+        self._devices = devices
+        try:
+            self._write(joint=joint)
+        except OSError as error:
+            if needed:
+                self.failed = f"{self.file.path} cannot be written, so that no change is offered: {error}"
+                return False
+        self.failed = None
+        return True
+
+    async def starting(self, resource: str, ids: Sequence[str], *, joint: bool, needed: bool) -> None:
+        """Writes the set of a container that is about to start, with its devices of all resources.
+
+        ``joint`` and ``needed`` are those of :meth:`publish`.
+
+        Raises:
+            ConnectionError: kubelet does not list the container's devices.
+            OSError: the CDI file cannot be written.
+        """
+        if not needs_set(unique(map(device_of, ids)), joint=joint):
+            return
+        try:
+            await self._complete(resource, ids, joint=joint)
+        except OSError as error:
+            if needed:
+                raise
+            _log.warning("the CDI set of a container is not made, which nothing refers to now: %s", error)
+
+    async def _complete(self, resource: str, ids: Sequence[str], *, joint: bool) -> None:
+        self.occupancy.given(resource, ids, starts=True)
+        self.file.ensure_set(set_name(ids), unique(map(device_of, ids)))
+        if joint:
+            await self.occupancy.learn(resource, ids, self._changes)
+            self._write(joint=joint)
+
+    def _write(self, *, joint: bool) -> None:
+        self.file.publish(self._devices, self.occupancy.sets(joint=joint))

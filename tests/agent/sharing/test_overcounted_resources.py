@@ -2,8 +2,7 @@
 
 import pytest
 
-from tessera.agent.sharing.refusals import WithholdingReasons
-from tessera.agent.sharing.stale_capacity import overcounted_resources
+from tessera.agent.sharing.refusals import WithholdingReasons, overcounted_resources
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 
 GPU = "nvidia.com/gpu"
