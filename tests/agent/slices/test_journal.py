@@ -42,7 +42,7 @@ def test_a_damaged_file_counts_as_empty_and_is_told(
     (tmp_path / "journal.json").write_bytes(damage)
     with caplog.at_level(logging.WARNING):
         assert SliceJournalFile(tmp_path / "journal.json").load() == SliceJournal()
-    assert "journal.json does not read" in caplog.text
+    assert "journal.json cannot be read" in caplog.text
 
 
 def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
     (tmp_path / "journal.json").mkdir()
     with caplog.at_level(logging.WARNING):
         assert SliceJournalFile(tmp_path / "journal.json").load() == SliceJournal()
-    assert "journal.json does not read" in caplog.text
+    assert "journal.json cannot be read" in caplog.text
 
 
 def test_the_same_again_is_not_written_again(tmp_path: Path) -> None:
