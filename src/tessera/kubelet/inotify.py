@@ -8,6 +8,12 @@ the C library.
 A wake-up only says that something changed: the caller compares the folder with its earlier state, which is also right
 after an overflow of the kernel's queue. The removal of the folder itself is reported separately, since a new folder of
 the same name, even of the same inode, is not watched then.
+
+:func:`watch_folder` watches a folder that may not exist yet, may go, and may come back. Until the folder exists, the
+watch is on the nearest existing folder above it.
+
+inotify does not report a file that is written in place, nor a file system that is mounted over a folder. A writer whose
+change would go unnoticed writes a file of a new name afterwards.
 """
 
 import asyncio
@@ -15,7 +21,7 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,3 +102,40 @@ def _event_masks(events: bytes) -> Iterator[int]:
         _, mask, _, length = _EVENT.unpack_from(events, at)
         yield mask
         at += _EVENT.size + length
+
+
+#: Identifies a folder: path, device, inode.
+_FolderId = tuple[Path, int, int]
+
+
+async def watch_folder(folder: Path) -> AsyncGenerator[None, None]:
+    """Yields at once, and after each change in the folder or, while it does not exist, in the folder above it.
+
+    The change itself is not reported, and one yield may stand for several. Close the generator if you leave it early
+    (:func:`contextlib.aclosing`).
+
+    Raises:
+        OSError: nothing can be watched: the host's inotify instances are used up, or a folder is not readable.
+    """
+    while True:
+        watched = _nearest(folder)
+        watch = FolderWatch(watched[0])
+        try:
+            with watch.changes() as woken:
+                while not watch.gone and watched == _nearest(folder):
+                    yield
+                    await woken.wait()
+                    woken.clear()
+        except FileNotFoundError:  # the folder went before it could be watched
+            continue
+
+
+def _nearest(folder: Path) -> _FolderId:
+    for path in (folder, *folder.parents):
+        if path.is_dir():
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            return path, status.st_dev, status.st_ino
+    raise FileNotFoundError(f"{folder}: nothing above it is a folder")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base import folder_watch
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.kubelet.inotify import watch_folder
 from tessera.limits.processes import MARKER_FILE
 
 #: Identifies the file of a marker: device, inode, time of the last write in ns.
@@ -117,7 +117,7 @@ class MarkerFiles:
         Raises:
             OSError: nothing can be watched.
         """
-        return _never_changes() if self.folder is None else folder_watch.changes(self.folder)
+        return _never_changes() if self.folder is None else watch_folder(self.folder)
 
     async def follow(self, changes: ChangeNotifier) -> None:
         """Notifies ``changes`` at each change until cancelled.

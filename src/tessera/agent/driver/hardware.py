@@ -8,11 +8,11 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.base import folder_watch
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
+from tessera.kubelet.inotify import watch_folder
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.asynchronous.threaded import ThreadedNvml
@@ -88,7 +88,7 @@ class MachineDriver:
     async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`; watches the control device."""
         there: bool | None = None
-        async for _ in folder_watch.changes(self._dev):
+        async for _ in watch_folder(self._dev):
             before, there = there, (self._dev / CONTROL_DEVICE).exists()
             if there is not before:
                 changes.notify()

@@ -325,4 +325,5 @@ class Components:
         return parts.isdisjoint(await self.device_users.read())
 
     def _occupied(self, uuid: str) -> str:
+        """See :meth:`.ResourceAdvertiser.occupied`; the MPS daemons are made before the advertiser."""
         return self.advertiser.occupied(uuid)

@@ -107,7 +107,7 @@ class SliceExecutor:
         try:
             instances = await self._inventory.read_instances(self._card.info.uuid)
         except NvmlError as error:
-            _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
+            _log.warning("card %s cannot be read, next attempt in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
             self._machine.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
             observed = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
