@@ -53,7 +53,7 @@ class LayoutOutcome(Protocol):
 
 
 def sharing_condition(
-    wish: DesiredSharing,
+    desired: DesiredSharing,
     in_force: str,
     *,
     offer: Advertisement | None = None,
@@ -63,22 +63,22 @@ def sharing_condition(
     """Returns the condition of the desired sharing profile: true if it is in force.
 
     Args:
-        wish: the desired profile.
+        desired: the desired profile.
         in_force: name of the profile behind the present offer; empty for none.
         offer: the present offer: its counts show that new content of a profile is in force, its notices name fields
             without effect.
-        problem: why the desired profile cannot be offered on these cards; ``None`` if it can.
+        problem: reason that the desired profile cannot be offered on these cards; ``None`` if it can.
         problem_reason: the same as a word; ``ProfileRefused`` unless given.
     """
     now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, nothing is shared"
     if problem is not None:
         return NodeCondition(SHARING, "False", problem_reason or "ProfileRefused", f"{problem}; {now}")
-    if wish.problem is not None:
-        return NodeCondition(SHARING, "False", wish.problem_reason or "ProfileRefused", f"{wish.problem}; {now}")
-    if wish.name != in_force:
-        coming = f'profile "{wish.name}" ({wish.reason})' if wish.name else f"no profile ({wish.reason})"
+    if desired.problem is not None:
+        return NodeCondition(SHARING, "False", desired.problem_reason or "ProfileRefused", f"{desired.problem}; {now}")
+    if desired.name != in_force:
+        coming = f'profile "{desired.name}" ({desired.reason})' if desired.name else f"no profile ({desired.reason})"
         return NodeCondition(SHARING, "Unknown", "ProfilePending", f"{coming} is next; {now}")
-    texts = [f"{now}: {wish.reason}", *_effects(offer)]
+    texts = [f"{now}: {desired.reason}", *_effects(offer)]
     return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", "; ".join(texts))
 
 
@@ -89,27 +89,27 @@ def _effects(offer: Advertisement | None) -> Iterator[str]:
         yield from map(str, offer.notices)
 
 
-def layout_condition(told: LayoutOutcome) -> NodeCondition | None:
+def layout_condition(outcome: LayoutOutcome) -> NodeCondition | None:
     """Returns the condition of the desired MIG layout: true if it is in force; ``None`` if none is desired."""
-    if not told.state:
+    if not outcome.state:
         return None
     truths: Mapping[str, ConditionStatus] = {"success": "True", "failed": "False"}
     words = {"success": "LayoutApplied", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
-    reason = told.reason or words.get(told.state, "LayoutPending")
-    return NodeCondition(LAYOUT, truths.get(told.state, "Unknown"), reason, told.message)
+    reason = outcome.reason or words.get(outcome.state, "LayoutPending")
+    return NodeCondition(LAYOUT, truths.get(outcome.state, "Unknown"), reason, outcome.message)
 
 
 def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
     """Returns the condition of the MPS daemons: true if all serve; ``None`` if MPS shares no resource.
 
     Args:
-        waiting: every resource that is shared by MPS, and why its daemons do not serve; empty text if they do.
+        waiting: by resource that MPS shares, the reason that its daemons do not serve; empty text if they do.
     """
     if not waiting:
         return None
-    troubles = [f"{resource}: {why}" for resource, why in sorted(waiting.items()) if why]
-    if troubles:
-        return NodeCondition(MPS, "False", "DaemonNotReady", "; ".join(troubles))
+    unready = [f"{resource}: {reason}" for resource, reason in sorted(waiting.items()) if reason]
+    if unready:
+        return NodeCondition(MPS, "False", "DaemonNotReady", "; ".join(unready))
     return NodeCondition(MPS, "True", "DaemonsReady", f"MPS serves {', '.join(sorted(waiting))}")
 
 

@@ -214,11 +214,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._add(scope, "probe", Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
         else:
             self._failures.pop(probe.gpu, None)
-            asked = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
-            if probe.recovery is not None and asked > Reaction.IGNORE:
+            reaction = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
+            if probe.recovery is not None and reaction > Reaction.IGNORE:
                 self._restart_clean_count(probe.gpu)
-                wanted = probe.recovery.name.lower().replace("_", " ")
-                self._add(scope, "driver", asked, f"the driver asks for: {wanted}", now)
+                action = probe.recovery.name.lower().replace("_", " ")
+                self._add(scope, "driver", reaction, f"the driver asks for: {action}", now)
             else:
                 self._count_clean_probe(probe, now)
 

@@ -57,19 +57,21 @@ _GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
 
 
 def entry_health(
-    devices: Iterable[AdvertisedDevice], gpus: Iterable[GpuDescription], verdict: Callable[[DeviceScope], DeviceHealth]
+    devices: Iterable[AdvertisedDevice],
+    gpus: Iterable[GpuDescription],
+    health_of: Callable[[DeviceScope], DeviceHealth],
 ) -> dict[str, DeviceHealth]:
     """Returns the health of each entry, by its id.
 
     Args:
         devices: the entries of one or more resources.
         gpus: the node's cards as last read.
-        verdict: gives the health of a card or an instance.
+        health_of: gives the health of a card or an instance.
     """
     scopes: dict[str, DeviceScope] = {}
     for gpu in gpus:
         scopes[gpu.uuid] = DeviceScope(gpu.uuid)
         for mig in gpu.mig_devices:
             scopes[mig.uuid] = DeviceScope(gpu.uuid, mig.gi_id, mig.ci_id)
-    judged = {uuid: verdict(scope) for uuid, scope in scopes.items()}
-    return {device.id: judged.get(device.uuid, _GONE) for device in devices}
+    health = {uuid: health_of(scope) for uuid, scope in scopes.items()}
+    return {device.id: health.get(device.uuid, _GONE) for device in devices}

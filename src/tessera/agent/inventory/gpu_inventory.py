@@ -1,7 +1,7 @@
 """The GPUs of the node as last read: the one reading for slices, sharing, MIG config, labels and health.
 
 A GPU's table of profiles comes from the GPU while MIG mode is on, and from the known models while it is off, so a MIG
-layout can be judged before a GPU is touched. A GPU that cannot be read keeps the values that NVML gave last, without
+layout can be checked before a GPU is changed. A GPU that cannot be read keeps the values that NVML gave last, without
 instances; nothing here decides what that means.
 """
 

@@ -274,8 +274,8 @@ class MemoryPolicy(Decider[[MemorySample], tuple[MemoryDecision, ...]]):
         if self.rules.mode is EnforcementMode.KILL:
             own = [each for each in card.uses if each.pod == pod]
             if watched.terminated is not None and any(each.process == watched.terminated[0] for each in own):
-                process, asked = watched.terminated
-                if now - asked < self.rules.term_grace:
+                process, terminated_at = watched.terminated
+                if now - terminated_at < self.rules.term_grace:
                     return None
                 self._acted[card.device] = now
                 watched.terminated = (process, now)

@@ -53,13 +53,13 @@ def bind_devices(
         ValueError: a text is not a device ID.
     """
     bound = {device: slice_ for device, slice_ in known.items() if slice_ in slices}
-    asked = {device: parse_device_id(device) for device in device_ids if device not in bound}
+    unbound = {device: parse_device_id(device) for device in device_ids if device not in bound}
     free = [slice_ for slice_ in slices if slice_ not in bound.values()]
-    for device, position in asked.items():
+    for device, position in unbound.items():
         if position in free:
             bound[device] = position
             free.remove(position)
-    for device, position in asked.items():
+    for device, position in unbound.items():
         if device not in bound:
             match = next((slice_ for slice_ in free if slice_.profile == position.profile), None)
             if match is None:
